@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """MyXTTS: train, fine-tune and speak with XTTS in TensorFlow and Keras.
 
     import myxtts
@@ -10,6 +11,19 @@ Names below are imported when they are first used: importing the package loads n
 
 import importlib
 import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` has the same names
+    from myxtts.api import from_preset, load, plan, push, save_to_preset, train
+    from myxtts.apps.datasets.command import make_dataset
+    from myxtts.apps.evaluation.command import evaluate
+    from myxtts.config.checks import UserError
+    from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, TrainingConfig, XTTSConfig
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.models.xtts import XTTS
+    from myxtts.runs.run import Run
+    from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
+    from myxtts.training.trainer import XTTSTrainer
 
 __version__ = "0.1.0"
 
@@ -20,6 +34,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 _HOMES = {
     "train": "myxtts.api",
     "load": "myxtts.api",
+    "plan": "myxtts.api",
+    "evaluate": "myxtts.apps.evaluation.command",
+    "make_dataset": "myxtts.apps.datasets.command",
     "Run": "myxtts.runs.run",
     "from_preset": "myxtts.api",
     "save_to_preset": "myxtts.api",
@@ -39,7 +56,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         from myxtts.config.settings import nearest
 

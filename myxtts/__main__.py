@@ -26,10 +26,20 @@ COMMANDS = {
     "doctor": ("myxtts.cli.doctor:main", "check the machine, or a data set, before training"),
 }
 
+OTHER_NAMES = {
+    **dict.fromkeys(("speak", "tts", "synthesize", "synthesise", "infer", "generate"), "say"),
+    **dict.fromkeys(("finetune", "fine-tune", "fit", "resume"), "train"),
+    **dict.fromkeys(("server", "api"), "serve"),
+    **dict.fromkeys(("web", "webui", "gui", "app", "page"), "ui"),
+    **dict.fromkeys(("dataset", "prepare-data", "transcribe", "segment"), "make-dataset"),
+    **dict.fromkeys(("check", "info", "env"), "doctor"),
+    **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
+    **dict.fromkeys(("import", "download"), "convert"),
+}
+"""What other programs call them."""
+
 HEARD_SECONDS = 1.0
 """After which an exception that a signal raised should have got through."""
-CAN_REPEAT = hasattr(signal, "setitimer")
-"""Whether the system can call a process back; Windows cannot."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,9 +54,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"myxtts {myxtts.__version__}")
         return 0
     if argv[0] not in COMMANDS:
+        from myxtts.config.checks import printable
         from myxtts.config.settings import nearest
 
-        print(f"myxtts: {argv[0]} is not a command.{nearest(argv[0], COMMANDS)}", file=sys.stderr)
+        meant = OTHER_NAMES.get(argv[0].lower().replace("_", "-"))
+        hint = f" Did you mean {meant}?" if meant else nearest(argv[0], COMMANDS)
+        print(f"myxtts: {printable(argv[0])} is not a command.{hint}", file=sys.stderr)
         return 2
     if threading.current_thread() is threading.main_thread():
         # Commands that can end better have handlers of their own.
@@ -55,8 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         module, _, function = COMMANDS[argv[0]][0].partition(":")
         return getattr(importlib.import_module(module), function)(argv[1:])
     finally:
-        if CAN_REPEAT:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def _end(number, frame):
@@ -65,9 +77,8 @@ def _end(number, frame):
     Where native code calls Python, as in the middle of an import, an exception may be lost, and the process would go on
     as if nothing had been.
     """
-    if CAN_REPEAT:
-        signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
-        signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
+    signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
     if not isinstance(sys.exc_info()[1], SystemExit):  # else it is on its way, and clears up
         sys.exit(128 + number)
 

@@ -8,19 +8,27 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from myxtts.config.checks import ConfigError, UserError, printable
+from myxtts.config.checks import ConfigError, UserError, printable, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import all_flags, with_named
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.config.recipes import SAMPLE, find_recipe
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
+from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
+from myxtts.storage.base_model import require_model_folder
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.memory.report import MemoryReport
     from myxtts.models.xtts import XTTS
     from myxtts.runs.run import Run
 
-__all__ = ["configure", "from_preset", "load", "open_run", "push", "save_to_preset", "train"]
+__all__ = ["configure", "from_preset", "load", "open_run", "plan", "push", "save_to_preset", "train"]
+PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
+PLANNED_STAGE = "gpt"
+"""What is planned where all stages are asked for: the one that takes most."""
+PLANNED_TOKENS = 512
+"""Text tokens while no tokenizer is known: what `data.vocabulary_size` allows by default."""
 
 
 def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> XTTSConfig:
@@ -39,8 +47,8 @@ def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> 
             raise ConfigError(f"model_size picks all shapes, and the configuration has them already. {way_out}.")
         values = config.to_dict()
     else:
-        config = config or (None if named.get("train_data") else SAMPLE)
-        values = read_yaml(find_recipe(config)) if config else {}
+        config = SAMPLE if config is None and not named.get("train_data") else config
+        values = {} if config is None else read_yaml(find_recipe(config))
     return config_from_dict(with_named(values, named))
 
 
@@ -61,20 +69,19 @@ def open_run(
 ) -> "Run":
     """A run on its devices and recordings, to be trained; arguments as in `train`."""
     config = configure(config, **named)
-    _require_use(named, config.data.train_data)
-    from myxtts.runs.setup import require_inputs, require_run
-
-    require_inputs(config, download_ljspeech)
-    from myxtts.runs.run import Run
+    from myxtts.runs.setup import check_request, require_run
 
     if resume:
         if not named.get("init_from"):  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    _require_size_of_source(named.get("model_size"), config.training.init_from)
-    memory = dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
-    options = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
-    run = Run.open(config, callbacks, device_plan, download=download_ljspeech, **options, **memory)
+    devices = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
+    devices |= dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
+    _require_sense(named, config, device_plan, devices)
+    check_request(config, download_ljspeech, **devices)
+    from myxtts.runs.run import Run
+
+    run = Run.open(config, callbacks, device_plan, download=download_ljspeech, **devices)
     if config.training.worker_index == 0:
         from myxtts.runs.console import RunConsole
         from myxtts.utils.commons import setup_logging
@@ -102,16 +109,51 @@ def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> "R
     Raises:
         UserError: Something that was asked for cannot be had; a note says what flags in the message are called here.
     """
-    from myxtts.runs.signals import stops_on_signals
-
     with _flags_explained():
-        run = open_run(config, **options)
+        with starting_quietly():
+            run = open_run(config, **options)
+        from myxtts.runs.signals import stops_on_signals
+
         is_main = threading.current_thread() is threading.main_thread()
         run.train(guard=stops_on_signals if is_main else nullcontext)
     return run
 
 
-def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = False) -> "Synthesizer":
+def plan(
+    config: XTTSConfig | str | os.PathLike | None = None,
+    *,
+    clip_seconds: float | None = None,
+    text_tokens: int = PLANNED_TOKENS,
+    gpu_memory: Sequence[float] | None = None,
+    **named,
+) -> "MemoryReport":
+    """Memory that training would take and the largest batch for usual GPUs, as `myxtts plan` prints it.
+
+    Args:
+        config: As in `train`, like all other names.
+        clip_seconds: Longest clip of the data; None takes `data.max_seconds`.
+        text_tokens: Size of the vocabulary.
+        gpu_memory: GPUs to find the largest batch for, in GB.
+
+    Returns:
+        Figures as JSON types; `print` shows them as tables.
+    """
+    from myxtts.memory.estimates import RESERVED_GB
+    from myxtts.memory.report import memory_report
+
+    config, gpus = configure(config, **named), [*(gpu_memory or PLANNED_GPUS_GB)]
+    require(clip_seconds is None or clip_seconds > 0, "--clip-seconds", "above 0", f"{clip_seconds or 0:g}")
+    require(text_tokens > 0, "--text-tokens", "above 0", text_tokens)
+    require(min(gpus) > RESERVED_GB, "--gpu-memory", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
+    source = _config_of_source(config.training.init_from)
+    model = replace(source.model if source else config.model, num_text_tokens=text_tokens)
+    stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
+    return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
+
+
+def load(
+    folder: str | os.PathLike, which: str = "best", accept_licence: bool = False, engine: str | None = None
+) -> "Synthesizer":
     """The model in the folder of a run, of XTTS v2 as it is released or of `XTTS.save_to_preset`, ready to `speak`.
 
     Args:
@@ -119,6 +161,7 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
             converted if need be.
         which: `best` or `last` checkpoint.
         accept_licence: Of a model of the hub, without being asked.
+        engine: What draws the codes: `tensorflow`, `onnx` (8 bits), `onnx-float32`; None takes the fastest exact one.
 
     Raises:
         CheckpointError: Something is missing or damaged.
@@ -127,19 +170,24 @@ def load(folder: str | os.PathLike, which: str = "best", accept_licence: bool = 
     from myxtts.interchange.hub.fetching import local_folder
 
     folder = local_folder(folder, accept_licence)
-    from myxtts.devices.configuration import configure_for_speech
-    from myxtts.interchange.onnx.engines import load_synthesizer
+    require_model_folder(folder, "A model (--checkpoint)")
+    with starting_quietly():
+        import_sparingly()
+        from myxtts.devices.configuration import configure_for_speech
+        from myxtts.interchange.onnx.engines import load_synthesizer
 
-    configure_for_speech()
-    return load_synthesizer(folder, which)
+        configure_for_speech()
+        return load_synthesizer(folder, which, engine)
 
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
     """The model with its trained weights, as a Keras model; arguments and errors as in `load`."""
-    from myxtts.inference.loading import load_preset
     from myxtts.interchange.hub.fetching import local_folder
 
-    return load_preset(local_folder(folder, accept_licence), which)
+    with starting_quietly():
+        from myxtts.inference.loading import load_preset
+
+        return load_preset(local_folder(folder, accept_licence), which)
 
 
 def save_to_preset(model: "XTTS", folder: str | os.PathLike) -> None:
@@ -170,8 +218,9 @@ def push(model: "XTTS", target: str, private: bool = False, licence: str | None 
     return push_model(model, target, private, licence)
 
 
-def _require_use(named, recordings):
-    """Raises `ConfigError` for languages that would be passed over: each option goes with one kind of recordings."""
+def _require_sense(named, config, device_plan, devices):
+    """Raises `ConfigError` for options that would be passed over, or that exclude each other."""
+    recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is that of recordings in --train-data, and there is none: the sample corpus names its own"
         way_out = "--sample-languages chooses those of the sample corpus"
@@ -180,20 +229,27 @@ def _require_use(named, recordings):
         rule = "--sample-languages is for the sample corpus, which is made where no --train-data is given"
         given = f"the recordings are in {printable(str(recordings))}"
         raise ConfigError(f"{rule}; {given}. Leave one of the two out; --language is that of recordings.")
+    if device_plan == "auto" and (gpus != (None, None) or devices["model_gpus"] or devices["memory_isolation"]):
+        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
+        raise ConfigError(f"--device-plan auto chooses the devices itself. Leave out {flags}, or --device-plan.")
+    asked, source = named.get("model_size"), config.training.init_from
+    brought = _config_of_source(source) if asked else None
+    if brought is not None and (size := brought.model.size) != asked:
+        told = f"--init-from {printable(source)} brings its model with it, which is {size}"
+        raise ConfigError(f"--model-size {asked}: {told}. Leave one of the two out.")
 
 
-def _require_size_of_source(asked, source):
-    """Raises `ConfigError` where the size that is asked for is not that of --init-from, which would be passed over."""
-    if not asked or not source:
-        return
-    from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which a plan does without
+def _config_of_source(source):
+    """The settings of what `--init-from` names, where it is on this machine, else None."""
+    if not source:
+        return None
+    from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which other plans do without
+    from myxtts.runs.setup import require_source
     from myxtts.storage.provenance import read_config
 
-    if (folder := folder_here(source)) is None:
-        return
-    if (size := read_config(folder).model.size) != asked:
-        brought = f"--init-from {printable(source)} brings its model with it, which is {size}"
-        raise ConfigError(f"--model-size {asked}: {brought}. Leave one of the two out.")
+    require_source(source)
+    folder = folder_here(source)
+    return None if folder is None else read_config(folder)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from myxtts.interchange.hub import fetching as hub
 from myxtts.models.xtts import XTTS
 from myxtts.runs import origin
 from myxtts.storage import base_model
-from myxtts.storage.base_model import BASE_FOLDER, base_speaker, default_speaker
+from myxtts.storage.base_model import BASE_FOLDER, default_speaker
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.provenance import chosen_step, is_start, read_config, vocabulary_path
 from myxtts.storage.speakers import speaker_names
@@ -100,8 +100,8 @@ def test_it_speaks_from_python_in_the_voice_that_say_takes(base):
 
 def test_every_language_has_voices():
     names = speaker_names(BASE_FOLDER)
-    assert [base_speaker(names, language)[:2] for language in LANGUAGES] == list(LANGUAGES)
-    assert base_speaker(names, "ja") == names[0]
+    assert [default_speaker(BASE_FOLDER, language)[:2] for language in LANGUAGES] == list(LANGUAGES)
+    assert default_speaker(BASE_FOLDER, "ja") == names[0]
 
 
 def test_files_are_half_precision_small_and_know_no_place():

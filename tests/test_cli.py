@@ -11,9 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import soundfile
 from command_helpers import sentence_of
-from tiny import voiced
 
 from myxtts import __main__ as myxtts_command
 from myxtts.audio.encoding import write_audio
@@ -38,34 +36,6 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "argv, words",
-    [
-        (["--model-size", "huge"], ["--model-size", "huge", "nano"]),
-        (["--batch-size", "0"], ["data.batch_size", "1 or more", "0"]),
-        (["--batch-size", "many"], ["--batch-size", "many"]),
-        (["--lr", "-1"], ["learning_rate", "-1"]),
-        (["--epochs", "0"], ["training.epochs", "0"]),
-        (["--max-mel-frames", "1022"], ["max_mel_frames", "1022", "1020 or 1024"]),
-        (["--max-text-length", "999"], ["--max-text-length", "200", "999"]),
-        (["--stage", "vocoder"], ["--stage", "vocoder", "dvae"]),
-        (["--precision", "float8"], ["--precision", "float8", "mixed_bfloat16"]),
-        (["--config", "nowhere.yaml"], ["--config", "nowhere.yaml is not there"]),
-        (["--model-gpus", "1,x"], ["--model-gpus", "1,x"]),
-        (["--data-gpu", "0"], ["--data-gpu", "--model-gpu"]),
-        (["--max-stpes", "5"], ["--max-stpes", "Did you mean --max-steps?"]),
-        (["--max-step", "5"], ["is not an option", "Did you mean --max-steps?"]),
-        (["--min-seconds", "20"], ["data.min_seconds", "below data.max_seconds", "20"]),
-        (["--keep", "0"], ["training.keep_checkpoints", "1 or more"]),
-        (["--enable-static-shapes", "--disable-static-shapes"], ["not allowed with"]),
-    ],
-)
-def test_bad_flag_is_one_sentence(capsys, tiny_corpus, tmp_path, argv, words):
-    line = sentence_of(capsys, train.main, "--train-data", tiny_corpus, "--checkpoint-dir", tmp_path / "run", *argv)
-    assert all(word in line for word in words), line
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
     "content, words",
     [
         ("model: [", ["cannot be read"]),
@@ -86,20 +56,8 @@ def test_corrupt_config_is_one_sentence(capsys, tmp_path, content, words):
     assert all(word in line for word in words) and line.isprintable(), line
 
 
-def test_bad_data_folder_is_one_sentence(capsys, tmp_path, argv):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "no_list/wavs").mkdir(parents=True)
-    soundfile.write(tmp_path / "no_list/wavs/a.wav", voiced(0.5, 110, 0), 22050)
-    for folder, words in [("nowhere", "nowhere"), ("empty", "empty"), ("no_list", "metadata.csv")]:
-        line = sentence_of(capsys, train.main, *argv, "--train-data", tmp_path / folder)
-        assert words in line, line
-
-
 def test_bad_vocabulary_is_one_sentence(capsys, tmp_path, argv):
-    (tmp_path / "bad.json").write_text("{")
-    for name in ("nowhere.json", "bad.json"):
-        line = sentence_of(capsys, train.main, *argv, "--vocabulary", tmp_path / name)
-        assert name in line and "--vocabulary" in line, line
+    (tmp_path / "run").mkdir()
     (tmp_path / "run/vocab.json").write_text("{")
     line = sentence_of(capsys, train.main, *argv)
     assert "run/vocab.json" in line and "own vocabulary" in line
@@ -113,8 +71,6 @@ def test_gpt_stage_without_a_dvae_is_one_sentence(capsys, argv):
 def test_resume_never_starts_a_run(capsys, tmp_path, argv):
     argv = [*argv, "--resume"]
     assert "holds no checkpoint" in sentence_of(capsys, train.main, *argv)
-    assert "give one of the two" in sentence_of(capsys, train.main, *argv, "--init-from", tmp_path)
-    assert "not allowed with" in sentence_of(capsys, train.main, *argv, "--reset-training")
     assert "holds no checkpoint" in sentence_of(capsys, train.main, *argv, "--config", "first_words.yaml")
     assert not (tmp_path / "run").exists()
 
@@ -155,7 +111,7 @@ def test_output_that_cannot_be_written_is_one_sentence_before_the_work(capsys, t
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("none/a")
-    for work in ("cli.plan.memory_report", "runs.machine_report.examine"):
+    for work in ("api.plan", "runs.machine_report.examine"):
         monkeypatch.setattr(f"myxtts.{work}", mock.Mock(side_effect=AssertionError("the work began")))
     flag = {**FILE_COMMANDS, **FOLDER_COMMANDS}[command]
     line = sentence_of(capsys, myxtts_command.main, *command.split(), flag, output)
@@ -279,7 +235,6 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
     assert (ended.returncode, list(output.iterdir())) == (143, [])
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system cannot call a process back")
 def test_a_command_ends_though_native_code_lost_what_the_signal_raised():
     script = """
 import ctypes, os, signal, sys, time

@@ -249,7 +249,6 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
         ({"model": 5}, ["model", "mapping", "5"]),
         ({"model": ["width"]}, ["model", "mapping"]),
         ({"training": {"gpt": 5}}, ["training.gpt", "mapping"]),
-        ({"model": {"size": "huge"}}, ["--model-size", "nano", "big", "huge"]),
         ({"model": {"size": ["nano"]}}, ["model.size", "text"]),
         ({"model": {"width": 10, "heads": 4}}, ["model.width", "multiple", "10 and 4"]),
         ({"model": {"heads": 0}}, ["model.heads", "1 or more", "0"]),
@@ -259,29 +258,19 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
         ({"data": {"batch_size": "16"}}, ["data.batch_size", "whole number", "'16'"]),
         ({"data": {"batch_size": 2.5}}, ["data.batch_size", "whole number", "2.5"]),
         ({"data": {"batch_size": True}}, ["data.batch_size", "whole number", "True"]),
-        ({"data": {"batch_size": 0}}, ["data.batch_size", "0"]),
         ({"data": {"batch_size": None}}, ["data.batch_size", "whole number"]),
         ({"data": {"augment": 1}}, ["data.augment", "true or false"]),
         ({"data": {"augment": "no way"}}, ["data.augment", "true or false"]),
         ({"data": {"train_data": 7}}, ["data.train_data", "text"]),
-        ({"data": {"max_mel_frames": 1022}}, ["data.max_mel_frames", "multiple of 4", "1022", "1020 or 1024"]),
         ({"data": {"max_mel_frames": 4000}}, ["--max-mel-frames", "1028", "4000"]),
-        ({"data": {"max_seconds": 60.0}}, ["data.max_seconds", "60"]),
-        ({"data": {"max_text_length": 300}}, ["--max-text-length", "200", "300"]),
         ({"data": {"conditioning_seconds": [6, 3]}}, ["data.conditioning_seconds", "shorter first"]),
         ({"data": {"conditioning_seconds": [6]}}, ["data.conditioning_seconds", "list of 2"]),
         ({"data": {"conditioning_source": "other"}}, ["data.conditioning_source", "other"]),
-        ({"data": {"min_seconds": 20.0}}, ["data.min_seconds", "20.0"]),
         ({"data": {"validation_share": 1.0}}, ["data.validation_share", "1.0"]),
-        ({"data": {"data_gpu": -1}}, ["data.data_gpu", "-1"]),
-        ({"training": {"stage": "vocoder"}}, ["--stage", "dvae, gpt", "vocoder"]),
         ({"training": {"leave_out": ["speaker", "decodr"]}}, ["training.leave_out", "dvae, gpt", "'decodr'"]),
-        ({"training": {"precision": "float8"}}, ["training.precision", "float8"]),
-        ({"training": {"gpt": {"learning_rate": -1}}}, ["learning_rate", "-1"]),
         ({"training": {"gpt": {"learning_rate": "fast"}}}, ["learning_rate", "a number", "fast"]),
         ({"training": {"gpt": {"crop_seconds": 1.0}}}, ["training.gpt.crop_seconds", "text"]),
         ({"training": {"gpt": {"betas": [0.9, 1.0]}}}, ["betas", "1.0"]),
-        ({"training": {"gradient_accumulation": 0}}, ["training.gradient_accumulation", "0"]),
         ({"sampling": {"temperature": -0.1}}, ["--temperature", "-0.1"]),
         ({"sampling": {"top_p": 0}}, ["--top-p", "0"]),
         ({"training": {"checkpoint_dir": "a\x1b[2Jb"}}, ["training.checkpoint_dir", "control", r"'a\x1b[2Jb'"]),
@@ -341,8 +330,6 @@ def test_include_loop_is_named(tmp_path, monkeypatch, chain):
 @pytest.mark.parametrize(
     "content, words",
     [
-        ("a: [", "cannot be read"),
-        ("- 1", "mapping"),
         ("just text", "mapping"),
         (b"\xff\xfe\x00", "cannot be read"),
         ("include: 5", "include:"),
@@ -356,12 +343,6 @@ def test_bad_file_is_one_sentence(tmp_path, content, words):
         read_yaml(path)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_missing_file_and_folder_are_one_sentence(tmp_path):
-    for path in (tmp_path / "nothing.yaml", tmp_path):
-        with pytest.raises(ConfigError, match="--config must be a YAML file"):
-            read_yaml(path)
 
 
 def test_merge_changes_neither_side():

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,13 +20,14 @@ pytest.importorskip("onnx", reason="the extra export is not installed")
 pytest.importorskip("onnxruntime", reason="the extra export is not installed")
 
 from myxtts.__main__ import main
+from myxtts.audio.encoding import write_audio
 from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
-from myxtts.interchange.onnx import checks
+from myxtts.interchange.onnx import checks, exporting
 from myxtts.interchange.onnx.builder import Builder
 from myxtts.interchange.onnx.engines import choose_engine, load_synthesizer
 from myxtts.interchange.onnx.exporting import settings
@@ -33,7 +35,7 @@ from myxtts.interchange.onnx.sound import build_decoder
 from myxtts.interchange.onnx.speak import Speaker, Vocabulary, read_wav
 from myxtts.interchange.onnx.steps import OnnxSteps
 from myxtts.models.xtts import XTTS
-from myxtts.storage.speakers import read_speaker, write_speakers
+from myxtts.storage.speakers import read_speaker, write_speaker_clips, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 SAMPLED = dict(temperature=1.1, top_k=12, top_p=0.95, repetition_penalty=1.3)
@@ -199,6 +201,13 @@ def test_what_cannot_be_exported_is_one_sentence(run, tmp_path, capsys, change, 
     told = capsys.readouterr().err
     assert sentence.format(run=run) in told and told.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+def test_one_recording_that_is_too_short_leaves_out_its_voice_alone(run, synthesizer, tmp_path):
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    write_audio(tmp_path / "short.flac", np.zeros(2000, np.float32), 22050)
+    write_speaker_clips(tmp_path, {"tom": ((tmp_path / "short.flac").read_bytes(), "en", ())})
+    assert list(exporting._voices(tmp_path, synthesizer)["names"]) == ["emma"]
 
 
 def test_a_package_that_is_missing_is_one_sentence(run, tmp_path, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Files and folders appear whole or not at all, links and devices stay, and one digest names a content."""
 
+import csv
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 from myxtts.storage import files
 from myxtts.storage.files import (
     CheckpointError,
+    csv_text,
     digest_bytes,
     digest_file,
     new_hasher,
@@ -26,6 +28,12 @@ from myxtts.storage.files import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_no_cell_of_a_csv_is_computed_or_steers_a_terminal():
+    given = ["=1+1", "-3.5", "-a", "\x1b[2J", " @a", "+44 1", 7, None, "a,b", "\t=1"]
+    (cells,) = csv.reader(csv_text([given]).splitlines())
+    assert cells == ["'=1+1", "-3.5", "'-a", "\\x1b[2J", "' @a", "'+44 1", "7", "", "a,b", "'\\t=1"]
 
 
 def fail(*arguments, **keywords):

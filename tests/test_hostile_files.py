@@ -278,9 +278,11 @@ def test_vocabulary_that_is_odd_json_is_a_sentence(text):
         Vocabulary.parse(text, "vocab.json")
 
 
-@pytest.mark.parametrize("dtype, num_bytes", [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1)])
-def test_tensor_of_a_type_that_numpy_lacks_is_a_sentence(dtype, num_bytes, tmp_path):
-    header = json.dumps({"a": {"dtype": dtype, "shape": [1], "data_offsets": [0, num_bytes]}}).encode()
+@pytest.mark.parametrize(
+    "dtype, num_bytes, axes", [("BF16", 2, 1), ("F8_E4M3", 1, 1), ("F8_E5M2", 1, 1), ("F32", 4, 65)]
+)
+def test_tensor_that_numpy_cannot_hold_is_a_sentence(dtype, num_bytes, axes, tmp_path):
+    header = json.dumps({"a": {"dtype": dtype, "shape": axes * [1], "data_offsets": [0, num_bytes]}}).encode()
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(num_bytes))
     with pytest.raises(CheckpointError, match="model.safetensors cannot be read"):

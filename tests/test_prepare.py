@@ -20,7 +20,7 @@ from myxtts.data.shards import PreparedClips, shard_name, write_shard
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
 from myxtts.runs.preparing import LOCK, prepare
-from myxtts.storage.files import read_json, temporary_path
+from myxtts.storage.files import read_json, temporary_path, write_json
 from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.gpt import GPTObjective
@@ -104,7 +104,13 @@ def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run
             PreparedClips.open(tmp_path)
         prepare(home, tmp_path, 3, "/CPU:0", number, train_data)
     assert clips_of(tmp_path) == clips_of(shards)
-    assert PreparedClips.open(tmp_path).dvae == read_json(shards / "manifest.json")["dvae"]
+    manifest = read_json(shards / "manifest.json")
+    assert PreparedClips.open(tmp_path).dvae == manifest["dvae"]
+    for damaged in (["a"], {**manifest, "shards": 5}, {**manifest, "shards": [{}]}):
+        write_json(tmp_path / "manifest.json", damaged)
+        with pytest.raises(UserError, match="manifest.json is damaged|another version"):
+            PreparedClips.open(tmp_path)
+    write_json(tmp_path / "manifest.json", manifest)
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     capsys.readouterr()
     prepare(home, tmp_path, 3, "/CPU:0")

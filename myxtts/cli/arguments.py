@@ -2,8 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from myxtts.config.checks import UserError
 from myxtts.config.flags import AUTOMATIC, Flag
@@ -39,6 +39,24 @@ class PlainParser(argparse.ArgumentParser):
             if match := pattern.fullmatch(message):
                 raise UserError(sentence(*match.groups()))
         raise UserError(f"{message[:1].upper()}{message[1:]}. {self.prog} --help lists the options.")
+
+
+def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
+    """The arguments of a command, from Python: its options' names with underscores, the rest as by default.
+
+    Raises:
+        UserError: There is no such option, or one that is needed is missing.
+    """
+    known = {action.dest: action for action in parser._actions if action.dest != "help"}
+    for name, value in named.items():
+        if name not in known:
+            raise UserError(f"{name} is not an option of {parser.prog}.{nearest(name, known)}")
+        if (choices := known[name].choices) and value not in choices:
+            raise UserError(f"{name} must be one of {', '.join(choices)}. Received: {value}.")
+    if missing := [name for name, action in known.items() if action.required and name not in named]:
+        raise UserError(f"{parser.prog} needs {missing[0]}=.")
+    defaults = {name: action.default for name, action in known.items()}
+    return argparse.Namespace(**defaults | {name: value for name, value in named.items() if value is not None})
 
 
 def _choice(flag, given, choices):

@@ -3,11 +3,12 @@
 import errno
 import functools
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Callable
 
-from myxtts.config.checks import UserError, printable
+from myxtts.config.checks import UserError, printable, require
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the system for a disk without room, for all or for this user or file."""
@@ -60,6 +61,19 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     if not (os.access(target, os.W_OK) if is_device else _takes_files(place)):
         rule = f"{flag} must be in a folder that is there and can be written to. {path} is not."
         raise UserError(f"{rule} Name {'another' if makes_folders else 'a file in another'} folder.")
+
+
+def require_port(flag: str, host: str, port: int | None) -> None:
+    """Raises `UserError` unless this process can listen at a port; None and 0, which takes a free one, pass."""
+    require(port is None or 0 <= port <= 65535, flag, "0 to 65535", port)
+    try:
+        if port:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.socket(family) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind((host.strip("[]"), port))
+    except OSError as error:
+        raise UserError(f"{flag} {port} of {host} cannot be used: {error.strerror}. Try {flag} {port + 1}.") from None
 
 
 def _takes_files(folder):

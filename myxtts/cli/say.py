@@ -1,7 +1,6 @@
 """`myxtts say`: speaks a text, standard input or a list of texts in the voice of a recording."""
 
 import argparse
-import dataclasses
 import io
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import BinaryIO
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, read_bounded, require
+from myxtts.devices.kinds import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import BASE_NAME, is_base, require_model_folder
 
@@ -40,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     description = "Speak a text in the voice of a recording."
     parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
     add_model(parser, "; base speaks in a voice of its own if none is given", default=BASE_NAME)
+    parser.add_argument("words", nargs="?", metavar="TEXT", help="the text, as --text")
     text = parser.add_argument_group("text (default: standard input)")
     one = text.add_mutually_exclusive_group()
     one.add_argument("--text", help="the text")
@@ -88,7 +89,7 @@ def _add_speech(speech):
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Speaks; everything that can be wrong is looked at before the first sound."""
+    """Speaks; everything that can be wrong is looked at before the first sound, and most of it before TensorFlow."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
     from myxtts.interchange.hub.fetching import local_folder
@@ -96,11 +97,42 @@ def main(argv: list[str] | None = None) -> int:
     arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
         return _list_speakers(arguments.checkpoint)
+    text, lines = _read(arguments)
     with standard_output_for_sound() if arguments.stream else nullcontext() as sound:
-        return _say(arguments, sound)
+        return _say(arguments, text, lines, sound)
 
 
-def _say(arguments, sound):
+def _read(arguments):
+    """Text and lines of a batch, one of them None; both, language, voice and sampling are fit for the model."""
+    from myxtts.cli import say_batch
+    from myxtts.inference.text_front import open_text_front
+    from myxtts.storage.speakers import find_speaker
+    from myxtts.text.language_guess import language_to_read
+    from myxtts.utils.commons import setup_logging
+
+    setup_logging()
+    text = None if arguments.batch else _text(arguments)
+    lines = say_batch.read_lines(arguments.batch) if arguments.batch else None
+    g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
+    front, config = open_text_front(arguments.checkpoint, g2p)
+    speaker = arguments.speaker
+    own, asked = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
+    arguments.language, note = language_to_read(text, asked, own, printable(speaker or ""), front.tokenizer.languages)
+    if note:
+        print(note, file=sys.stderr)
+    if lines and asked is None:
+        lines = say_batch.in_languages_of_voices(lines, arguments)
+    if text is not None:
+        front.pieces(text, arguments.language)
+    given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
+    arguments.sampling = config.sampling.changed(given)
+    for path in [*(arguments.reference_audio or []), *filter(None, [arguments.voice])]:
+        if not Path(path).is_file():
+            raise UserError(f"{path} is not there: --reference-audio and --voice name files. --speaker takes a name.")
+    return text, lines
+
+
+def _say(arguments, text, lines, sound):
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
@@ -108,11 +140,8 @@ def _say(arguments, sound):
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
-    from myxtts.utils.commons import get_device_context, setup_logging
+    from myxtts.utils.commons import get_device_context
 
-    text = None if arguments.batch else _text(arguments)
-    lines = say_batch.read_lines(arguments.batch) if arguments.batch else []
-    setup_logging()
     configure_for_speech()
     with get_device_context(arguments.device and device_named(arguments.device)):
         is_short = text is not None and len(text) <= SHORT_TEXT and sound is None
@@ -120,15 +149,7 @@ def _say(arguments, sound):
         synthesizer = load_synthesizer(arguments.checkpoint, arguments.which, **options)
         if arguments.g2p:
             synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
-        sampling = synthesizer.config.sampling
-        asked = {name: value for name, value in vars(arguments).items() if name in vars(sampling) and value is not None}
-        options = dict(sampling=dataclasses.replace(sampling, **asked), seed=arguments.seed, speed=arguments.speed)
-        names_language = arguments.language is not None
-        _settle_language(arguments, text, synthesizer.tokenizer.languages)
-        if lines and not names_language:
-            lines = say_batch.in_languages_of_voices(lines, arguments)
-        if text is not None:
-            synthesizer.text_front.pieces(text, arguments.language)  # refused here, before a voice is made
+        options = dict(sampling=arguments.sampling, seed=arguments.seed, speed=arguments.speed)
         voice = _voice(arguments, synthesizer)
         if sound is not None:
             stream = synthesizer.stream(text, voice, arguments.language, **options)
@@ -137,7 +158,12 @@ def _say(arguments, sound):
             if stream.pieces:
                 print(_confidence(stream).capitalize(), file=sys.stderr)
             return 0
-        check = dict(retries=arguments.retries, listener=_listener(arguments))
+        listener = None
+        if arguments.recognizer is not None:
+            from myxtts.hearing.recognizers import Listening, open_recognizer
+
+            listener = Listening(open_recognizer(arguments.recognizer))
+        check = dict(retries=arguments.retries, listener=listener)
         if lines:
             return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
         speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=_progress())
@@ -151,26 +177,6 @@ def _say(arguments, sound):
         f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {_confidence(speech)}"
     )
     return 0
-
-
-def _settle_language(arguments, text, languages):
-    """Gives `--language` its value, and prints how it was chosen where nobody has named it."""
-    from myxtts.storage.speakers import find_speaker
-    from myxtts.text.language_guess import guess_language
-    from myxtts.text.languages import get_language
-
-    own, note, speaker = None, "", arguments.speaker
-    if speaker and not arguments.language:
-        own = find_speaker(arguments.checkpoint, speaker).language
-    arguments.language = arguments.language or own or "en"
-    if text is not None:
-        arguments.language, note = guess_language([text], arguments.language, languages)
-    if own and not note:
-        language = get_language(own)
-        note = f"The text is read as {language.code} ({language.name}), which {printable(speaker)} speaks"
-        note = f"{note}; --language chooses another language."
-    if note:
-        print(note, file=sys.stderr)
 
 
 def _progress():
@@ -206,6 +212,13 @@ def _check(arguments):
         require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     if arguments.list_speakers:
         return
+    if arguments.words is not None:
+        given = [name for name in ("text", "text_file", "batch") if getattr(arguments, name) is not None]
+        if given:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise UserError(f"{arguments.words} is given besides {flag}. Put text of several words in quotes.")
+        arguments.text = arguments.words
+    check_device(arguments.device)
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
     if not given and not is_base(arguments.checkpoint):
         names = [] if is_elsewhere else [*read_speakers(arguments.checkpoint)]
@@ -231,15 +244,6 @@ def _check(arguments):
         require_output("--output", arguments.output)
         if not Path(arguments.output).exists() or Path(arguments.output).is_file():
             check_suffix(arguments.output)
-
-
-def _listener(arguments):
-    """The recognizer for the self-check, or None."""
-    if arguments.recognizer is None:
-        return None
-    from myxtts.hearing.recognizers import Listening, open_recognizer
-
-    return Listening(open_recognizer(arguments.recognizer))
 
 
 def _text(arguments):

@@ -5,6 +5,7 @@ from typing import Any
 
 from myxtts.cli.arguments import PlainParser, add_flags
 from myxtts.cli.errors import exits_with_sentence
+from myxtts.config.checks import UserError, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import StartOptions, all_flags
 
@@ -16,6 +17,7 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
         description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
         epilog="Without a flag its value comes from --config, else from the defaults named here.",
     )
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="recordings to train on, as --train-data")
     add_flags(parser, all_flags())
     return parser
 
@@ -39,7 +41,13 @@ def set_up_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _given(arguments) -> dict[str, Any]:
     """What was given, by the names that `myxtts.api` has for it."""
     known = {name for flag in all_flags() for name in flag.keywords}
-    return {name: value for name, value in vars(arguments).items() if name in known and value is not None}
+    given = {name: value for name, value in vars(arguments).items() if name in known and value is not None}
+    if arguments.folder is None:
+        return given
+    if "train_data" in given:
+        told = f"{printable(arguments.folder)} and --train-data {printable(given['train_data'])}"
+        raise UserError(f"{told} were given: name the recordings once.")
+    return given | {"train_data": arguments.folder}
 
 
 def main(argv: list[str] | None = None) -> int:

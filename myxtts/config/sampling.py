@@ -1,8 +1,12 @@
 """How codes are drawn at synthesis."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
-from myxtts.config.settings import Settings, setting
+from myxtts.config.checks import ConfigError, printable
+from myxtts.config.settings import Settings, nearest, setting
 
 
 @dataclass
@@ -24,3 +28,13 @@ class SamplingConfig(Settings):
     reference_chunk_seconds: float | None = setting(None, above=0, at_most=3600)
     """Length of the pieces whose latents are averaged (released XTTS v2: 4); None takes the longest conditioning clip
     of training."""
+
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """A copy with other values by name.
+
+        Raises:
+            ConfigError: There is no such setting, or a value breaks its rule.
+        """
+        for name in values.keys() - vars(self).keys():
+            raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
+        return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})

@@ -131,6 +131,8 @@ class StageEntry:
     """Whether its batches say whose clips they are."""
     codes: bool = False
     """Whether its batches bring the codes of clips that `myxtts prepare` has encoded, where nothing changes them."""
+    cost: float = 1.0
+    """Time of a step on a clip, relative to the GPT's (nano on two cores): a forecast goes by it until it has timed."""
     follows: tuple[str, ...] = ()
     """Stages of `builds_on` that may be trained on: this one then goes on as it is, on their newer weights."""
 
@@ -166,6 +168,7 @@ def settle_stage_config(name: str, stage: StageConfig, batch_size: int, size: st
 register_stage(
     StageEntry(
         "dvae",
+        cost=0.2,
         learning_rates=dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=3e-4, big=3e-4),
         defaults=dict(betas=(0.9, 0.99), weight_decay=0.0),
         can_crop=True,
@@ -184,6 +187,7 @@ register_stage(
 register_stage(
     StageEntry(
         "speaker",
+        cost=1.2,
         learning_rates=dict(nano=2e-3, tiny=2e-3, small=1e-3, normal=1e-3, big=1e-3),
         defaults=dict(max_steps=2000, crop_seconds=2.0, betas=(0.9, 0.99)),
         can_crop=True,
@@ -193,6 +197,7 @@ register_stage(
 register_stage(
     StageEntry(
         "decoder",
+        cost=1.7,
         builds_on=("dvae", "gpt", "speaker"),
         follows=("gpt",),
         learning_rates=dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=2e-4, big=2e-4),

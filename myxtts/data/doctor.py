@@ -1,6 +1,5 @@
 """The data doctor: decodes every clip of a corpus and says of each whether it can be trained on, and why not."""
 
-import csv
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
 from myxtts.data.splits import Leak, find_leakage
-from myxtts.storage.files import digest_bytes, write_text, write_whole
+from myxtts.storage.files import csv_text, digest_bytes, write_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
@@ -36,8 +35,6 @@ _CUT_SECONDS = 0.02
 _CUT_LEVEL = 0.5
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
-# At the start of a cell, a spreadsheet takes these for a formula; so it does where they are full-width.
-_FORMULA = re.compile("[=+\\-@\t\uff1d\uff0b\uff0d\uff20]")
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
 
 Progress = Callable[[int, int], None]
@@ -189,10 +186,7 @@ def write_report(inspection: Inspection, path: str | Path):
         reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
         verdict, audio = "warning" if found else "accepted", relative_path(clip.wav_path, inspection.root)
         rows.append((clip.id, verdict, reasons, details, audio, clip.line, f"{clip.seconds:.3f}"))
-    with write_whole(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        # An apostrophe makes a spreadsheet take the cell for text.
-        cells = ((f"'{cell}" if _FORMULA.match(str(cell)) else cell for cell in row) for row in rows)
-        csv.writer(file).writerows((_COLUMNS, *cells))
+    write_text(path, csv_text((_COLUMNS, *rows), end="\r\n"))
 
 
 def is_foreign(path: str | Path) -> bool:

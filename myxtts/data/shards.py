@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,11 +93,13 @@ def write_shard(
         for clip_id, codes, samples in clips:
             records = []
             for example in _examples(clip_id, codes, samples):
-                writer.write(example)
+                with _explained(path):
+                    writer.write(example)
                 records.append(Record(offset + _RECORD_HEADER_BYTES, len(example), zlib.crc32(example)))
                 offset += _RECORD_HEADER_BYTES + len(example) + _RECORD_FOOTER_BYTES
             index.append(PreparedClip(clip_id, len(samples), *records))
-        writer.close()  # before its content is waited for
+        with _explained(path):
+            writer.close()  # before its content is waited for
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
     write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out, "audio": audio or {}})
     return len(index)
@@ -171,18 +174,21 @@ class PreparedClips:
         if _file_size(f"{home}/{MANIFEST}") is None:
             raise UserError(f"{flag} {folder} has no {MANIFEST}, so not all of its shards are made. {again}.")
         manifest = parse_json(_read_bytes(f"{home}/{MANIFEST}"), f"{home}/{MANIFEST}")
-        if manifest.get("format") != FORMAT:
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise UserError(f"{flag} {folder} is of another version of the program. Prepare into another folder.")
-        for entry in manifest["shards"]:
-            path, index = (f"{home}/{entry['name']}.{suffix}" for suffix in ("tfrecord", "json"))
-            if _file_size(path) != entry["bytes"]:
-                raise UserError(f"{path} is missing or cut short. {again}.")
-            listed = b"" if _file_size(index) is None else _read_bytes(index)
-            if digest_bytes(listed) != entry["index"]:
-                raise UserError(f"{index} is missing, damaged or newer than {MANIFEST}. {again}.")
-            for clip_id, num_samples, codes, samples in parse_json(listed, index)["clips"]:
-                clips[clip_id] = path, PreparedClip(clip_id, num_samples, Record(*codes), Record(*samples))
-        return cls(f"{flag} {folder}", manifest["dvae"], clips)
+        try:
+            for entry in manifest["shards"]:
+                path, index = (f"{home}/{entry['name']}.{suffix}" for suffix in ("tfrecord", "json"))
+                if _file_size(path) != entry["bytes"]:
+                    raise UserError(f"{path} is missing or cut short. {again}.")
+                listed = b"" if _file_size(index) is None else _read_bytes(index)
+                if digest_bytes(listed) != entry["index"]:
+                    raise UserError(f"{index} is missing, damaged or newer than {MANIFEST}. {again}.")
+                for clip_id, num_samples, codes, samples in parse_json(listed, index)["clips"]:
+                    clips[clip_id] = path, PreparedClip(clip_id, num_samples, Record(*codes), Record(*samples))
+            return cls(f"{flag} {folder}", manifest["dvae"], clips)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{flag} {folder}: its {MANIFEST} is damaged ({error!s:.80}). {again}.") from None
 
     def adopt(self, clips: Sequence, of: str = "--train-data", also: PreparedClips | None = None) -> PreparedClips:
         """Takes these `Clip`s, of what messages call `of`, as what was prepared, by id and length, wherever their
@@ -272,6 +278,8 @@ def _explained(path) -> Iterator[None]:
         yield
     except tf.errors.NotFoundError as error:
         raise FileNotFoundError(errno.ENOENT, "is not there", path) from error
+    except tf.errors.ResourceExhaustedError as error:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
     except tf.errors.UnimplementedError as error:
         hint = "Mount it as a folder (rclone mount, mountpoint-s3), or copy it here"
         raise UserError(f"{path} is on storage that this TensorFlow cannot read. {hint}.") from error

@@ -22,6 +22,7 @@ from myxtts.devices.device_plan import (
 )
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
 from myxtts.devices.kinds import short_name
+from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
 
@@ -57,6 +58,19 @@ def count_gpus() -> int:
     """
     gpus = _nvml_gpus()
     return len(_physical_gpus() if gpus is None else gpus)
+
+
+def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
+    """Raises as `early_gpu_configuration`, as far as it can be seen without TensorFlow; applies nothing."""
+    gpus, asked = _nvml_gpus(), [data_gpu, model_gpu, *(options.get("model_gpus") or ())]
+    if gpus is None and "tensorflow" in sys.modules:
+        gpus = _physical_gpus()
+    unknown = gpus is None and any(map(os.path.exists, GPU_DRIVER_PLACES))
+    enough = max((index for index in asked if index is not None), default=0) + 2
+    virtual = options.pop("virtual_devices", None)
+    options |= {"virtual_devices": _virtual_devices_variable() if virtual is None else virtual}
+    options |= {"accelerator": _accelerator_variable(), "num_gpus": enough if unknown else len(gpus or ())}
+    plan_devices(data_gpu=data_gpu, model_gpu=model_gpu, **options)
 
 
 def early_gpu_configuration(

@@ -20,6 +20,15 @@ def default_device() -> str:
     return "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
 
 
+DEVICE_NAME = re.compile(r"(cpu|gpu)(?::(\d+))?", re.IGNORECASE)
+
+
+def check_device(name: str | None) -> None:
+    """Raises `UserError` for a name that cannot be a device's, before TensorFlow can tell which there are."""
+    if name is not None and not DEVICE_NAME.fullmatch(name):
+        raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
+
+
 def device_named(name: str, setting: str = "--device") -> str:
     """TensorFlow's short name of a device, `cpu`, `gpu:1` or in its own way; starts its runtime.
 

@@ -9,6 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 SPARED = ("jax", "sklearn", "matplotlib")
 """Packages that TensorFlow and Keras import where they are installed, for TFLite, scikit-learn's interface and pictures
@@ -29,6 +31,29 @@ NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"
 def import_tensorflow() -> None:
     """Imports it for a command, which is about to work with it."""
     filter_native_errors()
+    import_sparingly()
+
+
+@contextmanager
+def starting_quietly() -> Iterator[None]:
+    """A block in which a program of somebody else's starts TensorFlow; afterwards its standard error is as before."""
+    before = os.dup(2)
+    relay = _relay(before)
+    try:
+        if relay:
+            os.dup2(relay.stdin.fileno(), 2)
+            relay.stdin.close()
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+        if relay:
+            relay.wait()
+
+
+def import_sparingly() -> None:
+    """Imports it without what nobody needs to train and speak."""
     if "tensorflow" in sys.modules:
         return
     spared = [name for name in SPARED if name not in sys.modules]
@@ -46,22 +71,29 @@ def import_tensorflow() -> None:
 
 
 def filter_native_errors() -> None:
-    """Puts `grep` between file descriptor 2 and where it leads, for the rest of the process.
+    """Filters file descriptor 2 for the rest of the process.
 
-    It takes a process: a thread of this one would die with it before it had passed on why TensorFlow aborts. Does
-    nothing in a process whose standard error somebody else looks after already (a notebook, a test), on a system
-    without `grep`, or for a user who asked for these messages by `TF_CPP_MIN_LOG_LEVEL`.
+    Does nothing in a process whose standard error somebody else looks after already (a notebook, a test).
     """
-    grep, is_asked_for = shutil.which("grep"), os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
-    if is_asked_for or grep is None or os.name != "posix" or sys.stderr is None or sys.stderr is not sys.__stderr__:
+    if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
-    noise = [*NOISE] if any(map(os.path.exists, GPU_DRIVER_PLACES)) else [*NOISE, NOISE_WITHOUT_GPU]
     own = os.dup(2)
+    if relay := _relay(own):
+        os.dup2(relay.stdin.fileno(), 2)
+        relay.stdin.close()
+        relay.returncode = 0  # nobody waits for it
+        sys.stderr = open(own, "w", buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+
+
+def _relay(output):
+    """A `grep` that passes on to a descriptor what is no noise; None without one, or for a user who asked for noise by
+    `TF_CPP_MIN_LOG_LEVEL`. It takes a process: a thread would die with this one before it had passed on why TensorFlow
+    aborts."""
+    grep, is_asked_for = shutil.which("grep"), os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1")
+    if is_asked_for or grep is None or os.name != "posix":
+        return None
+    noise = [*NOISE] if any(map(os.path.exists, GPU_DRIVER_PLACES)) else [*NOISE, NOISE_WITHOUT_GPU]
     command = [grep, "-avE", "--line-buffered", "|".join(noise)]
     # It ends with the last process that has the descriptor; a group of its own keeps it from a Ctrl-C meant for us.
-    streams = dict(stdin=subprocess.PIPE, stdout=own, stderr=subprocess.DEVNULL)
-    relay = subprocess.Popen(command, **streams, process_group=0, env={**os.environ, "LC_ALL": "C"})
-    os.dup2(relay.stdin.fileno(), 2)
-    relay.stdin.close()
-    relay.returncode = 0  # nobody waits for it
-    sys.stderr = open(own, "w", buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+    streams = dict(stdin=subprocess.PIPE, stdout=output, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command, **streams, process_group=0, env={**os.environ, "LC_ALL": "C"})

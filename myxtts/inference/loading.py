@@ -8,12 +8,13 @@ import numpy as np
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
+from myxtts.inference.text_front import read_tokenizer
 from myxtts.memory.claims import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import write_json, write_whole_folder
-from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config, vocabulary_path
+from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -36,13 +37,7 @@ def load_model(
     stores = _trained_parts(folder, config.model.hears_mel)
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
-    path = vocabulary_path(folder)
-    if not path.is_file():
-        raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
-    try:
-        tokenizer = XTTSTokenizer.from_file(path).with_g2p(config.data.g2p or ())
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    tokenizer = read_tokenizer(folder).with_g2p(config.data.g2p or ())
     left_out = {"dvae"} & stores.keys() if only_speech and "decoder" in stores and not config.model.hears_mel else set()
     model = XTTS(config.model, parts=tuple(part for part in stores if part not in left_out))
     for part, store in stores.items():

@@ -1,5 +1,6 @@
 """Text and a voice -> speech: whole, in batches, or as a stream of sound."""
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.inference.advancing import TensorflowSteps
-from myxtts.inference.choices import DECODERS
+from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Listener, SecondReading
@@ -24,6 +25,8 @@ from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker
+from myxtts.storage.speakers import find_speaker, read_speakers
+from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SpeechRate, longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -36,7 +39,7 @@ MOST_AHEAD = 64
 """Sentences that are opened at a time: what is drawn ahead of their audio stays in memory."""
 WARM_UPS = ("none", "short", "all")
 AnyVoice = Voice | Recording | list[Recording]
-"""A `Voice`, the file of one, or recordings to make one from."""
+"""A `Voice`, the name of a speaker, the file of a `Voice`, or recordings to make one from."""
 
 
 class Synthesizer:
@@ -73,7 +76,10 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.folder: Path | None = None
-        """Where the model was loaded from, for a voice of its own."""
+        """Where the model was loaded from, for its own voices."""
+        self.engine_name, self.make_steps = "tensorflow", None
+        """Which of `choices.ENGINES` draws; and `(name) -> steps` of another, set by whoever can make one."""
+        self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
         self.to_waveform = self._make_waveform(decoder, traced)
@@ -111,6 +117,33 @@ class Synthesizer:
         """Of all sound, in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
         return self.to_waveform.sample_rate
 
+    @property
+    def speakers(self) -> list[str]:
+        """Names of the voices that come with the model, for `voice=`; their languages are in `read_speakers`."""
+        return [*read_speakers(self.folder)] if self.folder else []
+
+    def __repr__(self) -> str:
+        languages, names = " ".join(sorted(self.tokenizer.languages)), self.speakers
+        shown = f"speakers: {', '.join(names[:4])}{', …' * (len(names) > 4)}" if names else "no speakers of its own"
+        kind = f"{self.config.model.size}, languages: {languages}, {shown}, engine: {self.engine_name}"
+        return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
+
+    def with_engine(self, name: str | None) -> Self:
+        """This model with its codes drawn by another of `choices.ENGINES`, made when first asked for; itself for None.
+
+        Raises:
+            UserError: There is no such engine, or a package is missing.
+        """
+        if name in (None, self.engine_name):
+            return self
+        if name not in self._engines:
+            if self.make_steps is None or name not in ENGINES:
+                raise UserError(f"engine must be one of {', '.join(ENGINES)}. Received: {name}.")
+            self._engines[name] = CodeEngine(self.make_steps(name), self.config.model)
+        other = copy.copy(self)
+        other.engine, other.engine_name = self._engines[name], name
+        return other
+
     def set_g2p(self, languages: Sequence[str]) -> None:
         """Writes text as it sounds in these languages alone; by default in those that the model was trained so with.
 
@@ -127,27 +160,40 @@ class Synthesizer:
         self,
         text: str,
         voice: AnyVoice | None = None,
-        language: str = "en",
+        language: str | None = None,
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         speed: float = 1.0,
         retries: int = 0,
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
+        engine: str | None = None,
+        **drawing: float,
     ) -> Speech:
         """Speaks one text of any length, sentence by sentence; raises `SpeechError` where the model cannot.
 
         Args:
-            voice: None takes the voice of its own that the model in the box has for the language.
-            language: Code, such as `en` or `fa`.
+            voice: The name of a speaker of the model, a `.voice` file, or recordings; None takes the voice of its own
+                that the model in the box has for the language.
+            language: Code, such as `en` or `fa`; by default the speaker's, else English, unless the text's letters are
+                those of one other language alone.
             sampling: How codes are drawn; None takes the run's.
             speed: How much faster than the model speaks by itself, at the same pitch.
             retries: How often a sentence in doubt (`self_check`) is drawn anew; the one with most confidence stays.
             listener: What a recognizer says of a sentence counts too, see `evaluation.recognizers.Listening`.
             progress: As in `batch`.
+            engine: What draws the codes, one of `choices.ENGINES`; None takes the one that was chosen at loading.
+            drawing: Single values of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
+        sampling = (sampling or self.config.sampling).changed(drawing)
+        if language is None:
+            name = voice if isinstance(voice, str) and voice in self.speakers else None
+            own = name and self.folder and find_speaker(self.folder, name).language
+            language, note = language_to_read(text, None, own, name or "", self.tokenizer.languages)
+            if note:
+                logger.info("%s", note)
         options = dict(speed=speed, retries=retries, listener=listener, progress=progress)
-        return self.batch([text], [voice], [language], sampling, seed, **options)[0]
+        return self.with_engine(engine).batch([text], [voice], [language], sampling, seed, **options)[0]
 
     def batch(
         self,
@@ -224,7 +270,11 @@ class Synthesizer:
         return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
-        """The voice itself, the one in a file named `*.voice`, the one of recordings, or for None the model's own."""
+        """The voice itself, a speaker's by name, that of a `.voice` file or of recordings, or for None the model's own.
+
+        Raises:
+            UserError: It is none of these, or of another model.
+        """
         if voice is None:
             name = self.folder and default_speaker(self.folder, get_language(language).code)
             if not name:
@@ -232,6 +282,9 @@ class Synthesizer:
             voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
             return self._checked(voice, "What was given")
+        if isinstance(voice, str) and self.folder:
+            if voice in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
+                return self._checked(stored_voice(self.folder, voice, self.voice), voice)
         if isinstance(voice, str | Path) and Path(voice).suffix == VOICE_SUFFIX:
             return self._checked(Voice.load(voice), voice)
         return self.voice(voice)

@@ -2,14 +2,19 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from myxtts.config.checks import UserError
+from myxtts.config.config import XTTSConfig
+from myxtts.storage.files import AnyPath, CheckpointError
+from myxtts.storage.provenance import read_config, vocabulary_path
 from myxtts.text.languages import get_language
 from myxtts.text.sentences import split_text
+from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -110,3 +115,29 @@ def _pause_seconds(piece):
     if _ENDS_SENTENCE.search(piece):
         return SENTENCE_PAUSE_SECONDS
     return CLAUSE_PAUSE_SECONDS if _ENDS_CLAUSE.search(piece) else CUT_PAUSE_SECONDS
+
+
+def read_tokenizer(folder: AnyPath) -> XTTSTokenizer:
+    """The vocabulary of the model in a folder. Raises `CheckpointError` where it is missing or damaged."""
+    path = vocabulary_path(Path(folder))
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
+    try:
+        return XTTSTokenizer.from_file(path)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
+    """What the model in a folder reads texts with, and its settings; no weights are read, and no TensorFlow.
+
+    Args:
+        g2p: As in `Synthesizer.set_g2p`; None takes what the model was trained with.
+    """
+    config, tokenizer = read_config(Path(folder)), read_tokenizer(folder)
+    try:
+        tokenizer = tokenizer.with_g2p(config.data.g2p or () if g2p is None else g2p)
+    except ValueError as error:
+        raise SpeechError(f"--g2p: {error}") from None
+    longest = longest_texts(read_rates(folder), config.training.init_from)
+    return TextFront(tokenizer, config.model.max_text_tokens, longest), config

@@ -1,5 +1,6 @@
 """What training a stage would take, under each switch, and the largest batch per GPU: as data and as lines."""
 
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +40,14 @@ def asked_for(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
     return Optimizations(**switches, **adapters, accumulation=training.gradient_accumulation), settled
 
 
-def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> dict[str, Any]:
+class MemoryReport(dict[str, Any]):
+    """What `memory_report` finds, as JSON types; as text, tables for people."""
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:
     """Memory and largest batches of a stage under every switch that matters to it, as JSON types.
 
     Args:
@@ -58,7 +66,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         raise UserError(f"--stage must be one whose memory can be estimated: {known}. Received: {stage}.")
     seconds = min(clip_seconds or config.data.max_seconds, settings.crop_seconds or float("inf"))
     shapes = Shapes.of_data(config.data, settings.batch_size, seconds)
-    shapes = replace(shapes, slice_frames=config.training.decoder.frames)
+    shapes = replace(shapes, slice_frames=getattr(settings, "frames", shapes.slice_frames))
     asked, settled = asked_for(config.training)
     found, seen = {}, []
     for name, optimizations in {"as asked": asked, **SHOWN}.items():
@@ -73,14 +81,8 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         found[name] = {"batch": part.batch, **memory.as_dict(), "largest_batch": fits}
     frozen = {name: ESTIMATES[name](model, shapes).parameters for name in entry.builds_on}
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if entry.conditioned else {}
-    return {
-        "stage": stage,
-        "model_size": model.size,
-        "longest_clip": {"codes": shapes.codes, **shown},
-        "frozen_bytes": frozen,
-        "settled": settled,
-        "variants": found,
-    }
+    facts = {"stage": stage, "model_size": model.size, "longest_clip": {"codes": shapes.codes, **shown}}
+    return MemoryReport(**facts, frozen_bytes=frozen, settled=settled, variants=found)
 
 
 def describe(report: dict[str, Any]) -> str:
@@ -90,9 +92,11 @@ def describe(report: dict[str, Any]) -> str:
     longest = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report["longest_clip"].items())
     gpus = "".join(f"{gb:>7g} GB" for gb in variants["none"]["largest_batch"])
     lines = [f"{report['stage'].upper()} stage, size {report['model_size']}; longest clip {longest}", "", "MEMORY, MB:"]
-    lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in TERMS)]
+    # On a narrow terminal the last columns, the peak among them.
+    terms = TERMS[-max(1, (shutil.get_terminal_size((200, 24)).columns - width - 9) // 13) :]
+    lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in terms)]
     for name, found in variants.items():
-        lines += [f"  {name:{width}}{found['batch']:7}" + "".join(f"{found[term] / 2**20:13,.0f}" for term in TERMS)]
+        lines += [f"  {name:{width}}{found['batch']:7}" + "".join(f"{found[term] / 2**20:13,.0f}" for term in terms)]
     lines += ["", f"LARGEST BATCH by memory of the GPU ({RESERVED_GB:g} GB of it left to CUDA and its libraries):"]
     lines += [f"  {'':{width}}{gpus}"]
     for name, found in variants.items():

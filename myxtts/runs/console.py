@@ -35,6 +35,7 @@ class RunConsole(ConsoleProgress, RunListener):
         self.run: Run = run
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._trains = 0.0, {}, []
+        self._has_told_time = False
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -63,6 +64,11 @@ class RunConsole(ConsoleProgress, RunListener):
         counts = f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}"
         speakers = len({clip.speaker for clip in dataset.train})
         self._say(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
+        seconds = lambda clips: sum(clip.num_samples for clip in clips) / MODEL_SAMPLE_RATE
+        minutes, held = (f"{seconds(clips) / 60:.1f} min" for clips in (dataset.train, dataset.validation))
+        languages = Counter(clip.language for clip in dataset.train).most_common()
+        spoken = ", ".join(language for language, _ in languages)
+        self._say(f"Speech: {minutes} to train on, {held} held out; language{'s' * (len(languages) > 1)}: {spoken}")
         usual = XTTSConfig(model=ModelConfig(size=dataset.config.model.size)).recipe()
         changed = (f"{name} {value}" for name, value in dataset.config.recipe().items() if value != usual[name])
         self._say(f"Settings other than the defaults: {printable(', '.join(changed))}")
@@ -70,6 +76,17 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_agenda(self, works: Sequence[StageWork]):
         self._trains = [work.stage for work in works if work.trains]
         self._say("\n".join(map(printable, describe_works(works).split("\n"))))
+
+    def on_needs(self, needs):
+        self._say(needs.describe())
+
+    def on_step(self, step: int):
+        super().on_step(step)
+        if not self._has_told_time and (left := self.run.time_left.seconds_left(step)) is not None:
+            self._has_told_time = True
+            ends = time.strftime("%H:%M", time.localtime(time.time() + left))
+            takes = f"{tqdm.format_interval(left)} on this machine, until {ends}"
+            self._say(f"The whole run takes about {takes}, judged by the first steps")
 
     def on_stage(self, stage: str, order):
         self._began = time.monotonic()
@@ -79,6 +96,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_end(self, end):
         super().on_end(end)
         self._seconds[end.stage] = time.monotonic() - self._began
+        self._say(self._result(end.stage))
 
     def on_set_aside(self, stage: str, folder: Path):
         self._say(f"Earlier {stage} checkpoints were set aside in {folder}")

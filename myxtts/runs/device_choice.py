@@ -32,6 +32,10 @@ class Way(NamedTuple):
     gpus: Mapping[str, int] = {}
     options: Mapping[str, object] = {}
 
+    def of(self, config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
+        """Configuration and options that ask for it."""
+        return replace(config, data=replace(config.data, **self.gpus)), {**options, **self.options}
+
 
 class Measured(NamedTuple):
     """The median training step with a way to use the devices, or why it does not run."""
@@ -56,33 +60,25 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
         The configuration and the keyword arguments of `setup.set_up`, now asking for the quickest devices.
 
     Raises:
-        UserError: Devices were also named, or none of the ways to use them runs.
+        UserError: None of the ways to use the devices runs.
     """
-    named = config.data.data_gpu is not None or config.data.model_gpu is not None
-    if named or options.get("model_gpus") or options.get("memory_isolation"):
-        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
-        raise UserError(f"--device-plan auto chooses the devices itself. Leave out {flags}, or --device-plan.")
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     ways = candidates(virtual or count_gpus())
     if len(ways) == 1:
         say("Device plan auto: there is one device to train on, so there is nothing to choose.")
-        return _with_devices(config, options, ways[0])
+        return ways[0].of(config, options)
     note = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
     names = ", ".join(way.name for way in ways)
     say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...")
     best, lines = choose([measure(way, config, options) for way in ways])
     say("\n".join(lines))
-    return _with_devices(config, options, best)
-
-
-def _with_devices(config, options, way):
-    return replace(config, data=replace(config.data, **way.gpus)), {**options, **way.options}
+    return best.of(config, options)
 
 
 def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Measured:
     """Times a way to use the devices, in a process of its own; arguments as in `quickest_devices`."""
-    config, options = _with_devices(config, options, way)
+    config, options = way.of(config, options)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"

@@ -66,10 +66,9 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 def _gpus():
     """NVIDIA GPUs and driver as NVML reports them, or why it does not."""
     try:
-        listed = [asdict(gpu) for gpu in list_gpus()]
         with nvml() as pynvml:
             driver = pynvml.nvmlSystemGetDriverVersion()
-        return {"listed": listed, "driver": driver, "reason": None}
+        return {"listed": [asdict(gpu) for gpu in list_gpus()], "driver": driver, "reason": None}
     except NVMLUnavailable as error:
         return {"listed": None, "driver": None, "reason": str(error)}
 

@@ -16,6 +16,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.data.speaker_clips import keep_speakers
 from myxtts.distributed.workers import Workers
 from myxtts.runs.agenda import StageWork, make_agenda
+from myxtts.runs.forecast import find_needs
 from myxtts.runs.origin import ALL_PARTS, bring_in, reset_parts, settle_origin, taken_parts
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore
@@ -61,8 +62,8 @@ def open_run(
 
     Args:
         config: As asked for.
-        notify: Called with `on_inspection`, `on_agenda` (before anything is moved or written), `on_set_aside` and
-            their arguments, see `RunListener`.
+        notify: Called with `on_inspection`, `on_agenda`, `on_needs` (before anything is moved or written),
+            `on_set_aside` and their arguments, see `RunListener`.
 
     Returns:
         The recordings, whose `config` is that of the run: with its origin and vocabulary, and nothing left to reset;
@@ -83,6 +84,9 @@ def open_run(
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     works = make_agenda(dataset.config, dataset, reset, taken_parts(config) if is_created else ())
     notify("on_agenda", works)
+    needs = find_needs(dataset.config, works, dataset)
+    if needs is not None:
+        notify("on_needs", needs)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
         raise ConfigError(

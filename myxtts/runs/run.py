@@ -21,7 +21,6 @@ from myxtts.distributed.workers import current_workers, leaving_together
 from myxtts.runs.setup import set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
@@ -30,37 +29,20 @@ if TYPE_CHECKING:
 
 
 class RunListener:
-    """Methods that a run calls; a listener has those that it needs, in the thread of `Run.train`.
+    """Base of listeners. A run calls those of these methods that a listener has, in the thread of `Run.train`, and
+    those of `training.watching.callbacks.Callback`, which report the steps of each stage:
 
-    It may also have any method of `training.watching.callbacks.Callback`, which report the steps of each stage.
+    - `on_pipeline(config, plan)`: the run has its folder and its devices.
+    - `on_inspection(done, total)`: so many of the recordings have been checked.
+    - `on_corpus(dataset)`: the recordings have been read: a `data.dataset.SpeechDataset`.
+    - `on_agenda(works)`: what it is about to do, a `runs.agenda.StageWork` for each stage; nothing is changed yet.
+    - `on_needs(needs)`: what memory and disk that takes, a `runs.forecast.Needs`.
+    - `on_stage(stage, order)`: the stage is next; `order` is the `data.buckets.BatchOrder` of its batches.
+    - `on_set_aside(stage, folder)`: it starts over; earlier checkpoints were moved into a folder with all of their run.
+    - `on_stopped(stage)`: the run stops in this stage, as requested.
+    - `on_spoken(spoken)`: new sentences by the finished model, as `runs.samples.LastWords`.
+    - `on_finished(dataset)`: all stages that were asked for are trained.
     """
-
-    def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
-        """The run has its folder and its devices."""
-
-    def on_inspection(self, done: int, total: int):
-        """So many of the recordings have been checked."""
-
-    def on_corpus(self, dataset):
-        """The recordings have been read: a `data.dataset.SpeechDataset`."""
-
-    def on_agenda(self, works: list):
-        """What the run is about to do, a `runs.agenda.StageWork` for each stage. Nothing has been changed yet."""
-
-    def on_stage(self, stage: str, order):
-        """The stage is next; `order` is the `data.buckets.BatchOrder` of its batches."""
-
-    def on_set_aside(self, stage: str, folder: Path):
-        """The stage starts over; its earlier checkpoints were moved into a folder with all of their run."""
-
-    def on_stopped(self, stage: str):
-        """The run stops in this stage, as requested."""
-
-    def on_spoken(self, spoken: list):
-        """New sentences by the finished model, as `runs.samples.LastWords`."""
-
-    def on_finished(self, dataset):
-        """All stages that were asked for are trained."""
 
 
 class Run:
@@ -121,28 +103,59 @@ class Run:
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
         return {path.stem: Picture(path) for path in paths}
 
-    def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0) -> "Speech":
+    def __repr__(self) -> str:
+        steps = {stage: CheckpointStore(self.folder / stage).steps() for stage in STAGES}
+        done = ", ".join(f"{stage} step {found[-1]}" for stage, found in steps.items() if found)
+        way_on = ".speak(text), .evaluate(), .export(folder), .history, .best" if done else ".train()"
+        return f"<Run in {self.folder}: {done or 'nothing trained yet'}; {way_on}>"
+
+    def evaluate(self, **options) -> dict:
+        """Evaluates the best checkpoint as `myxtts evaluate` does; options and result as of `myxtts.evaluate`."""
+        import myxtts  # the door, which knows the apps
+
+        return myxtts.evaluate(self.folder, **options)
+
+    def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
+        """Writes ONNX files that speak without this project into a folder that is empty or not there; returns it.
+
+        Args:
+            weights: `float32`, or `int8` for the GPT's matrices.
+            which: `best` or `last` checkpoint.
+
+        Raises:
+            UserError: Nothing that speaks is trained yet, or the folder holds something.
+        """
+        from myxtts.interchange.onnx.exporting import export_model
+
+        export_model(self.folder, Path(output), weights=weights, which=which)
+        return Path(output)
+
+    def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0, **options) -> "Speech":
         """Speaks with the best checkpoint.
 
         Args:
-            voice: A recording or several, or an `inference.voices.Voice`; None takes a recording that was held out of
-                training, and more of its speaker where it is shorter than those that conditioned the model.
-            language: Code of the text's language; None takes that of the held-out recording.
+            voice: As of `Synthesizer.speak`; None takes a recording that was held out of training, and more of its
+                speaker where it is shorter than those that conditioned the model.
+            language: Code of the text's language; None takes that of the held-out recording, or of the speaker named.
             seed: Of the draws.
+            options: Others of `Synthesizer.speak`, such as `temperature`.
 
         Raises:
             UserError: Nothing that speaks is trained yet, or there is no recording to take the voice from.
         """
-        from myxtts.inference.synthesizer import Synthesizer
+        from myxtts.interchange.onnx.engines import load_synthesizer
         from myxtts.runs.samples import held_out_voice
 
-        if self._dataset is None and (voice is None or language is None):
-            raise UserError("run.speak() needs voice= and language= before run.train(), which reads the recordings.")
+        if self._dataset is None and voice is None:
+            raise UserError("run.speak() needs voice= before run.train(), which reads the recordings.")
         if self._synthesizer is None:
-            self._synthesizer = Synthesizer.load(self.folder)
-        clips = self._dataset and held_out_voice(self._dataset, language)
-        voice = [clip.wav_path for clip in clips] if voice is None else voice
-        return self._synthesizer.speak(text, voice, language or clips[0].language, seed=seed)
+            self._synthesizer = load_synthesizer(self.folder)
+        if voice is None:
+            clips = held_out_voice(self._dataset, language)
+            voice, language = [clip.wav_path for clip in clips], language or clips[0].language
+        elif language is None and self._dataset and voice not in self._synthesizer.speakers:
+            language = held_out_voice(self._dataset)[0].language
+        return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
         """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
@@ -176,12 +189,17 @@ class Run:
 
     def _train(self, guard, workers):
         from myxtts.runs.figures import write_curves
+        from myxtts.runs.forecast import TimeLeft
         from myxtts.runs.opening import open_together
         from myxtts.runs.samples import speak_last_words
+        from myxtts.training.stages.classes import STAGE_CLASSES
 
+        self.time_left = TimeLeft(self.config)
+        """Tells the steps' listeners how long the whole run still takes."""
         self._notify("on_pipeline", self.config, self.plan)
         dataset, works = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
+        self.time_left.config = dataset.config
         self._notify("on_corpus", dataset)
         stopped_in = None
         with self.monitor:
@@ -211,7 +229,7 @@ class Run:
         if self._stop.is_set():
             self.trainer.stop_requested.set()
         self.trainer.watch.monitor = self.monitor
-        callbacks = [*self.callbacks, *writers] if workers.is_chief else []
+        callbacks = [self.time_left, *self.callbacks, *writers] if workers.is_chief else []
         with guard(self.trainer):
             self.trainer.train(dataset, callbacks)
         if self.trainer.stop_requested.is_set() and not self.trainer.under_way:
@@ -220,7 +238,7 @@ class Run:
         return not workers.agree(self.trainer.stop_requested)
 
     def _notify(self, event, *facts):
-        for callback in self.callbacks if current_workers().is_chief else ():
+        for callback in (self.time_left, *self.callbacks) if current_workers().is_chief else ():
             if handler := getattr(callback, event, None):
                 handler(*facts)
 

@@ -7,23 +7,49 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.config.checks import UserError, say
+from myxtts.config.checks import ConfigError, UserError, printable, say
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
-from myxtts.data.corpora import require_data_set
-from myxtts.devices.configuration import early_gpu_configuration
+from myxtts.data.corpora import load_corpus
+from myxtts.devices.configuration import check_devices, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
-from myxtts.hearing.recognizers import settle_recognizer
-from myxtts.interchange.hub.fetching import is_hub_name
+from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import GATHERED, refuse_file
+from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
 """Sentences that a model of the sample corpus says at the end, none of which it has heard."""
+
+
+def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
+    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`."""
+    config = with_workers(config)
+    data, training = config.data, config.training
+    check_devices(data.data_gpu, data.model_gpu, **devices)
+    if training.evaluation_recognizer:
+        settle_recognizer(training.evaluation_recognizer)
+    try:
+        get_language(data.language or "en")
+    except ValueError as error:
+        raise ConfigError(f"--language: {error}") from None
+    if training.workers:  # each of several may have other disks, so they meet first
+        return
+    refuse_file(home := Path(training.checkpoint_dir))
+    if training.init_from and (training.reset_training or not holds_run(home)):
+        require_source(training.init_from)
+    for named in filter(None, (data.train_data, data.val_data)):
+        if not download:
+            load_corpus(named, data.language, data.format, data.audio_roots)
+    if data.vocabulary and not os.path.isfile(data.vocabulary):
+        raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
+    for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
+        if named and "://" not in named and not os.path.isdir(named):
+            raise ConfigError(f"{flag} must be a folder that `myxtts prepare` made. {printable(named)} is not one.")
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
@@ -41,11 +67,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
         UserError: The devices cannot be had, or there is no training set.
     """
     config = with_workers(config)
-    training, home = config.training, Path(config.training.checkpoint_dir)
-    if not training.workers:  # each of several may have other disks, so they meet first
-        refuse_file(home)
-        if training.init_from and (training.reset_training or not holds_run(home)):
-            require_source(training.init_from)
+    training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
     joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
     workers = join_workers(*joined)
@@ -54,15 +76,6 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
             config = _with_data(config, download)
         workers.gather()  # what worker 0 makes or fetches is there for those that share its disk
         return _with_data(config, download), plan
-
-
-def require_inputs(config: XTTSConfig, download: bool) -> None:
-    """Raises `UserError` where what is named as data or recognizer is certainly none, before TensorFlow starts."""
-    for folder in filter(None, (config.data.train_data, config.data.val_data)):
-        if not download:
-            require_data_set(Path(folder))
-    if config.training.evaluation_recognizer:
-        settle_recognizer(config.training.evaluation_recognizer)
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
@@ -110,7 +123,9 @@ def _with_data(config, download):
 
 def require_source(source: str) -> None:
     """Raises `UserError` unless `--init-from` is the bundled model, one of the hub, or a folder that is there."""
-    if not (is_base(source) or is_hub_name(source)):
+    if is_hub_name(source):
+        parse_hub_name(source)
+    elif not is_base(source):
         require_model_folder(source, "--init-from")
 
 

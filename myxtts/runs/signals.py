@@ -26,8 +26,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
     trainer's `stop_requested`; its `under_way` says whether it has taken a step.
     """
 
-    class NoStepYet(KeyboardInterrupt):
-        pass
+    NoStepYet = type("NoStepYet", (KeyboardInterrupt,), {})
 
     def request(number, frame):
         if trainer.stop_requested.is_set():

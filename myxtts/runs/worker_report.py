@@ -67,16 +67,14 @@ def _sums(workers, timeout_seconds):
     """A line for each size of what is summed over all workers."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
-    lines = []
     workers.watch(timeout_seconds)
     for size in SIZES_MB:
         seconds = seconds_of_sum(workers.strategy, size * MB, REPEATS)
         # Each worker sends and gets that share of the bytes in a ring.
         rate = 2 * (workers.count - 1) / workers.count * size / seconds
-        lines.append(f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {rate:.0f} MB/s through each worker")
+        yield f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {rate:.0f} MB/s through each worker"
     workers.watch(None)
     for name in MODEL_SIZES:  # as fast as the largest sum
         megabytes = 4 * count_gpt(ModelConfig(size=name, num_text_tokens=TEXT_TOKENS)) / MB
         milliseconds = 1000 * seconds * megabytes / SIZES_MB[-1]
-        lines.append(f"Gradients of the GPT, {name}: {megabytes:.0f} MB, {milliseconds:.0f} ms to sum")
-    return lines
+        yield f"Gradients of the GPT, {name}: {megabytes:.0f} MB, {milliseconds:.0f} ms to sum"

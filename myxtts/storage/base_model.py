@@ -39,14 +39,9 @@ def model_name(folder: AnyPath) -> str:
     return BASE_NAME if is_base(folder) else str(folder)
 
 
-def base_speaker(names: list[str], language: str) -> str:
-    """The first of the base model's voices, called `en_f1` and so on, that speaks a language, or else of all."""
-    return next((name for name in names if name.startswith(f"{language}_")), names[0])
-
-
 def default_speaker(folder: AnyPath, language: str) -> str | None:
     """The voice of its own that a model speaks a language in where none is given; only the model in the box has one."""
     from myxtts.storage.speakers import speaker_names  # brings NumPy, which plans do without
 
     names = speaker_names(folder) if is_base(folder) else []
-    return base_speaker(names, language) if names else None
+    return next((name for name in names if name.startswith(f"{language}_")), next(iter(names), None))

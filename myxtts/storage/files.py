@@ -1,24 +1,33 @@
 """Files and folders written whole or not at all, JSON that is read with care, and the digest of a content."""
 
+import csv
 import errno
 import hashlib
+import io
 import itertools
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import UserError, read_bounded
+from myxtts.config.checks import UserError, printable, read_bounded
 
 AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
 MAX_JSON_BYTES = 32 * 2**20
 """A run's settings, history and manifest take a few hundred kilobytes; a larger file is not ours."""
+
+
+_FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
+"""How a cell begins that a spreadsheet computes, after blanks that some leave out."""
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 class CheckpointError(UserError):
@@ -147,6 +156,22 @@ def write_text(path: AnyPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n") -> str:
+    """Rows as CSV for people: no spreadsheet computes a cell, and no terminal obeys it. Numbers stay as they are."""
+    content = io.StringIO()
+    csv.writer(content, delimiter=separator, lineterminator=end).writerows(map(_plain_cell, row) for row in rows)
+    return content.getvalue()
+
+
+def _plain_cell(cell):
+    if cell is None or isinstance(cell, (int, float)):
+        return cell
+    cell = str(cell)
+    # An apostrophe makes a spreadsheet take the cell for text.
+    is_formula = _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return "'" * bool(is_formula) + printable(cell)
+
+
 def append_line(path: AnyPath, line: str) -> None:
     """Adds a line of UTF-8 to a file, which is made if need be; one that a kill cut short before ends first."""
     with open(path, "a+b") as file:
@@ -202,9 +227,6 @@ def temporary_path(path: Path) -> Path:
 
 def sync_path(path: AnyPath) -> None:
     """Waits until a file's content, or a folder's list of names, is on the disk."""
-    # Windows opens no folders.
-    if os.name == "nt" and os.path.isdir(path):
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,32 +1,13 @@
-"""Locks of the kernel's, which end with the process however that ends: one writer to a folder, one maker of a part.
+"""Locks of the kernel's, which end with the process however that ends: one writer to a folder, one maker of a part."""
 
-Windows has none: there every claim holds, and `CAN_LOCK` is False.
-"""
-
+import fcntl
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows has none
-    fcntl = None
-
 logger = logging.getLogger(__name__)
-
-CAN_LOCK: bool = fcntl is not None
-
-
-def lock(descriptor: int) -> None:
-    """Claims an open file or folder until it is closed.
-
-    Raises:
-        BlockingIOError: Another process has claimed it.
-    """
-    if CAN_LOCK:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
@@ -36,10 +17,6 @@ def locked_folder(folder: Path) -> Iterator[None]:
     Raises:
         BlockingIOError: Another process has claimed it.
     """
-    if not CAN_LOCK:
-        logger.warning("%s cannot be locked on this system: make sure that no second run writes to it.", folder)
-        yield
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -54,6 +31,11 @@ def locked_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def lock(descriptor: int) -> None:
+    """Claims an open file or folder until it is closed. Raises `BlockingIOError` where another process has it."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims part `number` of what processes on machines that share a folder divide up; gives whether it could.
@@ -63,21 +45,14 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     Args:
         waits: Until the process that has the part ends its claim.
     """
-    if not CAN_LOCK:
-        yield True
-        return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor, is_ours = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), True
     try:
-        yield _lock_byte(descriptor, path, number, waits)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
+        except (BlockingIOError, PermissionError):  # POSIX lets systems choose
+            is_ours = False
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): let one process at a time make one part.", path, error.strerror)
+        yield is_ours
     finally:
         os.close(descriptor)
-
-
-def _lock_byte(descriptor, path, number, waits):
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
-    except (BlockingIOError, PermissionError):  # POSIX lets systems choose
-        return False
-    except OSError as error:
-        logger.warning("%s cannot be locked (%s): let one process at a time make one part.", path, error.strerror)
-    return True

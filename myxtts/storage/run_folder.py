@@ -5,10 +5,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
+from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
 from myxtts.storage.locks import locked_folder
@@ -23,7 +24,8 @@ SHOWN = ("samples", "tensorboard", METRICS, "curves.png")
 """What a run says of its course to people."""
 RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *SHOWN)
 """What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
-_REPORTS = ("train.log", "inspected_*.json", "clips_*.csv", "diverged_*.json")
+LOG = "train.log"
+_REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 """What else a run writes there, about its recordings and itself; it stays when a run is set aside."""
 
 
@@ -31,11 +33,14 @@ _REPORTS = ("train.log", "inspected_*.json", "clips_*.csv", "diverged_*.json")
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Makes a run's folder if need be, keeps other runs out of it, clears or undoes what a killed one left half done.
 
+    A folder that it made goes away again where the run is refused before anything but its log is in it.
+
     Raises:
         CheckpointError: It cannot be written to, another run writes to it, or something in it leads elsewhere.
     """
     folder = Path(folder)
     refuse_file(folder)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +57,15 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         _put_back(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
             remove_leftovers(place)
-        yield folder
+        try:
+            yield folder
+        except UserError:
+            if made and {path.name for path in folder.iterdir()} <= {LOG}:
+                (folder / LOG).unlink(missing_ok=True)
+                with suppress(OSError):  # another's files are beside it by now
+                    for place in made:
+                        place.rmdir()
+            raise
 
 
 def refuse_file(folder: AnyPath) -> None:

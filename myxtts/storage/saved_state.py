@@ -18,15 +18,12 @@ class SavedState(dict):
     """A mapping of JSON values; a key that it lacks is a sentence that names the file."""
 
     def __init__(self, values: dict, where: str):
-        super().__init__({name: _wrapped(value, where) for name, value in values.items()})
+        wrapped = {name: SavedState(value, where) for name, value in values.items() if isinstance(value, dict)}
+        super().__init__(values | wrapped)
         self._where = where
 
     def __missing__(self, key: str):
         raise CheckpointError(f"{self._where} is damaged or of another version: it lacks {key!r}. {_WAY_OUT}")
-
-
-def _wrapped(value, where):
-    return SavedState(value, where) if isinstance(value, dict) else value
 
 
 def _is_count(value):

@@ -61,7 +61,8 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
             if foreign := [array.dtype for array in arrays if array.dtype.isbuiltin != 1]:  # bfloat16, if registered
                 raise TypeError(f"data type '{foreign[0]}' not understood")
             return arrays
-        except (AttributeError, TypeError, SafetensorError) as error:  # NumPy has no bfloat16 and no float8
+        # NumPy has no bfloat16, no float8 and no array of 65 axes.
+        except (AttributeError, TypeError, ValueError, SafetensorError) as error:
             stored = "MyXTTS stores float32 and whole numbers."
             raise CheckpointError(f"{path} cannot be read: {error!s:.300}. {stored}") from None
 

@@ -44,6 +44,24 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
     return language, f"{found}, and {said.name} is not written in them. {hint}"
 
 
+def language_to_read(
+    text: str | None, asked: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
+) -> tuple[str, str]:
+    """The language to read a text in: the one asked for, else the speaker's `own`, else English; see `guess_language`.
+
+    Returns:
+        A code, and how it was chosen for users where nobody has named it, or `""`.
+    """
+    own = None if asked else own
+    language, note = asked or own or "en", ""
+    if text is not None:
+        language, note = guess_language([text], language, among)
+    if own and not note:
+        name = get_language(own).name
+        note = f"The text is read as {own} ({name}), which {speaker} speaks; --language chooses another language."
+    return language, note
+
+
 def _count_letters(texts: Iterable[str]) -> Counter[str]:
     letters: Counter[str] = Counter()
     for text in texts:

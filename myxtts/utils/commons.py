@@ -1,6 +1,7 @@
 """Small things every part of the package needs: the default device, the log."""
 
 import logging
+import shutil
 import sys
 from contextlib import AbstractContextManager
 from typing import Any, TextIO
@@ -14,7 +15,7 @@ LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 LINE_WIDTH = 120
-"""Characters of a line on the terminal, at most, where it can be broken."""
+"""Characters of a line, at most, where it can be broken."""
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
@@ -35,12 +36,17 @@ def ensure_gpu_placement(tensor: Any) -> Any:
         return tf.identity(tensor)
 
 
-def folded(line: str, width: int = LINE_WIDTH) -> str:
-    """A line as lines of at most `width` characters; later ones are indented by two spaces.
+def line_width() -> int:
+    """`LINE_WIDTH`, or the columns of a terminal that has fewer."""
+    return min(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns)
+
+
+def folded(line: str, width: int = 0) -> str:
+    """A line as lines of at most `width` characters, by default `line_width`; later ones are indented by two spaces.
 
     One of parts, `a | b | c`, is broken between these, any other at spaces; a word that is longer stays whole.
     """
-    lines, joint = [], " | " if " | " in line else " "
+    lines, joint, width = [], " | " if " | " in line else " ", width or line_width()
     for part in line.split(joint) if len(line) > width else [line]:
         if lines and len(lines[-1]) + len(joint) + len(part) <= width:
             lines[-1] += joint + part

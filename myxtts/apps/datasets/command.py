@@ -1,13 +1,15 @@
 """`myxtts make-dataset`: a training set from long recordings, with every second of them accounted for."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from myxtts.cli.arguments import PlainParser
+from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence
 from myxtts.config.checks import UserError, counted, require
+from myxtts.storage.files import AnyPath
 
 EXAMPLES = """examples:
   myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
@@ -66,17 +68,38 @@ def build_parser() -> PlainParser:
 @exits_with_sentence
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes the set, or adds to it; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
-    output = Path(arguments.output)
-    options = _options(arguments)
-    from myxtts.apps.datasets.make import make_dataset
-    from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
-
     try:
-        records = make_dataset(arguments.recordings, output, options, lambda line: print(line, flush=True))
+        print(_make(build_parser().parse_args(argv)))
     except KeyboardInterrupt:
         print("Recordings that are done are in the set. Repeat the command to continue.", file=sys.stderr)
         raise
+    return 0
+
+
+def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **options) -> Path:
+    """Cuts long recordings into a checked training set, as `myxtts make-dataset` does; returns its folder.
+
+    Args:
+        recordings: Files, or folders of them.
+        output: A new folder, or an earlier set that is added to.
+        options: Names of the command's options, with underscores: `subtitles="talk.srt"`, `one_voice=True`.
+
+    Raises:
+        UserError: A recording, text or option cannot be used.
+    """
+    several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
+    named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}
+    print(_make(keywords(build_parser(), named)))
+    return Path(output)
+
+
+def _make(arguments):
+    """Makes the set; returns what was made, in a line."""
+    output, options = Path(arguments.output), _options(arguments)
+    from myxtts.apps.datasets import make
+    from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
+
+    records = make.make_dataset(arguments.recordings, output, options, lambda line: print(line, flush=True))
     rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
     if not rows:
         raise UserError(f"No clip could be made. {output / SEGMENTS} and {output / REPORT} say why.")
@@ -84,8 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = sum(row["validation"] for row, _ in rows)
     lists = f"{TRAINING} {len(rows) - held}, {VALIDATION} {held}"
     made = f"{counted(len(rows), 'clip')} of {minutes:.1f} min ({lists})"
-    print(f"{output}: {made}. What was left out and why: {output / REPORT}")
-    return 0
+    return f"{output}: {made}. What was left out and why: {output / REPORT}"
 
 
 def _options(arguments):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.config.checks import UserError
-from myxtts.storage.files import read_json, remove_leftovers, write_json, write_text
+from myxtts.storage.files import csv_text, read_json, remove_leftovers, write_json, write_text
 from myxtts.storage.locks import locked_folder
 
 MARK = "make_dataset.json"
@@ -80,7 +80,10 @@ class SetFolder:
             (self.path / name).unlink(missing_ok=True)
             return
         content = io.StringIO()
-        csv.writer(content, delimiter=separator, lineterminator="\n").writerows(lines)
+        if name == SEGMENTS:
+            content.write(csv_text(lines, separator))
+        else:  # what is trained on stays as it is said
+            csv.writer(content, delimiter=separator, lineterminator="\n").writerows(lines)
         write_text(self.path / name, "\n".join([separator.join(columns), *kept, content.getvalue()]))
 
     def _lines(self, name):

@@ -1,12 +1,18 @@
 """`myxtts evaluate`: how well models speak, side by side, with recordings to compare with."""
 
 import argparse
+import os
 from pathlib import Path
+from typing import Any
 
-from myxtts.cli.arguments import PlainParser
+from myxtts.apps.evaluation.subjects import JSON_FILE, PAGE, check_output, subjects
+from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
+from myxtts.devices.kinds import check_device
 from myxtts.inference.choices import add_choices
+from myxtts.storage.base_model import model_name
+from myxtts.storage.files import read_json
 
 SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
 EXAMPLES = """
@@ -53,39 +59,64 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Evaluates; everything that can be wrong is checked before the first sentence."""
     arguments = build_parser().parse_args(argv)
+    judged = _check(arguments)
+    from myxtts.devices.tensorflow_start import import_tensorflow
+
+    import_tensorflow()
+    from myxtts.utils.commons import setup_logging
+
+    setup_logging()
+    print(f"\n{_evaluate(arguments, judged)}\n\nWrote {printable(str(Path(arguments.output) / PAGE))}")
+    return 0
+
+
+def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
+    """Judges how well models speak, as `myxtts evaluate` does; returns what `evaluation.json` in its output says.
+
+    Args:
+        folders: Runs, converted models or spoken files.
+        options: Names of the command's options, with underscores: `data="DIR"`, `quick=True`, `recognizer="FOLDER"`.
+
+    Raises:
+        UserError: Something that was asked for cannot be had.
+    """
+    arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
+    print(_evaluate(arguments, _check(arguments)))
+    return read_json(Path(arguments.output) / JSON_FILE)
+
+
+def _check(arguments):
+    """The subjects; raises `UserError` for what can be seen to be wrong before TensorFlow is imported."""
     if not arguments.folders:
         raise UserError("Name what is to be evaluated. Try: myxtts evaluate runs/mine --quick")
     require(1 <= arguments.sentences <= MOST_SENTENCES, "--sentences", f"1 to {MOST_SENTENCES}", arguments.sentences)
     require(1 <= arguments.seeds <= 100, "--seeds", "1 to 100", arguments.seeds)
     require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
+    check_device(arguments.device)
     require_output("--output", arguments.output, makes_folders=True)
-    from myxtts.devices.tensorflow_start import import_tensorflow
-    from myxtts.hearing.recognizers import settle_recognizer
-
+    check_output(Path(arguments.output))
+    for flag, given in (("--data", [arguments.data]), ("--texts", [arguments.texts]), ("--voices", arguments.voices)):
+        for path in filter(None, given):
+            require(Path(path).exists(), flag, "there", path, "Check the name.")
     if arguments.recognizer:
+        from myxtts.hearing.recognizers import settle_recognizer
+
         settle_recognizer(arguments.recognizer)
-    import_tensorflow()
-    from myxtts.apps.evaluation.evaluate import (
-        PAGE,
-        check_output,
-        choose_sentences,
-        evaluate_into,
-        rows_to_speak,
-        subjects,
-    )
+    from myxtts.interchange.hub.fetching import local_folder
+
+    local = lambda folder: local_folder(folder, arguments.accept_licence)
+    return subjects(arguments.folders, arguments.which, local)
+
+
+def _evaluate(arguments, judged):
+    """Has all of them speak, and writes the pages; returns the table for a terminal."""
+    from myxtts.apps.evaluation.evaluate import choose_sentences, evaluate_into, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.hearing.measuring import Tools
-    from myxtts.interchange.hub.fetching import local_folder
-    from myxtts.storage.base_model import model_name
-    from myxtts.utils.commons import get_device_context, setup_logging
+    from myxtts.utils.commons import get_device_context
 
-    setup_logging()
     configure_for_speech()
-    output = Path(arguments.output)
-    check_output(output)
-    local = lambda folder: local_folder(folder, arguments.accept_licence)
-    judged = subjects(arguments.folders, arguments.which, local)
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     asked = arguments.data, arguments.texts, arguments.voices, arguments.language, count
     with get_device_context(arguments.device and device_named(arguments.device)):
@@ -101,6 +132,4 @@ def main(argv: list[str] | None = None) -> int:
             **{name: getattr(arguments, name) for name in ("seed", "data", "texts", "recognizer", "decoder")},
         }
         print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
-        table = evaluate_into(output, sources, sentences, tools, settings)
-    print(f"\n{table}\n\nWrote {printable(str(output / PAGE))}")
-    return 0
+        return evaluate_into(Path(arguments.output), sources, sentences, tools, settings)

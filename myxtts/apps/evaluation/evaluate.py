@@ -2,9 +2,7 @@
 
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,64 +16,19 @@ from myxtts.apps.evaluation.sentences import (
     voices_of,
 )
 from myxtts.apps.evaluation.sources import Source, files, model_sources, recordings
+from myxtts.apps.evaluation.subjects import CSV_FILE, JSON_FILE, PAGE, SOUNDS, Subject, check_output
 from myxtts.apps.evaluation.tables import as_csv, as_json, as_text
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import UserError, printable
 from myxtts.hearing.measuring import Measurer, Tools
 from myxtts.hearing.spoken import Sentence
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.storage.base_model import is_base, model_name
-from myxtts.storage.files import read_json, write_json, write_text, write_whole_folder
+from myxtts.storage.base_model import model_name
+from myxtts.storage.files import write_json, write_text, write_whole_folder
 from myxtts.storage.provenance import read_config
 
-JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
-WRITTEN = (JSON_FILE, CSV_FILE, PAGE, SOUNDS)
-MODEL_FILE = "config.json"
-"""What the folder of a run or of a converted model has."""
-WHICH = ("best", "last")
 SHOWN_EVERY = 20
 """Sentences from one line of progress to the next."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is to be judged: a folder, and of a run's checkpoints which."""
-
-    folder: Path
-    which: str
-    name: str
-    is_model: bool
-
-
-def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
-    """Reads `FOLDER` and `FOLDER@best` or `FOLDER@last`; each gets a name that no other has.
-
-    Args:
-        local_folder: Gives the folder of a model that is named otherwise.
-
-    Raises:
-        UserError: One of them is no folder that can be judged.
-    """
-    found, names = [], Counter()
-    for one in asked:
-        folder, at, chosen = one.rpartition("@")
-        is_chosen = bool(at) and chosen in WHICH
-        asked_for = folder if is_chosen else one
-        path = Path(local_folder(asked_for))
-        if not path.is_dir():
-            rule = "What is evaluated must be the folder of a run, of a converted model, or of spoken files"
-            raise UserError(f"{rule} with a metadata.csv. {one} is not a folder.")
-        end = f"@{chosen}" if is_chosen else ""
-        plain, parent = Path(asked_for).resolve().name, Path(asked_for).resolve().parent.name
-        short, long = (model_name(path),) * 2 if is_base(path) else (plain, f"{parent}/{plain}")
-        found.append((path, chosen if is_chosen else which, short + end, long + end))
-    shorts, result = Counter(short for _, _, short, _ in found), []
-    for path, chosen, short, long in found:
-        name = long if shorts[short] > 1 else short
-        names[name] += 1
-        name = name if names[name] == 1 else f"{name} ({names[name]})"
-        result.append(Subject(path, chosen, name, (path / MODEL_FILE).is_file()))
-    return result
 
 
 def choose_sentences(
@@ -154,19 +107,6 @@ def compare(
         elif source.kind in ("model", "files"):
             raise UserError(f"{source.name} can say none of the {len(sentences)} sentences.")
     return Comparison(rows, list(sentences), tools, measure.similarity_of_strangers(sentences), settings)
-
-
-def check_output(folder: Path) -> None:
-    """Raises `UserError` unless nothing is there, or only what an evaluation wrote."""
-    if folder.is_symlink() or folder.exists() and not folder.is_dir():
-        raise UserError(f"--output must name a folder. {folder} is something else.")
-    if not folder.is_dir():
-        return
-    names = {one.name for one in folder.iterdir()}
-    found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
-    is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
-    if names and not (is_ours and names <= set(WRITTEN)):
-        raise UserError(f"--output must be a new folder or an earlier evaluation's. {folder} holds something else.")
 
 
 def evaluate_into(

@@ -1,13 +1,12 @@
 """The figures as text for a terminal, as JSON and as CSV."""
 
-import csv
-import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from myxtts.apps.evaluation.comparison import BY_NAME, METRICS, Comparison, Metric
 from myxtts.apps.evaluation.statistics import LEVEL, Estimate
 from myxtts.config.checks import printable
+from myxtts.storage.files import csv_text
 
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
@@ -157,16 +156,12 @@ def _spoken(row, one, sound):
 
 def as_csv(comparison: Comparison) -> str:
     """A line for each figure."""
-    file, unjudged = io.StringIO(), comparison.unjudged()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    unjudged, lines = comparison.unjudged(), [COLUMNS]
     for row in comparison.rows:
-        # A name that a spreadsheet would not compute.
-        shown = f"'{row.name}" if row.name[:1] in "=+-@" else row.name
         for group, found in _row(comparison, row)["figures"].items():
             for name, figure in found.items():
                 numbers = ["" if figure[end] is None else f"{figure[end]:.6g}" for end in ("value", "low", "high")]
                 judged = "no" if name in unjudged and row.kind != "recordings" else "yes"
-                start = [shown, row.kind, group, name, BY_NAME[name].unit]
-                writer.writerow([*start, *numbers, figure["sentences"], judged])
-    return file.getvalue()
+                start = [row.name, row.kind, group, name, BY_NAME[name].unit]
+                lines.append([*start, *numbers, figure["sentences"], judged])
+    return csv_text(lines)

@@ -6,8 +6,12 @@ import os
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
+from myxtts.cli.errors import require_port
 from myxtts.config.checks import UserError, read_bounded, require
+from myxtts.devices.kinds import check_device
 from myxtts.inference.choices import add_choices
+from myxtts.interchange.hub.fetching import is_hub_name
+from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
@@ -64,7 +68,14 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a folder that can be written to.")
-    limits = {"port": (0, 65535), "wyoming_port": (0, 65535), "queue": (0, 10_000), "max_characters": (1, 10**6)}
+    if not is_hub_name(arguments.checkpoint) and not is_base(arguments.checkpoint):
+        require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
+    check_device(arguments.device)
+    if arguments.voices is not None:
+        require(Path(arguments.voices).is_dir(), "--voices", "a folder that is there", arguments.voices)
+    require_port("--port", arguments.host, arguments.port)
+    require_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
+    limits = {"queue": (0, 10_000), "max_characters": (1, 10**6)}
     limits |= {"queue_seconds": (1, 86_400), "max_seconds": (1, 86_400), "grace_seconds": (0, 3600)}
     for name, (least, most) in limits.items():
         value, flag = getattr(arguments, name), f"--{name.replace('_', '-')}"

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
-from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.checks import UserError, require
+from myxtts.cli.errors import exits_with_sentence, require_port
+from myxtts.config.checks import UserError
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
     arguments = parser.parse_args(argv)
     password = os.environ.get(PASSWORD_VARIABLE) or None
-    require(0 <= arguments.port <= 65535, "--port", "0 to 65535", arguments.port)
+    require_port("--port", arguments.host, arguments.port)
     try:
         import uvicorn
 

@@ -1,13 +1,12 @@
 """Which of two voices listeners prefer, counted over all comparisons."""
 
 import csv
-import io
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.storage.files import append_line
+from myxtts.storage.files import append_line, csv_text
 
 FILE = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
@@ -50,6 +49,4 @@ class Votes:
 
 
 def _line(values):
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(values)
-    return text.getvalue().replace("\r", " ").replace("\n", " ")
+    return csv_text([values], end="")

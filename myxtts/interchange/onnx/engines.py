@@ -42,6 +42,5 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
     model = synthesizer.model
     engine = engine or choose_engine(4 * model.gpt.count_params())
     logger.info("Engine: %s", engine)
-    if weights := ENGINES[engine]:
-        synthesizer.engine.steps = OnnxSteps(model.gpt, model.config, weights)
-    return synthesizer
+    synthesizer.make_steps = lambda name: OnnxSteps(model.gpt, model.config, ENGINES[name])
+    return synthesizer.with_engine(engine)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.synthesizer import Synthesizer
@@ -119,7 +120,12 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 def _voices(folder, synthesizer):
     """The model's own voices: names, languages, latents `(V, num_latents, width)`, vectors `(V, speaker_width)`."""
     config, stored = synthesizer.model.config, read_speakers(folder)
-    voices = {name: stored_voice(folder, name, synthesizer.voice) for name in stored}
+    voices = {}
+    for name in stored:
+        try:
+            voices[name] = stored_voice(folder, name, synthesizer.voice)
+        except AudioError as error:  # one recording that is too short, say, keeps nobody from the others
+            logger.warning("The voice %s is left out: %s", name, error)
     if not voices:
         logger.warning("%s has no voices of its own: speak.py will need a WAV file for --voice.", folder)
     latents, speakers = zip(*((one.latents, one.speaker) for one in voices.values())) if voices else ((), ())

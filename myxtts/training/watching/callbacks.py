@@ -190,6 +190,8 @@ class ConsoleProgress(Callback):
             parts.append(f"stall {100 * timing['stall']:.1f}%")
             parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
             parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
+            if "seconds_left" in timing:
+                parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
         self._say(" | ".join(part for part in [*parts, *machine_lines(timing)] if part))
         # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data counts.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING

@@ -14,7 +14,7 @@ from myxtts.config.checks import ConfigError, counted
 from myxtts.devices.kinds import rounds_to_tf32
 from myxtts.models.layers.attention import ATTENTION_SCOPES
 from myxtts.training.loop.optimizations import RECOMPUTED, on_or_off
-from myxtts.utils.commons import LINE_WIDTH
+from myxtts.utils.commons import line_width
 
 if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
@@ -59,7 +59,7 @@ class Ledger:
         indent = sum(widths) + 3 * 2
         rows = []
         for *row, reason in cells:
-            first, *rest = textwrap.wrap(reason, max(LINE_WIDTH - indent, 30)) or [""]
+            first, *rest = textwrap.wrap(reason, max(line_width() - indent, 30)) or [""]
             rows.append("  ".join([*map(str.ljust, row, widths), first]).rstrip())
             rows += [" " * indent + line for line in rest]
         return "\n".join(rows)
