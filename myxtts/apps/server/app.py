@@ -10,13 +10,14 @@ from typing import Annotated
 from fastapi import FastAPI, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 import myxtts
 from myxtts.apps.server.errors import ApiError, as_api_error
-from myxtts.apps.server.gate import VOICES, Gate, ServerSettings
+from myxtts.apps.server.gate import PAGE, SPEECH, VOICES, Gate, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, SpeechRequest, SpeechResponse, make_job
 from myxtts.apps.server.voices import VoiceBook
@@ -38,7 +39,10 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
     _add_speech(app, speaker, voices, settings)
     _add_lists(app, voices, settings)
     _add_state(app, speaker)
+    _add_pages(app, voices, settings)
     app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
+    if settings.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
     return app
 
 
@@ -59,7 +63,7 @@ async def _answer_error(request, error):
 def _add_speech(app, speaker, voices, settings):
     audio = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
 
-    @app.post("/v1/audio/speech", response_class=Response, responses=audio)
+    @app.post(SPEECH, response_class=Response, responses=audio)
     async def speech(asked: SpeechRequest, request: Request) -> Response:
         """Speaks a text."""
         of_job = dict(loop=asyncio.get_running_loop(), id=request.state.request_id)
@@ -122,19 +126,53 @@ def _add_state(app, speaker):
         """Figures for Prometheus."""
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
+_EXAMPLES = """curl {url}/v1/audio/speech{header} -H "Content-Type: application/json" \\
+    -d '{{"model": "tts-1", "input": "Good morning.", "voice": "{voice}", "response_format": "wav"}}' --output out.wav
+""", """from openai import OpenAI
+
+client = OpenAI(base_url="{url}/v1", api_key="{key}")
+asked = dict(model="tts-1", voice="{voice}", input="Good morning.", response_format="wav")
+with client.audio.speech.with_streaming_response.create(**asked) as answer:
+    answer.stream_to_file("out.wav")
+""", """const answer = await fetch("{url}/v1/audio/speech", {{
+  method: "POST",
+  headers: {{"Content-Type": "application/json", "Authorization": "Bearer {key}"}},
+  body: JSON.stringify({{model: "tts-1", voice: "{voice}", input: "Good morning.", response_format: "mp3"}}),
+}});
+const sound = await answer.arrayBuffer();
+"""
+"""Ways to ask for a speech: shell, Python, JavaScript."""
+_STYLE = """<style>body{font:16px/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}
+code,pre{background:#8882}pre{overflow:auto;padding:.5rem}td,th{text-align:start;vertical-align:top;padding:.2rem .8rem
+.2rem 0}</style>"""
+
+
+def _add_pages(app, voices, settings):
+    title = escape(f"{app.title} {app.version}")
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>{_STYLE}<h1>{title}</h1>"
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def start() -> str:
+        """What this is, with links."""
+        paths = "/docs", VOICES, "/v1/models", "/openapi.json", "/ready", "/metrics"
+        page = f"<li><a href={PAGE}/>{PAGE}</a>: train and speak in the browser" if settings.has_page else ""
+        links = "".join(f"<li><a href={path}>{path}</a>" for path in paths)
+        about = f"Speaks with the model {escape(settings.model)}, as OpenAI's <code>{SPEECH}</code> does."
+        return f"{head}<p>{about}<ul>{page}{links}</ul>"
+
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def docs() -> str:
+    async def docs(request: Request) -> str:
         """The interface for people, without a request to another host."""
-        return _docs_page(app.openapi())
+        key, header = ("KEY", ' -H "Authorization: Bearer KEY"') if settings.api_key else ("none", "")
+        names = dict(url=str(request.base_url).rstrip("/"), key=key, header=header)
+        names["voice"] = next(iter(await asyncio.to_thread(voices.all)), "alloy")
+        examples = "".join(f"<pre>{escape(one.format(**names))}</pre>" for one in _EXAMPLES)
+        return f"{head}{examples}{_docs_page(app.openapi())}"
 
 
 def _docs_page(description):
     """HTML of an OpenAPI description: each path, what it does, and the fields of its body."""
-    style = "body{font:16px/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}code{background:#8882}"
-    style += "td,th{text-align:start;vertical-align:top;padding:.2rem .8rem .2rem 0}"
-    title = escape(f"{description['info']['title']} {description['info']['version']}")
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{style}</style>"]
-    parts.append(f"<h1>{title}</h1><p>For programs: <a href=/openapi.json>openapi.json</a></p>")
+    parts = ["<p>For programs: <a href=/openapi.json>openapi.json</a></p>"]
     for path, methods in description["paths"].items():
         for method, one in methods.items():
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(one['description'])}</p>")

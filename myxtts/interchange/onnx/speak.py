@@ -115,7 +115,7 @@ class Speaker:
             self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
             self.voice_languages = dict(zip(names, voices["languages"].tolist()))
 
-    def speak(self, text, voice=None, language=None, seed=0, **sampling):
+    def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Samples `(S,)` float32; `sampling` are temperature, top_k, top_p and repetition_penalty.
 
         Without a voice the first of the language speaks; without a language a voice speaks its own.
@@ -124,18 +124,23 @@ class Speaker:
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
         voice = voice or next((name for name in own if own[name] == (language or usual)), next(iter(own), ""))
         language = language or own.get(voice) or usual
-        latents, speaker = self.voice(voice)
-        parts = []
+        voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
             ids = self.vocabulary.encode(self.as_read(sentence, language), language)
-            codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
+            samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
                 print(f"Cut at {len(codes)} codes, before its end: {sentence}", file=sys.stderr)
             parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32)] if parts else []
-            parts.append(self._faded(self.sound(states, speaker)) if codes else np.zeros(0, np.float32))
+            parts.append(samples)
         if not parts:
             raise ValueError("There is nothing to say.")
         return np.concatenate(parts)
+
+    def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
+        """Samples `(S,)` of the text ids of one sentence in a voice, its codes, and whether it ended by itself."""
+        codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
+        states = squeezed(states, speed)
+        return self._faded(self.sound(states, speaker)) if codes else np.zeros(0, np.float32), codes, stopped
 
     def sentences(self, text, language):
         """Pieces of whole sentences, and parts of those that are too long."""
@@ -272,6 +277,16 @@ def gumbel_noise(seed, sentence, number, num_scores):
     return -np.log(-np.log(uniform))[None, :num_scores]
 
 
+def squeezed(x, speed):
+    """States `(n, width)` made shorter by `speed`, linearly between neighbors."""
+    if speed == 1:
+        return x
+    place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)
+    left = place.astype(np.int64)
+    blend = (place - left).astype(np.float32)[:, None]
+    return x[left] * (1 - blend) + x[np.minimum(left + 1, len(x) - 1)] * blend
+
+
 def resampled(samples, rate, new_rate, zeros=48):
     """By a windowed sinc with so many zero crossings on each side."""
     if rate == new_rate:
@@ -317,7 +332,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
     parser.add_argument("--list-voices", action="store_true")
-    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float), ("repetition-penalty", float)):
+    for name, kind in (("speed", float), ("temperature", float), ("top-k", int), ("top-p", float), ("repetition-penalty", float)):
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS)
     arguments = vars(parser.parse_args())
     speaker = Speaker(Path(__file__).resolve().parent, arguments.pop("threads"))

@@ -1,0 +1,137 @@
+"""An exported folder as a model that a server speaks with: its graphs, and MyXTTS's own reading of texts, voice files
+and recordings. Imports neither TensorFlow nor Keras."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from myxtts.audio.files import read_audio
+from myxtts.config.checks import UserError
+from myxtts.config.config import SamplingConfig, XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.inference.speech import silence
+from myxtts.inference.text_front import Piece, TextFront
+from myxtts.inference.voice import VOICE_SUFFIX, Voice
+from myxtts.interchange.onnx import speak
+from myxtts.storage.files import CheckpointError
+from myxtts.text.g2p import ESPEAK
+from myxtts.text.tokenizer import XTTSTokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def is_exported(folder: str | PathLike) -> bool:
+    """Whether `myxtts export` wrote a folder."""
+    return (Path(folder) / "gpt.onnx").is_file() and (Path(folder) / "voices.npz").is_file()
+
+
+class ExportedModel:
+    """What a server needs of a `Synthesizer`, by the graphs of a folder that `myxtts export` wrote.
+
+    It speaks one sentence at a time, in the thread that asks for it.
+
+    Raises:
+        CheckpointError: A file of the folder is missing or damaged.
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            self.exported = exported = speak.Speaker(folder)
+            settings = exported.config
+            as_it_sounds = [*settings["written_as_it_sounds"], *[ESPEAK] * bool(settings["espeak_voices"])]
+            self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
+            most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
+            self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{folder} is not a whole export: {error}. Run `myxtts export` again.") from error
+        self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
+        self.sample_rate: int = exported.sample_rate
+        self.changed = threading.Condition()
+        """As of `CodeEngine`."""
+        self.speakers: dict[str, str | None] = {
+            name: language or None for name, language in exported.voice_languages.items()
+        }
+        """Its own voices, and what they speak."""
+
+    @property
+    def engine(self) -> "ExportedModel":
+        """Itself."""
+        return self
+
+    def as_voice(self, voice: str | Path) -> Voice:
+        """One of `speakers` by name, or the voice of a file: a recording or `*.voice`."""
+        if voice in self.exported.voices:
+            return Voice(*(array[None] for array in self.exported.voices[voice]))
+        if Path(voice).suffix != VOICE_SUFFIX:
+            try:
+                found = self.exported.listen(read_audio(voice, MODEL_SAMPLE_RATE).samples, MODEL_SAMPLE_RATE)
+            except ValueError as error:
+                raise UserError(f"{voice}: {error}") from error
+            return Voice(*(array[None] for array in found))
+        found, numbers = Voice.load(voice), self.exported.model
+        wanted = (1, numbers["num_latents"], numbers["width"]), (1, numbers["speaker_width"])
+        if (found.latents.shape, np.shape(found.speaker)) != wanted:
+            raise UserError(f"{voice} holds a voice of another model. Make one with this model from recordings.")
+        return found
+
+    def warm_up(self, which: str = "short", check: bool = False) -> None:
+        """Loads the graphs that speak."""
+        numbers = self.exported.model
+        voice = np.zeros((numbers["num_latents"], numbers["width"]), np.float32), np.zeros(numbers["speaker_width"])
+        if which != "none":
+            self.exported.sentence([], voice[0], voice[1].astype(np.float32), max_codes=2)
+
+    def stream(
+        self,
+        text: Sequence[Piece],
+        voice: Voice,
+        language: str,
+        sampling: SamplingConfig,
+        seed: int = 0,
+        speed: float = 1.0,
+        check: bool = False,
+        hurry: bool = True,
+    ) -> "ExportedStream":
+        """The samples of a text's pieces; see `Synthesizer.stream`. `check` and `hurry` are without effect."""
+        sampling = {name: getattr(sampling, name) for name in self.exported.config["sampling"]}
+        return ExportedStream(self, text, voice, language, dict(seed=seed, speed=speed, **sampling))
+
+
+class ExportedStream:
+    """A text on its way to audio, as `SpeechStream`: each call of `more` speaks a sentence."""
+
+    num_rows = 1
+
+    def __init__(self, model: ExportedModel, pieces: Sequence[Piece], voice: Voice, language: str, manner: dict):
+        self.model, self.pieces, self.voice, self.language, self.manner = model, pieces, voice, language, manner
+        self.finished, self.num_codes, self._number = False, 0, 0
+
+    def open(self) -> None:
+        """Does nothing."""
+
+    look_ahead = open
+
+    def ready(self) -> bool:
+        """Whether there is more."""
+        return not self.finished
+
+    def more(self) -> np.ndarray:
+        """The samples of the next sentence and of the pause after it, `(S,)` float32."""
+        piece, number, rate = self.pieces[self._number], self._number, self.model.sample_rate
+        ids = self.model.text_front.ids(piece.text, self.language)
+        voice = self.voice.latents[0], self.voice.speaker[0]
+        samples, codes, stopped = self.model.exported.sentence(ids, *voice, number=number, **self.manner)
+        if not stopped:
+            logger.warning("Speech did not end by itself within %d codes; it was cut there.", len(codes))
+        self.num_codes += len(codes)
+        self._number += 1
+        self.finished = self.finished or self._number == len(self.pieces)
+        return samples if self.finished else np.concatenate([samples, silence(piece.pause_seconds, rate)])
+
+    def close(self) -> None:
+        """Ends it."""
+        self.finished = True
