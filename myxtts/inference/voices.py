@@ -2,7 +2,6 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 

@@ -126,21 +126,26 @@ def _add_state(app, speaker):
         """Figures for Prometheus."""
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
-_EXAMPLES = """curl {url}/v1/audio/speech{header} -H "Content-Type: application/json" \\
+
+_EXAMPLES = (
+    """curl {url}/v1/audio/speech{header} -H "Content-Type: application/json" \\
     -d '{{"model": "tts-1", "input": "Good morning.", "voice": "{voice}", "response_format": "wav"}}' --output out.wav
-""", """from openai import OpenAI
+""",
+    """from openai import OpenAI
 
 client = OpenAI(base_url="{url}/v1", api_key="{key}")
 asked = dict(model="tts-1", voice="{voice}", input="Good morning.", response_format="wav")
 with client.audio.speech.with_streaming_response.create(**asked) as answer:
     answer.stream_to_file("out.wav")
-""", """const answer = await fetch("{url}/v1/audio/speech", {{
+""",
+    """const answer = await fetch("{url}/v1/audio/speech", {{
   method: "POST",
   headers: {{"Content-Type": "application/json", "Authorization": "Bearer {key}"}},
   body: JSON.stringify({{model: "tts-1", voice: "{voice}", input: "Good morning.", response_format: "mp3"}}),
 }});
 const sound = await answer.arrayBuffer();
-"""
+""",
+)
 """Ways to ask for a speech: shell, Python, JavaScript."""
 _STYLE = """<style>body{font:16px/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}
 code,pre{background:#8882}pre{overflow:auto;padding:.5rem}td,th{text-align:start;vertical-align:top;padding:.2rem .8rem

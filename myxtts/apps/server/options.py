@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     voices = parser.add_argument_group("voices")
     voices.add_argument("--voices", metavar="FOLDER", help="a file for each voice; they may come and go")
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
-    mapped = "OpenAI's or other names for voices: alloy=emma,nova=anna (default: by language, and by names such as en_f1)"
+    mapped = "other names for voices: alloy=emma,nova=anna (OpenAI's: by default a voice that speaks the language)"
     voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
     voices.add_argument("--language", default="en", help="for texts for which neither request nor voice names one")
     limits = parser.add_argument_group("limits")
@@ -70,7 +70,8 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a folder that can be written to.")
-    limits = {"port": (0, 65535), "wyoming_port": (0, 65535), "max_connections": (0, 10_000), "queue": (0, 10_000), "max_characters": (1, 10**6)}
+    limits = {"port": (0, 65535), "wyoming_port": (0, 65535), "queue": (0, 10_000), "max_characters": (1, 10**6)}
+    limits |= {"max_connections": (0, 10_000)}
     limits |= {"queue_seconds": (1, 86_400), "max_seconds": (1, 86_400), "grace_seconds": (0, 3600)}
     for name, (least, most) in limits.items():
         value, flag = getattr(arguments, name), f"--{name.replace('_', '-')}"

@@ -52,9 +52,7 @@ class SpeechRequest(BaseModel):
     stream_format: Literal["audio", "sse"] | None = Field(None, description="sse: as server-sent events")
     instructions: str | None = Field(None, max_length=10_000, description="accepted, and without effect")
     user: str | None = Field(None, max_length=200, description="accepted, and without effect")
-    stream: bool | None = Field(
-        None, description="false: the audio as a whole, with its length; by default it is sent while it is made, but flac"
-    )
+    stream: bool | None = Field(None, description="false: the whole, with its length; default: as it is made, but flac")
     language: str | None = Field(None, max_length=20, description="code; by default the voice's, as far as letters fit")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None

@@ -30,7 +30,7 @@ _MARKUP = (
     *((rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1")
       for mark in (r"\*\*\*", r"\*\*", "__", "~~", r"\*", "_", "``", "`")),
 )  # fmt: skip
-"""What is replaced, in turns: fenced code, links, addresses, tags, rules, headings, quotations, lists, tables, emphasis."""
+"""What is replaced, in turns: code, links, addresses, tags, rules, headings, quotations, lists, tables, emphasis."""
 
 
 def plain_text(text: str) -> str:

@@ -147,7 +147,7 @@ class VoiceBook:
 
 def _stand_in(name, voices, language):
     """The name of the voice that one of `OPENAI_VOICES` means: the same one as long as the voices are the same."""
-    voices = [one for one in voices if one.language == language] or [one for one in voices if not one.language] or voices
+    voices = [one for spoken in (language, None) for one in voices if one.language == spoken] or voices
     kind = OPENAI_VOICES.get(name, "")
     kinds = [match and match[1] for match in (_KIND.search(one.name) for one in voices)]
     alike = [one for wanted in (kind, None) for one, found in zip(voices, kinds) if found == wanted] or voices

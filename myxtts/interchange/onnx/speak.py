@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 
 PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
+SMALL_BYTES = 10**8
+"""A GPT of fewer bytes is quicker in one thread: more of them wait for each other longer than they compute."""
 CACHE_ROWS = 64
 """Rows by which the cache of keys and values grows."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
@@ -29,11 +31,13 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
 class OnnxGraphs:
     """The graphs of a folder in ONNX Runtime, each loaded when it is first used."""
 
-    def __init__(self, folder, threads=0):
+    def __init__(self, folder, threads=None):
         import onnxruntime
 
         self.folder, self.runtime, self.loaded = Path(folder), onnxruntime, {}
         self.options = onnxruntime.SessionOptions()
+        if threads is None:
+            threads = int(sum(path.stat().st_size for path in self.folder.glob("gpt.*")) < SMALL_BYTES)
         self.options.intra_op_num_threads = threads
 
     def __call__(self, name, **arrays):
@@ -63,8 +67,6 @@ class Vocabulary:
         """The language's tag and the tokens of the text, without characters that the vocabulary does not have."""
         text = " ".join(text.replace('"', "").lower().split())
         text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # spelled out, they are text
-        if missing := sorted(set(text) - set(self.ids) - {" "}):
-            print(f"Not spoken, since the vocabulary does not have them: {' '.join(missing)}", file=sys.stderr)
         return [one for one in self.raw_ids(f"[{language}]{text}".replace(" ", "[SPACE]")) if one != self.unknown]
 
     def raw_ids(self, text):
@@ -104,7 +106,7 @@ def _words(text):
 class Speaker:
     """A model in a folder that `myxtts export` wrote."""
 
-    def __init__(self, folder=".", threads=0):
+    def __init__(self, folder=".", threads=None):
         self.folder = folder = Path(folder)
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
@@ -126,7 +128,10 @@ class Speaker:
         language = language or own.get(voice) or usual
         voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
-            ids = self.vocabulary.encode(self.as_read(sentence, language), language)
+            read = self.as_read(sentence, language)
+            if missing := sorted(set(read.replace('"', "").lower()) - set(self.vocabulary.ids) - set(" \n\t")):
+                print(f"Not spoken, since the vocabulary does not have them: {' '.join(missing)}", file=sys.stderr)
+            ids = self.vocabulary.encode(read, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
                 print(f"Cut at {len(codes)} codes, before its end: {sentence}", file=sys.stderr)
@@ -143,23 +148,19 @@ class Speaker:
         return self._faded(self.sound(states, speaker)) if codes else np.zeros(0, np.float32), codes, stopped
 
     def sentences(self, text, language):
-        """Pieces of whole sentences, and parts of those that are too long."""
+        """Pieces of whole sentences, and parts of those that are too long; each fits the model."""
         if language not in self.config["languages"]:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
         if language in self.config["written_as_it_sounds"]:
             raise ValueError(f"{language} was trained as it sounds, which takes MyXTTS: `myxtts say` writes it so.")
         # No word is cut because the model has read but short texts.
         longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
-        limit, found = min(self.config["languages"][language], longest), []
-        for sentence in _SENTENCE_END.split(text.strip()):
-            while len(sentence) > limit:
-                at = sentence.rfind(" ", 1, limit)
-                at = at if at > 0 else limit
-                found, sentence = [*found, sentence[:at]], sentence[at:].strip()
-            if found and len(found[-1]) + 1 + len(sentence) <= limit:
-                found[-1] += " " + sentence
-            else:
-                found.append(sentence)
+        limit = min(self.config["languages"][language], longest)
+        ids = lambda piece: self.vocabulary.encode(self.as_read(piece, language), language)
+        found = cut(text, limit)
+        while limit > 1 and any(len(ids(piece)) > self.model["max_text_tokens"] for piece in found):
+            limit = limit * 3 // 4
+            found = cut(text, limit)
         return [one for one in found if any(map(str.isalnum, one))]
 
     def as_read(self, sentence, language):
@@ -238,6 +239,21 @@ class Speaker:
         samples[:length] *= ramp
         samples[len(samples) - length :] *= ramp[::-1]
         return samples
+
+
+def cut(text, limit):
+    """Pieces of at most `limit` characters: whole sentences, and parts of longer ones."""
+    found = []
+    for sentence in _SENTENCE_END.split(text.strip()):
+        while len(sentence) > limit:
+            at = sentence.rfind(" ", 1, limit)
+            at = at if at > 0 else limit
+            found, sentence = [*found, sentence[:at]], sentence[at:].strip()
+        if found and len(found[-1]) + 1 + len(sentence) <= limit:
+            found[-1] += " " + sentence
+        else:
+            found.append(sentence)
+    return found
 
 
 class Cache:
@@ -330,9 +346,10 @@ def main():
     parser.add_argument("--language")
     parser.add_argument("--output", default="out.wav")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
+    parser.add_argument("--threads", type=int, help="0 takes all cores (default: 1 for a small model, else 0)")
     parser.add_argument("--list-voices", action="store_true")
-    for name, kind in (("speed", float), ("temperature", float), ("top-k", int), ("top-p", float), ("repetition-penalty", float)):
+    for name in ("speed", "temperature", "top-k", "top-p", "repetition-penalty"):
+        kind = int if name == "top-k" else float
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS)
     arguments = vars(parser.parse_args())
     speaker = Speaker(Path(__file__).resolve().parent, arguments.pop("threads"))
