@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from myxtts.apps.server.app import make_app
-from myxtts.apps.server.connections import Connections
+from myxtts.apps.server.connections import limited_protocol
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
@@ -133,7 +133,7 @@ class Serving(uvicorn.Server):
         grace_seconds: int,
         beside: Coroutine | None = None,
     ):
-        limits = dict(http=Connections(max_connections).protocol, timeout_graceful_shutdown=grace_seconds)
+        limits = dict(http=limited_protocol(max_connections), timeout_graceful_shutdown=grace_seconds)
         quiet = dict(log_config=None, access_log=False, server_header=False)
         super().__init__(uvicorn.Config(app, host, port, lifespan="on", ws="none", **limits, **quiet))
         self.speaker, self._beside, self._task = speaker, beside, None

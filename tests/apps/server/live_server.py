@@ -65,8 +65,8 @@ class Live:
 
     def speech(self, text="one two.", voice="low", **fields):
         """Status, headers and body of a speech, PCM unless another format is asked for."""
-        fields = {"response_format": "pcm", **fields}
-        return self.ask("POST", "/v1/audio/speech", dict(model="tts-1", input=text, voice=voice, **fields))
+        fields = dict(model="tts-1", input=text, voice=voice, response_format="pcm") | fields
+        return self.ask("POST", "/v1/audio/speech", fields)
 
     def wait_until(self, condition, seconds=900):
         """Polls; fails when it never holds."""

@@ -50,7 +50,9 @@ def test_pauses_have_an_end():
         spoken_parts("a [pause:1s]" * 61)
 
 
-@pytest.mark.parametrize("part", ["*", "[a", "_a ", "<a", "# ", "- ", "`", "www.", "\n- ", "| ", "[pause:", " \t", "[a](", "**a "])
+@pytest.mark.parametrize(
+    "part", ["*", "[a", "_a ", "<a", "# ", "- ", "`", "www.", "\n- ", "| ", "[pause:", " \t", "[a](", "**a "]
+)
 def test_no_text_takes_long(part):
     began = time.process_time()
     spoken_parts(part * (4096 // len(part)))
