@@ -8,5 +8,10 @@ RECIPES = "myxtts.recipes"
 setup(
     packages=[*find_packages(include=["myxtts", "myxtts.*"]), RECIPES],
     package_dir={RECIPES: "configs"},
-    package_data={RECIPES: ["*.yaml"], "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"]},
+    package_data={
+        RECIPES: ["*.yaml"],
+        "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
+        "myxtts.apps.server": ["*.html"],
+        "myxtts.interchange.hub": ["*.md"],
+    },
 )

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Annotated
 
 from fastapi import FastAPI, Request
@@ -21,6 +22,9 @@ from myxtts.apps.server.gate import PAGE, SPEECH, VOICES, Gate, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, SpeechRequest, SpeechResponse, make_job
 from myxtts.apps.server.voices import VoiceBook
+
+PAGES = "page.html", "examples.html"
+"""Files with the pages for people, and with ways to ask for a speech in the shell, Python and JavaScript."""
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
@@ -39,7 +43,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
     _add_speech(app, speaker, voices, settings)
     _add_lists(app, voices, settings)
     _add_state(app, speaker)
-    _add_pages(app, voices, settings)
+    _add_pages(app, settings)
     app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
@@ -127,57 +131,27 @@ def _add_state(app, speaker):
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
 
-_EXAMPLES = (
-    """curl {url}/v1/audio/speech{header} -H "Content-Type: application/json" \\
-    -d '{{"model": "tts-1", "input": "Good morning.", "voice": "{voice}", "response_format": "wav"}}' --output out.wav
-""",
-    """from openai import OpenAI
-
-client = OpenAI(base_url="{url}/v1", api_key="{key}")
-asked = dict(model="tts-1", voice="{voice}", input="Good morning.", response_format="wav")
-with client.audio.speech.with_streaming_response.create(**asked) as answer:
-    answer.stream_to_file("out.wav")
-""",
-    """const answer = await fetch("{url}/v1/audio/speech", {{
-  method: "POST",
-  headers: {{"Content-Type": "application/json", "Authorization": "Bearer {key}"}},
-  body: JSON.stringify({{model: "tts-1", voice: "{voice}", input: "Good morning.", response_format: "mp3"}}),
-}});
-const sound = await answer.arrayBuffer();
-""",
-)
-"""Ways to ask for a speech: shell, Python, JavaScript."""
-_STYLE = """<style>body{font:16px/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}
-code,pre{background:#8882}pre{overflow:auto;padding:.5rem}td,th{text-align:start;vertical-align:top;padding:.2rem .8rem
-.2rem 0}</style>"""
-
-
-def _add_pages(app, voices, settings):
-    title = escape(f"{app.title} {app.version}")
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>{_STYLE}<h1>{title}</h1>"
+def _add_pages(app, settings):
+    page, examples = (Template(resource.read_text("utf-8")) for resource in map(Path(__file__).with_name, PAGES))
+    link = f"<li><a href={PAGE}/>{PAGE}</a>: train and speak in the browser" if settings.has_page else ""
+    names = dict(title=f"{app.title} {app.version}", page=link)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def start() -> str:
         """What this is, with links."""
-        paths = "/docs", VOICES, "/v1/models", "/openapi.json", "/ready", "/metrics"
-        page = f"<li><a href={PAGE}/>{PAGE}</a>: train and speak in the browser" if settings.has_page else ""
-        links = "".join(f"<li><a href={path}>{path}</a>" for path in paths)
-        about = f"Speaks with the model {escape(settings.model)}, as OpenAI's <code>{SPEECH}</code> does."
-        return f"{head}<p>{about}<ul>{page}{links}</ul>"
+        return page.substitute(names, more="")
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs(request: Request) -> str:
         """The interface for people, without a request to another host."""
         key, header = ("KEY", ' -H "Authorization: Bearer KEY"') if settings.api_key else ("none", "")
-        names = dict(url=str(request.base_url).rstrip("/"), key=key, header=header)
-        names["voice"] = next(iter(await asyncio.to_thread(voices.all)), "alloy")
-        examples = "".join(f"<pre>{escape(one.format(**names))}</pre>" for one in _EXAMPLES)
-        return f"{head}{examples}{_docs_page(app.openapi())}"
+        asked = dict(url=escape(str(request.base_url).rstrip("/")), key=key, header=header)
+        return page.substitute(names, more=examples.substitute(asked) + _fields(app.openapi()))
 
 
-def _docs_page(description):
+def _fields(description):
     """HTML of an OpenAPI description: each path, what it does, and the fields of its body."""
-    parts = ["<p>For programs: <a href=/openapi.json>openapi.json</a></p>"]
+    parts = []
     for path, methods in description["paths"].items():
         for method, one in methods.items():
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(one['description'])}</p>")

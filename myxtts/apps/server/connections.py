@@ -17,7 +17,7 @@ def limited_protocol(max_of_address: int, max_in_all: int = MOST_CONNECTIONS) ->
     Args:
         max_of_address: Connections from one address; 0 for no limit.
     """
-    opened: dict[Limited, str] = {}  # the oldest first
+    opened: dict[H11Protocol, str] = {}  # the oldest first
 
     class Limited(H11Protocol):
         """One connection of a server."""

@@ -50,55 +50,39 @@ class ExportedModel:
             raise CheckpointError(f"{folder} is not a whole export: {error}. Run `myxtts export` again.") from error
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
-        self.changed = threading.Condition()
-        """As of `CodeEngine`."""
-        self.speakers: dict[str, str | None] = {
-            name: language or None for name, language in exported.voice_languages.items()
-        }
-        """Its own voices, and what they speak."""
-
-    @property
-    def engine(self) -> "ExportedModel":
-        """Itself."""
-        return self
+        self.engine, self.changed = self, threading.Condition()
+        """What a server waits for: the condition of `CodeEngine`, which here nothing notifies."""
+        self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
+        """What its own voices speak, by name."""
 
     def as_voice(self, voice: str | Path) -> Voice:
         """One of `speakers` by name, or the voice of a file: a recording or `*.voice`."""
-        if voice in self.exported.voices:
-            return Voice(*(array[None] for array in self.exported.voices[voice]))
-        if Path(voice).suffix != VOICE_SUFFIX:
-            try:
-                found = self.exported.listen(read_audio(voice, MODEL_SAMPLE_RATE).samples, MODEL_SAMPLE_RATE)
-            except ValueError as error:
-                raise UserError(f"{voice}: {error}") from error
-            return Voice(*(array[None] for array in found))
-        found, numbers = Voice.load(voice), self.exported.model
-        wanted = (1, numbers["num_latents"], numbers["width"]), (1, numbers["speaker_width"])
-        if (found.latents.shape, np.shape(found.speaker)) != wanted:
-            raise UserError(f"{voice} holds a voice of another model. Make one with this model from recordings.")
-        return found
+        if Path(voice).suffix == VOICE_SUFFIX:
+            found = Voice.load(voice)
+            if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
+                raise UserError(f"{voice} holds a voice of another model. Make one with this model from recordings.")
+            return found
+        try:
+            found = self.exported.voices.get(voice) or self.exported.listen(*self._samples(voice))
+        except ValueError as error:
+            raise UserError(f"{voice}: {error}") from error
+        return Voice(*(array[None] for array in found))
+
+    def _samples(self, recording):
+        return read_audio(recording, MODEL_SAMPLE_RATE).samples, MODEL_SAMPLE_RATE
+
+    def _no_voice(self):
+        shapes = [("num_latents", "width"), ("speaker_width",)]
+        return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads the graphs that speak."""
-        numbers = self.exported.model
-        voice = np.zeros((numbers["num_latents"], numbers["width"]), np.float32), np.zeros(numbers["speaker_width"])
+        """Loads the graphs that speak, unless `which` is `none`."""
         if which != "none":
-            self.exported.sentence([], voice[0], voice[1].astype(np.float32), max_codes=2)
+            self.exported.sentence([], *self._no_voice(), max_codes=2)
 
-    def stream(
-        self,
-        text: Sequence[Piece],
-        voice: Voice,
-        language: str,
-        sampling: SamplingConfig,
-        seed: int = 0,
-        speed: float = 1.0,
-        check: bool = False,
-        hurry: bool = True,
-    ) -> "ExportedStream":
-        """The samples of a text's pieces; see `Synthesizer.stream`. `check` and `hurry` are without effect."""
-        sampling = {name: getattr(sampling, name) for name in self.exported.config["sampling"]}
-        return ExportedStream(self, text, voice, language, dict(seed=seed, speed=speed, **sampling))
+    def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
+        """The samples of a text's pieces; `manner` as of `Synthesizer.stream`, `check` and `hurry` without effect."""
+        return ExportedStream(self, text, *manner)
 
 
 class ExportedStream:
@@ -106,8 +90,19 @@ class ExportedStream:
 
     num_rows = 1
 
-    def __init__(self, model: ExportedModel, pieces: Sequence[Piece], voice: Voice, language: str, manner: dict):
-        self.model, self.pieces, self.voice, self.language, self.manner = model, pieces, voice, language, manner
+    def __init__(
+        self,
+        model: ExportedModel,
+        pieces: Sequence[Piece],
+        voice: Voice,
+        language: str,
+        sampling: SamplingConfig,
+        seed: int = 0,
+        speed: float = 1.0,
+    ):
+        self.model, self.pieces, self.voice, self.language = model, pieces, voice, language
+        self.manner = {name: getattr(sampling, name) for name in model.exported.config["sampling"]}
+        self.manner |= dict(seed=seed, speed=speed)
         self.finished, self.num_codes, self._number = False, 0, 0
 
     def open(self) -> None:
