@@ -9,7 +9,6 @@ import time
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,17 +23,8 @@ from myxtts.interchange.hub.fetching import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
 
 
-class Opened(NamedTuple):
-    """The parts of a server; nothing of it runs yet."""
-
-    app: FastAPI
-    speaker: Speaker
-    voices: VoiceBook
-    settings: ServerSettings
-
-
-def open_model(arguments: argparse.Namespace, key: str | None) -> Opened:
-    """Loads the model that the options of `options.build_parser` name; an exported one without TensorFlow."""
+def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
+    """The parts of a server for the options of `options.build_parser`; an exported model without TensorFlow."""
     run = local_folder(arguments.checkpoint)
     model, speakers, open_speaker, scope = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
     folder = arguments.voices and Path(arguments.voices)
@@ -50,7 +40,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> Opened:
         has_page=bool(arguments.ui),
         cors=tuple(arguments.cors),
     )
-    return Opened(make_app(speaker, voices, settings), speaker, voices, settings)
+    return make_app(speaker, voices, settings), speaker, voices, settings
 
 
 def _open_exported(run, arguments):
@@ -118,22 +108,13 @@ class Serving(uvicorn.Server):
     """Runs an app until SIGINT or SIGTERM; then nothing new is begun, and what is spoken is spoken to its end.
 
     Args:
-        max_connections: From one address; 0 for no limit.
+        connections: Most of them from one address; 0 for no limit.
         grace_seconds: After that, what is still spoken is broken off. A second signal breaks it off at once.
-        beside: Runs as long as the server does, such as another protocol.
+        beside: Runs as long as the server does, such as another protocol; None for nothing.
     """
 
-    def __init__(
-        self,
-        app,
-        speaker: Speaker,
-        host: str,
-        port: int,
-        max_connections: int,
-        grace_seconds: int,
-        beside: Coroutine | None = None,
-    ):
-        limits = dict(http=limited_protocol(max_connections), timeout_graceful_shutdown=grace_seconds)
+    def __init__(self, app, speaker: Speaker, host, port, connections, grace_seconds, beside: Coroutine | None = None):
+        limits = dict(http=limited_protocol(connections), timeout_graceful_shutdown=grace_seconds)
         quiet = dict(log_config=None, access_log=False, server_header=False)
         super().__init__(uvicorn.Config(app, host, port, lifespan="on", ws="none", **limits, **quiet))
         self.speaker, self._beside, self._task = speaker, beside, None

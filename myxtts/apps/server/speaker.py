@@ -329,7 +329,8 @@ class Speaker:
             self.metrics.texts.inc()
             sound_seconds = job.num_samples / self.synthesizer.sample_rate
             self.metrics.real_time_factor.observe(seconds / max(sound_seconds, 1e-3))
-            job.put(silence(job.silences[1], self.synthesizer.sample_rate))
+            if job.silences[1]:
+                job.put(silence(job.silences[1], self.synthesizer.sample_rate))
             job.put(None)
 
     def _fail(self, job, error):

@@ -64,7 +64,7 @@ class SpeechRequest(BaseModel):
     def is_open(self) -> bool:
         """Whether the audio is sent while it is made."""
         is_open = self.response_format in OPEN_FORMATS if self.stream is None else self.stream
-        return bool(is_open or self.stream_format)
+        return is_open or self.stream_format is not None
 
 
 def make_job(
@@ -81,9 +81,10 @@ def make_job(
     _check_fields(asked, settings)
     lead, parts = spoken_parts(asked.input)
     said = [part for part, _ in parts]
-    likely = asked.language or guess_language(said, settings.language)[0]
+    among = speaker.synthesizer.tokenizer.languages
+    likely = asked.language or guess_language(said, settings.language, among)[0]
     voice, find = voices.find(asked.voice if isinstance(asked.voice, str) else asked.voice.id, likely)
-    language = _settle_language(asked, said, voice.language or settings.language)
+    language = _settle_language(asked, said, voice.language or settings.language, among)
     given = {name: getattr(asked, name) for name in _SAMPLING if getattr(asked, name) is not None}
     try:
         sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
@@ -116,17 +117,15 @@ def _check_fields(asked, settings):
         raise ApiError(400, f"{rule}. Received: {asked.response_format}.", "response_format", "unsupported_format")
     if any("\ud800" <= character <= "\udfff" for character in asked.input):
         raise ApiError(400, "input holds half of a character (a lone surrogate).", "input")
-    if asked.stream is False and asked.stream_format:
-        raise ApiError(400, "stream false contradicts stream_format.", "stream")
 
 
-def _settle_language(asked, said, usual):
+def _settle_language(asked, said, usual, among):
     if asked.language:
         try:
             return get_language(asked.language).code
         except ValueError as error:
             raise ApiError(400, str(error), "language") from error
-    language, note = guess_language(said, usual)
+    language, note = guess_language(said, usual, among)
     if note and language == usual:
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     return language
@@ -204,8 +203,7 @@ class SpeechResponse(Response):
         """Fields for the request's log line; of the text only its length."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
         facts = dict(characters=job.num_characters, codes=job.num_codes, cancelled=job.cancelled)
-        facts |= {"ignored_fields": job.num_ignored} if job.num_ignored else {}
-        facts |= dict(sound_seconds=round(job.num_samples / rate, 3))
+        facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=job.num_ignored)
         facts |= dict(first_sound=round(job.first_sound - job.arrived, 4)) if job.first_sound else {}
         return facts | (dict(queued=round(job.begun - job.arrived, 4)) if job.begun else {})
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class ExportedModel:
             self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
             most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise CheckpointError(f"{folder} is not a whole export: {error}. Run `myxtts export` again.") from error
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
