@@ -150,21 +150,12 @@ def _add_pages(app, settings):
 
 
 def _fields(description):
-    """HTML of an OpenAPI description: each path, what it does, and the fields of its body."""
-    parts = []
-    for path, methods in description["paths"].items():
-        for method, one in methods.items():
-            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(one['description'])}</p>")
-            content = one.get("requestBody", {}).get("content", {}).get("application/json", {})
-            if name := content.get("schema", {}).get("$ref", "").rpartition("/")[2]:
-                schema = description["components"]["schemas"][name]
-                rows = (_field_row(*field, schema.get("required", ())) for field in schema["properties"].items())
-                parts += ["<table>", *rows, "</table>"]
-    return "".join(parts)
-
-
-def _field_row(name, field, required):
-    choices = field.get("enum") or [one for each in field.get("anyOf", ()) for one in each.get("enum", ())]
-    facts = [field.get("description", ""), ", ".join(map(str, choices))]
-    facts.append("required" if name in required else f"default: {field.get('default')}")
-    return f"<tr><th><code>{escape(name)}</code><td>{escape('; '.join(filter(None, facts)))}"
+    """HTML of an OpenAPI description: what each path does, and the fields of a speech."""
+    paths = ((path, *one) for path, methods in description["paths"].items() for one in methods.items())
+    rows = [(f"{method.upper()} {path}", one["description"]) for path, method, one in paths]
+    speech = description["components"]["schemas"][SpeechRequest.__name__]
+    for name, field in speech["properties"].items():
+        choices = [one for each in (field, *field.get("anyOf", ())) for one in each.get("enum", ())]
+        usual = "required" if name in speech["required"] else f"default: {field.get('default')}"
+        rows.append((name, "; ".join(filter(None, (field.get("description"), ", ".join(choices), usual)))))
+    return f"<table>{''.join(f'<tr><th><code>{escape(name)}</code><td>{escape(what)}' for name, what in rows)}</table>"

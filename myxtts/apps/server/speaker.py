@@ -52,10 +52,9 @@ class Metrics:
         self.texts = Counter("myxtts_texts", "Texts spoken to their end", **own)
         self.codes = Counter("myxtts_codes", "Audio codes sampled; their rate is the speed of the model", **own)
         self.sound = Counter("myxtts_sound_seconds", "Seconds of audio made", **own)
-        gauges = {"myxtts_waiting_texts": "Texts in the queue", "myxtts_speaking_texts": "Texts being spoken"}
-        gauges |= {"myxtts_rows": "Rows of the model's batch in use"}
-        for index, (name, help_text) in enumerate(gauges.items()):
-            Gauge(name, help_text, **own).set_function(lambda index=index: load()[index])
+        for index, what in enumerate(("waiting_texts", "speaking_texts", "rows")):
+            gauge = Gauge(f"myxtts_{what}", f"{what.capitalize().replace('_', ' ')}, at present", **own)
+            gauge.set_function(lambda index=index: load()[index])
         first = "Seconds from a request's arrival to its first audio"
         self.first_sound = Histogram("myxtts_first_sound_seconds", first, buckets=FIRST_SOUND_SECONDS, **own)
         factor = "Seconds of speaking, without the queue, per second of audio"

@@ -152,8 +152,8 @@ def _long_text(speaker, synthesizer, random):
     if not languages:
         return
     language = min(languages, key=lambda code: code != "en")
-    decoded = (synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens))
-    letters = sorted({letter for token in decoded if token.isalpha() for letter in token if letter.isalpha()})
+    tokens = map(synthesizer.tokenizer.decode, ([number] for number in range(synthesizer.tokenizer.num_tokens)))
+    letters = sorted(set("".join(filter(str.isalpha, tokens))))
     letters = [letter for letter in letters if letter.isascii()] or letters
     longest, text = min(settings["languages"][language], settings["longest_texts"][language]), ""
     while len(text) < LONG_TEXTS * longest:
