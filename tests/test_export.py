@@ -277,7 +277,9 @@ def test_what_cannot_be_exported_is_one_sentence(run, tmp_path, capsys, change, 
     assert not (tmp_path / "new").exists()
 
 
-def test_a_package_that_is_missing_is_one_sentence(run, tmp_path, capsys, monkeypatch):
+def test_a_package_or_an_engine_that_is_missing_is_one_sentence(run, tmp_path, capsys, monkeypatch):
+    words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one", "--engine", "magic"]
+    assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["export", "--checkpoint", str(run), "--output", str(tmp_path / "new")]) == 2
     assert 'pip install "myxtts[onnx]"' in capsys.readouterr().err
@@ -322,11 +324,6 @@ def test_onnx_engine_draws_what_tensorflow_draws(synthesizer):
     for found, one in zip(streams, expected):
         assert found.codes == one.codes and found.stopped == one.stopped
         np.testing.assert_allclose(found.latents(), one.latents(), atol=1e-4)
-
-
-def test_engine_that_is_not_there_is_one_sentence(run, capsys):
-    words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one", "--engine", "magic"]
-    assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
 
 
 def test_onnx_engine_speaks_and_streams(synthesizer, run, monkeypatch):
