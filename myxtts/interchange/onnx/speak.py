@@ -26,6 +26,7 @@ SMALL_BYTES = 10**8
 CACHE_ROWS = 64
 """Rows by which the cache of keys and values grows."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
+_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
 
 class OnnxGraphs:
@@ -244,15 +245,16 @@ class Speaker:
 def cut(text, limit):
     """Pieces of at most `limit` characters: whole sentences, and parts of longer ones."""
     found = []
-    for sentence in _SENTENCE_END.split(text.strip()):
-        while len(sentence) > limit:
-            at = sentence.rfind(" ", 1, limit)
-            at = at if at > 0 else limit
-            found, sentence = [*found, sentence[:at]], sentence[at:].strip()
-        if found and len(found[-1]) + 1 + len(sentence) <= limit:
-            found[-1] += " " + sentence
-        else:
-            found.append(sentence)
+    for part in _SENTENCE_END.split(text.strip()):
+        while part:
+            clauses = [match.end() for match in _CLAUSE_END.finditer(part, limit // 2, limit)]
+            at = clauses[-1] if clauses else part.rfind(" ", 1, limit + 1)
+            at = len(part) if len(part) <= limit else at if at > 0 else limit
+            piece, part = part[:at].strip(), part[at:].strip()
+            if found and len(found[-1]) + 1 + len(piece) <= limit:
+                found[-1] += " " + piece
+            else:
+                found.append(piece)
     return found
 
 
