@@ -12,5 +12,7 @@ setup(
         RECIPES: ["*.yaml"],
         "myxtts": ["py.typed"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
+        "myxtts.apps.server": ["*.html"],
+        "myxtts.interchange.hub": ["*.md"],
     },
 )

@@ -1,7 +1,6 @@
 """`myxtts convert` names every flaw of its files, and writes nothing then."""
 
 import json
-import zipfile
 
 import numpy as np
 import pytest
@@ -74,15 +73,3 @@ def test_a_wrong_file_or_option_is_named(released, converted, tmp_path, capsys):
         assert convert(*arguments) == 2
         assert message in capsys.readouterr().err
         assert not (tmp_path / "o").exists() and not (tmp_path / "m.pth").exists()
-
-
-def test_a_hostile_checkpoint_is_refused_and_not_run(released, tmp_path, capsys):
-    marker = tmp_path / "ran"
-    # Protocol 0: call os.system on the string.
-    hostile = b"cos\nsystem\n(S'touch %s'\ntR." % str(marker).encode()
-    with zipfile.ZipFile(tmp_path / "model.pth", "w") as archive:
-        archive.writestr("archive/data.pkl", hostile)
-    files = "--from-coqui", tmp_path / "model.pth", "--vocab", released / "vocab.json"
-    assert convert(*files, "--output", tmp_path / "out") == 2
-    assert "os.system" in capsys.readouterr().err
-    assert not marker.exists() and not (tmp_path / "out").exists()

@@ -29,15 +29,7 @@ def reference():
 @pytest.fixture(scope="module")
 def synthesizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parity") / "model"
-    files = CoquiFiles(
-        PARITY / "model.pth",
-        PARITY / "vocab.json",
-        PARITY / "dvae.pth",
-        PARITY / "mel_stats.pth",
-        PARITY / "speakers_xtts.pth",
-        PARITY / "config.json",
-    )
-    import_coqui(files, folder)
+    import_coqui(CoquiFiles.of(PARITY / "model.pth"), folder)
     return Synthesizer.load(folder)
 
 

@@ -1,11 +1,13 @@
 """What `myxtts export` writes speaks as the model does, and the ONNX engine draws what TensorFlow draws."""
 
 import errno
+import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 import soundfile
+from page_browser import free_port
 from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
 from tokenizers import Tokenizer
 
@@ -26,6 +29,7 @@ from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.text_front import TextFront
 from myxtts.inference.voices import Voice
 from myxtts.interchange.onnx import checks, exporting
 from myxtts.interchange.onnx.builder import Builder
@@ -137,6 +141,77 @@ def test_speaking_takes_no_package_of_ours(exported, tmp_path):
     assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
 
 
+@pytest.fixture(scope="module")
+def served(exported, tmp_path_factory):
+    """Port and process id of `myxtts serve` with the exported folder."""
+    pytest.importorskip("uvicorn", reason="needs the extra server")
+    port, voices = free_port(), tmp_path_factory.mktemp("voices")
+    soundfile.write(voices / "me.wav", voiced(1.3, 150, 1), MODEL_SAMPLE_RATE, subtype="PCM_24")
+    words = ["serve", "--checkpoint", str(exported), "--voices", str(voices), "--allow-uploads", "--port", str(port)]
+    with subprocess.Popen([sys.executable, "-m", "myxtts", *words], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while "Listening" not in process.stderr.readline():
+                assert process.poll() is None
+            yield port, process.pid, voices
+        finally:
+            process.terminate()
+
+
+def ask(port, method, path, body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    connection.request(method, path, body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_exported_folder_is_served_without_tensorflow_with_the_samples_of_speak(served, exported):
+    port, pid, voices = served
+    while ask(port, "GET", "/ready")[0] != 200:
+        time.sleep(0.05)
+    speaker = Speaker(exported)
+    for text, voice, values in [
+        ("one two. three", "emma", {}),
+        ("five six. " * 20, "emma", dict(seed=5, speed=1.3, temperature=0.0)),
+        ("two", "me", dict(seed=1)),
+    ]:
+        asked = dict(model="tts-1", input=text, voice=voice, language="en", response_format="pcm") | values
+        status, pcm = ask(port, "POST", "/v1/audio/speech", json.dumps(asked))
+        expected = speaker.speak(text, voice if voice == "emma" else str(voices / "me.wav"), "en", **values)
+        assert status == 200 and pcm == np.rint(np.clip(expected, -1, 1) * 32767).astype("<i2").tobytes()
+    assert ask(port, "PUT", "/v1/audio/voices/other", (voices / "me.wav").read_bytes())[0] == 201
+    asked |= dict(voice="other")
+    assert ask(port, "POST", "/v1/audio/speech", json.dumps(asked))[1] == pcm
+    process = Path("/proc", str(pid))
+    if process.is_dir():
+        assert "tensorflow" not in (process / "maps").read_text()
+        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        assert int(status["VmHWM"].split()[0]) < 350 * 1024
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda folder: (folder / "voices.npz").write_bytes(b""), "is not a whole export"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "is not a whole export"),
+        (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
+    ],
+)
+def test_exported_folder_that_cannot_be_served_is_one_sentence(exported, tmp_path, capsys, change, said):
+    shutil.copytree(exported, tmp_path / "copy")
+    flags = change(tmp_path / "copy")
+    flags = flags if isinstance(flags, list) else []
+    assert main(["serve", "--checkpoint", str(tmp_path / "copy"), "--port", "0", *flags]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+
+
+def test_faster_speech_is_that_of_the_model(exported, synthesizer):
+    latents, vector = Speaker(exported).voices["emma"]
+    expected = synthesizer.speak("one two", Voice(latents[None], vector[None]), "en", seed=3, speed=1.4)
+    found = Speaker(exported).speak("one two", "emma", "en", seed=3, speed=1.4)
+    np.testing.assert_allclose(found, expected.samples, atol=1e-4)
+
+
 def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(checks, "_encoders", lambda *_: ())  # these have float32 weights again
     monkeypatch.setattr(checks, "_decoder", lambda *_: ())
@@ -210,7 +285,9 @@ def test_one_recording_that_is_too_short_leaves_out_its_voice_alone(run, synthes
     assert list(exporting._voices(tmp_path, synthesizer)["names"]) == ["emma"]
 
 
-def test_a_package_that_is_missing_is_one_sentence(run, tmp_path, capsys, monkeypatch):
+def test_a_package_or_an_engine_that_is_missing_is_one_sentence(run, tmp_path, capsys, monkeypatch):
+    words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one", "--engine", "magic"]
+    assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["export", "--checkpoint", str(run), "--output", str(tmp_path / "new")]) == 2
     assert 'pip install "myxtts[onnx]"' in capsys.readouterr().err
@@ -257,11 +334,6 @@ def test_onnx_engine_draws_what_tensorflow_draws(synthesizer):
         np.testing.assert_allclose(found.latents(), one.latents(), atol=1e-4)
 
 
-def test_engine_that_is_not_there_is_one_sentence(run, capsys):
-    words = ["say", "--checkpoint", str(run), "--speaker", "emma", "--text", "one", "--engine", "magic"]
-    assert main(words) == 2 and "--engine must be one of tensorflow, onnx" in capsys.readouterr().err
-
-
 def test_onnx_engine_speaks_and_streams(synthesizer, run, monkeypatch):
     fresh = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config)
     monkeypatch.setattr(Synthesizer, "load", lambda *given: fresh)
@@ -290,6 +362,20 @@ def test_exported_sentences_are_no_longer_than_what_the_model_has_read(exported,
     speaker.config |= {"languages": {"en": 12}, "longest_texts": {"en": 4}}
     assert speaker.sentences("One thirteen", "en") == ["One", "thirteen"]
     assert speaker.sentences("a" * 30, "en") == ["a" * 12, "a" * 12, "a" * 6]
+    speaker.config |= {"languages": {"en": 250}, "longest_texts": {"en": 60}}
+    speaker.model["max_text_tokens"], text = 9, "One two. One two three. One two three four five six, seven."
+    front = TextFront(synthesizer.tokenizer, 9, {"en": 60})
+    assert [piece.text for piece in front.pieces(text, "en")] == speaker.sentences(text, "en")
+
+
+def test_export_that_swallows_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):
+    for check in ("_encoders", "_decoder", "_reading"):
+        monkeypatch.setattr(checks, check, lambda *_: ())
+    sentences = Speaker.sentences
+    monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])
+    assert export(tmp_path / "wrong") == 2
+    told = capsys.readouterr().err
+    assert "a long text, pieces: differs" in told and "a long text, sound: differs" in told
 
 
 def test_exported_model_reads_sounds_where_it_was_trained_to(exported):

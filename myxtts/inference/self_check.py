@@ -22,6 +22,8 @@ LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Codes (1.5 s) and turns from which a repetition is no held sound or pause, and the longest period looked for."""
 DOUBT = 0.5
 """A check whose score is below has something to say."""
+SURE = 0.75
+"""A confidence from which on no reason is named: nothing is likely to be wrong."""
 BEYOND_BAND = 1.0, 1.05
 """Where the score of a duration is 1 and 0.5, as a multiple of the longest usual one or of the shortest one over it."""
 LEAST_SHARPNESS, LEAST_EVENNESS = 0.5, 0.5
@@ -51,7 +53,7 @@ class Verdict(NamedTuple):
     confidence: float
     """0 to 1: the lowest score."""
     reason: str
-    """What lowers it most; empty at 1."""
+    """What lowers it most; empty from `SURE` on."""
     doubts: tuple[str, ...]
     """What speaks against the sentence, each a phrase; none for one that seems right."""
 
@@ -92,7 +94,7 @@ def judge(
         found.append((_score(wrong_share, 0.1, 0.35), heard))
     confidence, reason = min(found)
     doubts = tuple(phrase for score, phrase in found if score < DOUBT)
-    return Verdict(round(confidence, 2), reason if confidence < 1 else "", doubts)
+    return Verdict(round(confidence, 2), reason if confidence < SURE else "", doubts)
 
 
 def _duration(text, seconds, rate):

@@ -62,7 +62,7 @@ class Spoken:
 
     @property
     def reason(self) -> str:
-        """What lowers the confidence most; empty at 1."""
+        """What lowers the confidence most; empty where it is high."""
         return min(self.pieces, key=lambda piece: piece.confidence).reason if self.pieces else ""
 
     @property

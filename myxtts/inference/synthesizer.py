@@ -19,7 +19,7 @@ from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Listener, SecondReading
 from myxtts.inference.speech import Speech, silence
-from myxtts.inference.text_front import SpeechError, TextFront  # noqa: F401  callers catch the error
+from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.text_stream import Manner, Sentence, SpeechStream
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.waveforms import GriffinLim, LatentDecoder
@@ -247,7 +247,7 @@ class Synthesizer:
 
     def stream(
         self,
-        text: str,
+        text: str | Sequence[Piece],
         voice: AnyVoice | None = None,
         language: str = "en",
         sampling: SamplingConfig | None = None,
@@ -262,10 +262,12 @@ class Synthesizer:
         is an error of this call, before anything is drawn.
 
         Args:
+            text: A text, or what `text_front.pieces` made of one.
             check: Whether the self-check judges each sentence once its audio is out.
             hurry: Whether the first audio is waited for.
         """
-        pieces, voice = self.text_front.pieces(text, language), self.as_voice(voice, language)
+        pieces = self.text_front.pieces(text, language) if isinstance(text, str) else text
+        voice = self.as_voice(voice, language)
         manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)
         return SpeechStream(self, pieces, manner, hurry, check)
 

@@ -2,11 +2,8 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -14,13 +11,12 @@ import tensorflow as tf
 from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
-from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.inference.voice import VOICE_SUFFIX, Voice  # noqa: F401  imported from here too
 from myxtts.models.xtts import XTTS
-from myxtts.storage.files import CheckpointError, digest_bytes
+from myxtts.storage.files import digest_bytes
 from myxtts.storage.speakers import find_speaker, read_speaker
-from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -29,51 +25,6 @@ SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
 that less than this in all is no reference at all."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
-
-
-VOICE_SUFFIX = ".voice"
-"""Of a file with a `Voice` in it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Voice:
-    """What the model knows of a speaker. It belongs to the model whose encoder made it."""
-
-    latents: np.ndarray
-    """`(1, num_latents, width)` float32."""
-    speaker: np.ndarray | None
-    """`(1, speaker_width)` float32 for the waveform decoder, or None without a speaker encoder."""
-
-    def save(self, path: str | Path) -> None:
-        """Writes a file that `load` reads, whole or not at all."""
-        arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
-        write_tensors(path, {name: array.shape for name, array in arrays.items()}, arrays.values())
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Reads what `save` wrote.
-
-        Raises:
-            CheckpointError: The file is missing, damaged, or holds no voice.
-        """
-        names = tensor_names(path)
-        if not {"latents"} <= set(names) <= {"latents", "speaker"}:
-            raise CheckpointError(f"{path} holds no voice. Write one with `Voice.save`.")
-        arrays = {name: array.astype(np.float32) for name, array in zip(names, read_tensors(path, names))}
-        return cls(arrays["latents"], arrays.get("speaker"))
-
-    @classmethod
-    def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
-        """A voice between several of one model; `weights`, equal ones when None, need not sum to 1."""
-        shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
-        if not len(voices) or len(shares) != len(voices) or not (shares.min() >= 0 < shares.sum()):
-            rule = "A blend needs a weight of at least 0 for each of its voices, and one above 0"
-            raise UserError(f"{rule}. Received: {len(voices)} voices and {weights}.")
-        if len({(voice.latents.shape, voice.speaker is None) for voice in voices}) > 1:
-            raise UserError("The voices of a blend must be of one model; these are of models of different shapes.")
-        mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
-        speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)
-        return cls(mean(voice.latents for voice in voices), speaker)
 
 
 class VoiceEncoder:

@@ -15,6 +15,7 @@ from myxtts.data.corpora import load_corpus
 from myxtts.devices.configuration import check_devices, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
+from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore

@@ -13,16 +13,13 @@ def main(argv: list[str] | None = None) -> int:
     """Serves until it is stopped."""
     arguments = build_parser().parse_args(argv)
     key = check_options(arguments)
-    from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
-
-    filter_native_errors()
-    import_tensorflow()
     try:
         from myxtts.apps.server.serving import Serving, log_as_json, open_model
     except ModuleNotFoundError as error:
         raise UserError(f'The server needs: pip install "myxtts[server]" ({error.name} is missing.)') from error
     log_as_json()
     app, speaker, voices, settings = open_model(arguments, key)
+    speaker.start()
     wyoming = None
     if arguments.wyoming_port is not None:
         from myxtts.apps.server.wyoming_protocol import serve_wyoming
@@ -31,7 +28,8 @@ def main(argv: list[str] | None = None) -> int:
         wyoming = serve_wyoming(*place, speaker, voices, settings)
     if arguments.ui:
         _mount_page(app, Path(arguments.ui), key)
-    serving = Serving(app, speaker, arguments.host, arguments.port, arguments.grace_seconds, wyoming)
+    place = arguments.host, arguments.port, arguments.max_connections
+    serving = Serving(app, speaker, *place, arguments.grace_seconds, wyoming)
     serving.run()
     return 0 if serving.started else 1
 

@@ -5,21 +5,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Annotated
 
 from fastapi import FastAPI, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 import myxtts
 from myxtts.apps.server.errors import ApiError, as_api_error
-from myxtts.apps.server.gate import VOICES, Gate, ServerSettings
+from myxtts.apps.server.gate import PAGE, SPEECH, VOICES, Gate, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, SpeechRequest, SpeechResponse, make_job
 from myxtts.apps.server.voices import VoiceBook
+
+PAGES = "page.html", "examples.html"
+"""Files with the pages for people, and with ways to ask for a speech in the shell, Python and JavaScript."""
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
@@ -38,7 +43,10 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
     _add_speech(app, speaker, voices, settings)
     _add_lists(app, voices, settings)
     _add_state(app, speaker)
+    _add_pages(app, settings)
     app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
+    if settings.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
     return app
 
 
@@ -59,7 +67,7 @@ async def _answer_error(request, error):
 def _add_speech(app, speaker, voices, settings):
     audio = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
 
-    @app.post("/v1/audio/speech", response_class=Response, responses=audio)
+    @app.post(SPEECH, response_class=Response, responses=audio)
     async def speech(asked: SpeechRequest, request: Request) -> Response:
         """Speaks a text."""
         of_job = dict(loop=asyncio.get_running_loop(), id=request.state.request_id)
@@ -122,32 +130,32 @@ def _add_state(app, speaker):
         """Figures for Prometheus."""
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
+
+def _add_pages(app, settings):
+    page, examples = (Template(resource.read_text("utf-8")) for resource in map(Path(__file__).with_name, PAGES))
+    link = f"<li><a href={PAGE}/>{PAGE}</a>: train and speak in the browser" if settings.has_page else ""
+    names = dict(title=f"{app.title} {app.version}", page=link)
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def start() -> str:
+        """What this is, with links."""
+        return page.substitute(names, more="")
+
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def docs() -> str:
+    async def docs(request: Request) -> str:
         """The interface for people, without a request to another host."""
-        return _docs_page(app.openapi())
+        key, header = ("KEY", ' -H "Authorization: Bearer KEY"') if settings.api_key else ("none", "")
+        asked = dict(url=escape(str(request.base_url).rstrip("/")), key=key, header=header)
+        return page.substitute(names, more=examples.substitute(asked) + _fields(app.openapi()))
 
 
-def _docs_page(description):
-    """HTML of an OpenAPI description: each path, what it does, and the fields of its body."""
-    style = "body{font:16px/1.5 system-ui;max-width:50rem;margin:2rem auto;padding:0 1rem}code{background:#8882}"
-    style += "td,th{text-align:start;vertical-align:top;padding:.2rem .8rem .2rem 0}"
-    title = escape(f"{description['info']['title']} {description['info']['version']}")
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{style}</style>"]
-    parts.append(f"<h1>{title}</h1><p>For programs: <a href=/openapi.json>openapi.json</a></p>")
-    for path, methods in description["paths"].items():
-        for method, one in methods.items():
-            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(one['description'])}</p>")
-            content = one.get("requestBody", {}).get("content", {}).get("application/json", {})
-            if name := content.get("schema", {}).get("$ref", "").rpartition("/")[2]:
-                schema = description["components"]["schemas"][name]
-                rows = (_field_row(*field, schema.get("required", ())) for field in schema["properties"].items())
-                parts += ["<table>", *rows, "</table>"]
-    return "".join(parts)
-
-
-def _field_row(name, field, required):
-    choices = field.get("enum") or [one for each in field.get("anyOf", ()) for one in each.get("enum", ())]
-    facts = [field.get("description", ""), ", ".join(map(str, choices))]
-    facts.append("required" if name in required else f"default: {field.get('default')}")
-    return f"<tr><th><code>{escape(name)}</code><td>{escape('; '.join(filter(None, facts)))}"
+def _fields(description):
+    """HTML of an OpenAPI description: what each path does, and the fields of a speech."""
+    paths = ((path, *one) for path, methods in description["paths"].items() for one in methods.items())
+    rows = [(f"{method.upper()} {path}", one["description"]) for path, method, one in paths]
+    speech = description["components"]["schemas"][SpeechRequest.__name__]
+    for name, field in speech["properties"].items():
+        choices = [one for each in (field, *field.get("anyOf", ())) for one in each.get("enum", ())]
+        usual = "required" if name in speech["required"] else f"default: {field.get('default')}"
+        rows.append((name, "; ".join(filter(None, (field.get("description"), ", ".join(choices), usual)))))
+    return f"<table>{''.join(f'<tr><th><code>{escape(name)}</code><td>{escape(what)}' for name, what in rows)}</table>"

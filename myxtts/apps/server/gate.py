@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect, Request
 from myxtts.apps.server.errors import ApiError, as_api_error
 from myxtts.apps.server.speaker import Metrics
 
-VOICES = "/v1/audio/voices"
+SPEECH, VOICES = "/v1/audio/speech", "/v1/audio/voices"
 PAGE = "/ui"
 """Beginning of the paths of the page of `--ui`, which limits its own bodies and asks for its own password."""
-OPEN_PATHS = ("/health", "/ready")
-"""Paths that need no key."""
+OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
+"""Paths that need no key: they tell what every server of this version tells."""
 MOST_UPLOAD_BYTES = 20 * 2**20
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _REQUEST_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
@@ -37,6 +37,10 @@ class ServerSettings:
     language: str = "en"
     """Language of texts for which neither the request nor the voice names one."""
     allow_uploads: bool = False
+    has_page: bool = False
+    """Whether the page of `--ui` is there."""
+    cors: tuple[str, ...] = ()
+    """Origins of pages that may ask from a browser, such as `https://chat.example`; `*` for all."""
     body_seconds: float = 20.0
     """How long the body of a request may take to arrive."""
 
@@ -67,8 +71,8 @@ class Gate:
 
         try:
             self._check_caller(request)
-            if not scope["path"].startswith(PAGE):
-                receive = await self._read_body(request)
+            if most := self._most_bytes(request):
+                receive = await self._read_body(request, most)
             await self.app(scope, receive, send_counted)
         except Exception as error:
             if not isinstance(error, ApiError):
@@ -95,12 +99,17 @@ class Gate:
         if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), expected.encode()):
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 
-    async def _read_body(self, request):
-        """Reads the body within its limits; returns a `receive` that gives it at once."""
-        # A text may be written as escapes of six bytes a UTF-16 unit.
+    def _most_bytes(self, request):
+        """Bytes that a body may have; 0 where nothing reads it."""
         path = request.scope["path"]
-        is_upload = path.startswith(f"{VOICES}/")
-        most = MOST_UPLOAD_BYTES if is_upload else 12 * self.settings.max_characters + 2**16
+        if self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
+            return MOST_UPLOAD_BYTES
+        # A text may be written as escapes of six bytes a UTF-16 unit.
+        return 12 * self.settings.max_characters + 2**16 if path == SPEECH else 0
+
+    async def _read_body(self, request, most):
+        """Reads the body within its limits; returns a `receive` that gives it at once."""
+        path = request.scope["path"]
         too_large = ApiError(413, f"The body of a request to {path} has at most {most} bytes.")
         if int(request.headers.get("content-length", 0)) > most:
             raise too_large

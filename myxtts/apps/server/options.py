@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts serve`."""
     about = "Serve a model over HTTP, as OpenAI's clients expect it."
     parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
-    checkpoint = "folder of a training run or of `myxtts convert`, or base, the bundled model"
+    checkpoint = "folder of a training run, of `myxtts convert` or `myxtts export`, or base, the bundled model"
     parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
@@ -44,16 +44,22 @@ def build_parser() -> argparse.ArgumentParser:
     place.add_argument("--ui", metavar="FOLDER", help=page)
     key = f"file whose first line is the API key (or set {KEY_VARIABLE})"
     place.add_argument("--api-key-file", metavar="FILE", help=key)
+    cors = "origins of pages that may ask from a browser, such as https://chat.example; * for all"
+    place.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=cors)
     place.add_argument("--api-key", metavar="KEY", help="the key itself, which others can see in the list of processes")
     voices = parser.add_argument_group("voices")
     voices.add_argument("--voices", metavar="FOLDER", help="a file for each voice; they may come and go")
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
+    mapped = "other names for voices: alloy=emma,nova=anna (OpenAI's: by default a voice that speaks the language)"
+    voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
     voices.add_argument("--language", default="en", help="for texts for which neither request nor voice names one")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--queue", type=int, default=32, metavar="N", help="texts that may wait; more are refused")
     limits.add_argument("--queue-seconds", type=float, default=120.0, help="waiting time limit of a text")
     limits.add_argument("--max-seconds", type=float, default=600.0, help="time limit of a text, with its waiting")
     limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="characters of a text, at most")
+    connections = "open connections from one address (0: no limit)"
+    limits.add_argument("--max-connections", type=int, default=100, metavar="N", help=connections)
     limits.add_argument("--grace-seconds", type=int, default=30, help="at a stop, for what is being spoken")
     model = parser.add_argument_group("model")
     warm = "warm-up before the first request: short traces the graphs; all also compiles every batch shape (minutes)"
@@ -75,7 +81,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         require(Path(arguments.voices).is_dir(), "--voices", "a folder that is there", arguments.voices)
     require_port("--port", arguments.host, arguments.port)
     require_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
-    limits = {"queue": (0, 10_000), "max_characters": (1, 10**6)}
+    limits = {"queue": (0, 10_000), "max_characters": (1, 10**6), "max_connections": (0, 10_000)}
     limits |= {"queue_seconds": (1, 86_400), "max_seconds": (1, 86_400), "grace_seconds": (0, 3600)}
     for name, (least, most) in limits.items():
         value, flag = getattr(arguments, name), f"--{name.replace('_', '-')}"
@@ -89,6 +95,13 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         risk = f"--host {arguments.host} can be reached from other machines, and without a key everybody could speak"
         raise UserError(f"{risk} there. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
     return key
+
+
+def _voice_map(text):
+    pairs = [pair.partition("=")[::2] for pair in text.split(",")]
+    if not all(name.strip() and voice.strip() for name, voice in pairs):
+        raise argparse.ArgumentTypeError(f"must be NAME=VOICE, or several with commas between them. Received: {text}")
+    return {name.strip(): voice.strip() for name, voice in pairs}
 
 
 def _is_local(host):

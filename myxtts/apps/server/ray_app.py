@@ -12,7 +12,7 @@ from typing import Any
 from myxtts.apps.server.options import build_parser, check_options
 from myxtts.config.checks import UserError
 
-OF_RAY = ("host", "port", "grace_seconds", "wyoming_port", "wyoming_host", "ui", "api_key", "device")
+OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_host ui api_key device".split())
 """Flags of a server that is a process of its own."""
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -16,13 +17,19 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from myxtts.apps.server.errors import ApiError
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
-from myxtts.inference.code_engine import MOST_ROWS
-from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.text_stream import SpeechStream
-from myxtts.inference.voices import Voice
+from myxtts.inference.speech import silence
+from myxtts.inference.text_front import Piece
+from myxtts.inference.voice import Voice
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.inference.text_stream import SpeechStream
+    from myxtts.interchange.onnx.exported import ExportedModel, ExportedStream
 
 logger = logging.getLogger(__name__)
 
+MOST_ROWS = 8
+"""Texts that are spoken at once: as many as `code_engine.CodeEngine` draws together."""
 SECONDS_OF_A_TEXT = 5.0
 """Assumed time to speak a text, for `Retry-After`, until texts have been timed."""
 FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
@@ -45,10 +52,9 @@ class Metrics:
         self.texts = Counter("myxtts_texts", "Texts spoken to their end", **own)
         self.codes = Counter("myxtts_codes", "Audio codes sampled; their rate is the speed of the model", **own)
         self.sound = Counter("myxtts_sound_seconds", "Seconds of audio made", **own)
-        gauges = {"myxtts_waiting_texts": "Texts in the queue", "myxtts_speaking_texts": "Texts being spoken"}
-        gauges |= {"myxtts_rows": "Rows of the model's batch in use"}
-        for index, (name, help_text) in enumerate(gauges.items()):
-            Gauge(name, help_text, **own).set_function(lambda index=index: load()[index])
+        for index, what in enumerate(("waiting_texts", "speaking_texts", "rows")):
+            gauge = Gauge(f"myxtts_{what}", f"{what.capitalize().replace('_', ' ')}, at present", **own)
+            gauge.set_function(lambda index=index: load()[index])
         first = "Seconds from a request's arrival to its first audio"
         self.first_sound = Histogram("myxtts_first_sound_seconds", first, buckets=FIRST_SOUND_SECONDS, **own)
         factor = "Seconds of speaking, without the queue, per second of audio"
@@ -60,11 +66,17 @@ class SpeechJob:
     """A text to be spoken; a coroutine of `loop` receives its audio from `next`."""
 
     loop: asyncio.AbstractEventLoop
-    text: str
+    num_characters: int
+    pieces: list[Piece]
+    """Of the text; none where it has nothing to say."""
     find_voice: Callable[[], Voice]
     """Called in the speaker's thread, as it may have to encode a recording."""
-    language: str = "en"
-    sampling: SamplingConfig | None = None
+    language: str
+    sampling: SamplingConfig
+    silences: tuple[float, float] = (0.0, 0.0)
+    """Seconds of silence before and after the pieces."""
+    num_ignored: int = 0
+    """Fields of the request that this server does not have."""
     seed: int = 0
     speed: float = 1.0
     hurry: bool = True
@@ -76,7 +88,7 @@ class SpeechJob:
     """When it left the queue."""
     first_sound: float | None = None
     num_samples: int = 0
-    stream: SpeechStream | None = None
+    stream: "SpeechStream | ExportedStream | None" = None
     cancelled: bool = False
     ended: bool = False
     _audio: asyncio.Queue = field(default_factory=asyncio.Queue)
@@ -116,7 +128,7 @@ class Speaker:
 
     def __init__(
         self,
-        synthesizer: Synthesizer,
+        synthesizer: "Synthesizer | ExportedModel",
         max_waiting: int = 32,
         queue_seconds: float = 120.0,
         total_seconds: float = 600.0,
@@ -155,7 +167,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text.
+        """Queues a text; one that says nothing is answered at once.
 
         Raises:
             ApiError: The queue is full (429), or the server stops (503).
@@ -163,6 +175,11 @@ class Speaker:
         with self._changed:
             if self._refusing:
                 raise _stopping()
+            if not job.pieces:
+                job.ended = True
+                job.put(silence(sum(job.silences), self.synthesizer.sample_rate))
+                job.put(None)
+                return
             if len(self._waiting) >= self.max_waiting + MOST_ROWS - len(self._running):
                 ahead = (len(self._waiting) + len(self._running)) / MOST_ROWS
                 seconds = max(1, math.ceil(ahead * self._text_seconds))
@@ -255,8 +272,8 @@ class Speaker:
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
-                options = dict(sampling=job.sampling, seed=job.seed, speed=job.speed, check=False, hurry=hurry)
-                job.stream = self.synthesizer.stream(job.text, job.find_voice(), job.language, **options)
+                options = job.language, job.sampling, job.seed, job.speed
+                job.stream = self.synthesizer.stream(job.pieces, job.find_voice(), *options, check=False, hurry=hurry)
                 job.stream.open()
             except Exception as error:
                 self._fail(job, error)
@@ -282,6 +299,7 @@ class Speaker:
         if len(samples):
             if job.first_sound is None:
                 job.first_sound = time.monotonic()
+                samples = np.concatenate([silence(job.silences[0], self.synthesizer.sample_rate), samples])
                 self.metrics.first_sound.observe(job.first_sound - job.arrived)
             job.num_samples += len(samples)
             self.metrics.sound.inc(len(samples) / self.synthesizer.sample_rate)
@@ -310,14 +328,16 @@ class Speaker:
             self.metrics.texts.inc()
             sound_seconds = job.num_samples / self.synthesizer.sample_rate
             self.metrics.real_time_factor.observe(seconds / max(sound_seconds, 1e-3))
+            if job.silences[1]:
+                job.put(silence(job.silences[1], self.synthesizer.sample_rate))
             job.put(None)
 
     def _fail(self, job, error):
         kind = error.code if isinstance(error, ApiError) else type(error).__name__
         self.metrics.errors.labels(kind or "other").inc()
+        # The sentence of a user's error may quote the text.
         unexpected = None if isinstance(error, UserError | ApiError) else error
-        what = f"A text was not spoken: {type(error).__name__}: {error}"
-        logger.warning(what, exc_info=unexpected, extra={"fields": {"request_id": job.id}})
+        logger.warning("A text was not spoken: %s", kind, exc_info=unexpected, extra={"fields": {"request_id": job.id}})
         job.put(error)
 
 

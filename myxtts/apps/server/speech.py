@@ -13,6 +13,7 @@ from starlette.responses import Response
 from myxtts.apps.server.errors import ApiError, as_api_error
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker, SpeechJob
+from myxtts.apps.server.spoken_text import spoken_parts
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
 from myxtts.config.checks import UNPRINTABLE, UserError
@@ -20,8 +21,8 @@ from myxtts.inference.text_front import SpeechError
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import get_language
 
-ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-"""Names that clients of OpenAI ask for by default; each means the model that is served."""
+ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
+"""Names that clients of OpenAI and of Kokoro-FastAPI ask for by default; each means the model that is served."""
 SOUND_RATE = 24_000
 """Sample rate of all audio that is sent, in Hz: OpenAI's clients expect it of PCM."""
 MEDIA_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm"}
@@ -38,22 +39,20 @@ class VoiceId(BaseModel):
 
 
 class SpeechRequest(BaseModel):
-    """Body of `POST /v1/audio/speech`: OpenAI's fields, then this server's own."""
+    """Body of `POST /v1/audio/speech`: OpenAI's fields, then this server's own. Others are counted and ignored."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
-    input: Annotated[str, Field(min_length=1, description="the text")]
+    input: Annotated[str, Field(description="the text; [pause:1s] is silence, Markdown and addresses are not read out")]
     voice: Annotated[str, Field(min_length=1, max_length=200)] | VoiceId
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = Field(
+    response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = Field(
         "mp3", description="pcm: 16 bit, little-endian, mono, 24 000 Hz"
     )
     speed: Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False)] = 1.0
-    stream_format: Literal["audio", "sse"] | None = Field(
-        None, description="send the audio while it is made, plain or as server-sent events"
-    )
+    stream_format: Literal["audio", "sse"] | None = Field(None, description="sse: as server-sent events")
     instructions: str | None = Field(None, max_length=10_000, description="accepted, and without effect")
     user: str | None = Field(None, max_length=200, description="accepted, and without effect")
-    stream: bool | None = Field(None, description="true is stream_format audio")
+    stream: bool | None = Field(None, description="false: the whole, with its length; default: as it is made, but flac")
     language: str | None = Field(None, max_length=20, description="code; by default the voice's, as far as letters fit")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -63,8 +62,9 @@ class SpeechRequest(BaseModel):
 
     @property
     def is_open(self) -> bool:
-        """Whether the audio is sent while it is made. PCM always is: its bytes are the same."""
-        return bool(self.stream or self.stream_format or self.response_format == "pcm")
+        """Whether the audio is sent while it is made."""
+        is_open = self.response_format in OPEN_FORMATS if self.stream is None else self.stream
+        return is_open or self.stream_format is not None
 
 
 def make_job(
@@ -79,19 +79,29 @@ def make_job(
         ApiError: What is asked for cannot be spoken.
     """
     _check_fields(asked, settings)
-    voice, find = voices.find(asked.voice if isinstance(asked.voice, str) else asked.voice.id)
-    language = _settle_language(asked, voice.language or settings.language)
+    lead, parts = spoken_parts(asked.input)
+    said = [part for part, _ in parts]
+    among = speaker.synthesizer.tokenizer.languages
+    likely = asked.language or guess_language(said, settings.language, among)[0]
+    voice, find = voices.find(asked.voice if isinstance(asked.voice, str) else asked.voice.id, likely)
+    language = _settle_language(asked, said, voice.language or settings.language, among)
     given = {name: getattr(asked, name) for name in _SAMPLING if getattr(asked, name) is not None}
     try:
         sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
     except UserError as error:
         raise ApiError(400, str(error).replace("sampling.", ""), next(iter(given))) from error
+    pieces, after = [], 0.0
     try:
-        speaker.synthesizer.text_front.pieces(asked.input, language)
+        for part, seconds in parts:
+            if pieces and after:
+                pieces[-1] = pieces[-1]._replace(pause_seconds=after)
+            pieces += speaker.synthesizer.text_front.pieces(part, language)
+            after = seconds
     except SpeechError as error:
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
-    of_job |= dict(sampling=sampling, seed=asked.seed, speed=asked.speed, hurry=asked.is_open)
-    return SpeechJob(text=asked.input, find_voice=find, language=language, **of_job)
+    of_job |= dict(sampling=sampling, seed=asked.seed, speed=asked.speed, hurry=asked.is_open, language=language)
+    of_job |= dict(num_characters=len(asked.input), num_ignored=len(asked.model_extra or ()))
+    return SpeechJob(pieces=pieces, silences=(lead, after), find_voice=find, **of_job)
 
 
 def _check_fields(asked, settings):
@@ -107,17 +117,15 @@ def _check_fields(asked, settings):
         raise ApiError(400, f"{rule}. Received: {asked.response_format}.", "response_format", "unsupported_format")
     if any("\ud800" <= character <= "\udfff" for character in asked.input):
         raise ApiError(400, "input holds half of a character (a lone surrogate).", "input")
-    if asked.stream is False and asked.stream_format:
-        raise ApiError(400, "stream false contradicts stream_format.", "stream")
 
 
-def _settle_language(asked, usual):
+def _settle_language(asked, said, usual, among):
     if asked.language:
         try:
             return get_language(asked.language).code
         except ValueError as error:
             raise ApiError(400, str(error), "language") from error
-    language, note = guess_language([asked.input], usual)
+    language, note = guess_language(said, usual, among)
     if note and language == usual:
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     return language
@@ -176,7 +184,7 @@ class SpeechResponse(Response):
                 yield self._audio_event(content) if self.events else content, False
         content = self.encoder.add(self.resampler.end()) + self.encoder.end()
         if self.events:
-            used, made = len(self.job.text), self.job.num_codes
+            used, made = self.job.num_characters, self.job.num_codes
             usage = dict(input_tokens=used, output_tokens=made, total_tokens=used + made)
             content = self._audio_event(content) + _event({"type": "speech.audio.done", "usage": usage})
         yield content, True
@@ -194,8 +202,8 @@ class SpeechResponse(Response):
     def _facts(self):
         """Fields for the request's log line; of the text only its length."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
-        facts = dict(characters=len(job.text), codes=job.num_codes, cancelled=job.cancelled)
-        facts |= dict(sound_seconds=round(job.num_samples / rate, 3))
+        facts = dict(characters=job.num_characters, codes=job.num_codes, cancelled=job.cancelled)
+        facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=job.num_ignored)
         facts |= dict(first_sound=round(job.first_sound - job.arrived, 4)) if job.first_sound else {}
         return facts | (dict(queued=round(job.begun - job.arrived, 4)) if job.begun else {})
 

@@ -2,22 +2,36 @@
 
 import re
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from myxtts.apps.server.errors import ApiError
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.config.checks import UserError
-from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voices import VOICE_SUFFIX, Voice, stored_voice
-from myxtts.storage.speakers import read_speakers
+from myxtts.inference.voice import VOICE_SUFFIX, Voice
+
+if TYPE_CHECKING:
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.interchange.onnx.exported import ExportedModel
 
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """A letter or digit first; so no path, and no hidden file."""
+MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
 """Voices kept in memory."""
+MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
+"""Files in the folder of voices, and their size in all, up to which clients may add more."""
+OPENAI_VOICES = {
+    **dict.fromkeys(("alloy", "coral", "nova", "sage", "shimmer", "marin"), "f"),
+    **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
+}
+"""Voices that clients of OpenAI ask for, and whether they sound like a woman's or a man's."""
+_KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
+"""The end of a name that says whose voice it is, as in `en_f1`."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +51,33 @@ class VoiceBook:
     """Finds voices by name; a name is never made part of a path.
 
     Args:
-        run: Folder of the model, for the speakers that it was trained on.
+        model: Whose voices they are.
+        speakers: The model's own voices, and what they speak.
+        open_speaker: Makes a `Voice` of one of these.
         folder: With a file per voice, which may come and go; None for none.
+        aliases: Other names for voices. `OPENAI_VOICES` that are not among them stand for some voice that speaks the
+            language, a woman's or a man's as far as names such as `en_f1` tell.
+
+    Raises:
+        UserError: The folder is not there, or an alias is the name of no voice.
     """
 
-    def __init__(self, synthesizer: Synthesizer, run: Path, folder: Path | None):
+    def __init__(
+        self,
+        model: "Synthesizer | ExportedModel",
+        speakers: Mapping[str, str | None],
+        open_speaker: Callable[[str], Voice],
+        folder: Path | None,
+        aliases: Mapping[str, str] | None = None,
+    ):
         if folder is not None and not folder.is_dir():
             raise UserError(f"--voices must be an existing folder. Received: {folder}.")
-        self.synthesizer, self.run, self.folder = synthesizer, run, folder
-        self._speakers = {name: ServedVoice(name, language=one.language) for name, one in read_speakers(run).items()}
-        self._opened = lru_cache(KEPT_VOICES)(self._open)
+        self.model, self.folder, self.aliases = model, folder, aliases or {}
+        self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
+        self._open_speaker, self._opened = open_speaker, lru_cache(KEPT_VOICES)(self._open)
+        self._adding = threading.Lock()
+        if unknown := set(self.aliases.values()) - set(self.all()):
+            raise UserError(f"--voice-map must lead to the server's voices. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
         """All present voices by name: of those with one name a `.voice` file, else a recording, else a speaker."""
@@ -60,13 +91,20 @@ class VoiceBook:
                 found[path.stem] = ServedVoice(path.stem, path, version=(status.st_mtime_ns, status.st_size))
         return self._speakers | found
 
-    def find(self, name: str) -> tuple[ServedVoice, Callable[[], Voice]]:
+    def find(self, name: str, language: str) -> tuple[ServedVoice, Callable[[], Voice]]:
         """A voice, and a function that opens it.
+
+        Args:
+            name: Of a voice, or another name for one; empty for any that speaks the language.
+            language: What the text may be in, for names that leave the voice open.
 
         Raises:
             ApiError: There is none of that name.
         """
         voices = self.all()
+        name = name if name in voices else self.aliases.get(name, name)
+        if voices and (not name or name in OPENAI_VOICES) and name not in voices:
+            name = _stand_in(name, [*voices.values()], language)
         if name not in voices:
             some = ", ".join(list(voices)[:20]) or "none: start the server with --voices FOLDER"
             raise ApiError(400, f"voice must be one of the server's voices: {some}.", "voice", "voice_not_found")
@@ -76,28 +114,43 @@ class VoiceBook:
         """Keeps the voice of a recording, not the recording.
 
         Raises:
-            ApiError: There is a voice of that name (409), or the name or the recording cannot be used (400).
+            ApiError: There is a voice of that name (409), the folder is full (403), or the name or the recording cannot
+                be used (400).
         """
-        if not VOICE_NAME.fullmatch(name):
+        if not VOICE_NAME.fullmatch(name) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name has letters, digits, spaces, _, - and . and begins with a letter or digit"
-            raise ApiError(400, f"{rule}; at most 64 characters.", "name")
-        if name in self.all():
-            raise ApiError(409, f"There is a voice {name} already. Choose another name.", "name", "voice_exists")
-        with tempfile.TemporaryDirectory() as place:
+            raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
+        with self._adding, tempfile.TemporaryDirectory() as place:
+            if name in self.all():
+                raise ApiError(409, f"There is a voice {name} already. Choose another name.", "name", "voice_exists")
+            sizes = [path.stat().st_size for path in self.folder.iterdir()]
+            if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
+                raise ApiError(403, "The server's folder of voices is full. Ask its owner.", code="voices_full")
             recording = Path(place) / "recording"
             recording.write_bytes(content)
             try:
-                voice = self.synthesizer.as_voice(recording)
+                voice = self.model.as_voice(recording)
             except UserError as error:
                 raise ApiError(400, str(error).replace(str(recording), "The recording"), "recording") from error
-        voice.save(self.folder / f"{name}{VOICE_SUFFIX}")
+            voice.save(self.folder / f"{name}{VOICE_SUFFIX}")
         return self.all()[name]
 
     def _open(self, served):
         if served.path is None:
-            return stored_voice(self.run, served.name, self.synthesizer.as_voice)
+            return self._open_speaker(served.name)
         try:
-            return self.synthesizer.as_voice(served.path)
+            return self.model.as_voice(served.path)
         except UserError as error:
             sentence = str(error).replace(str(served.path), f"The file of the voice {served.name}")
             raise ApiError(400, sentence, "voice", "voice_unusable") from error
+
+
+def _stand_in(name, voices, language):
+    """The name of the voice that one of `OPENAI_VOICES` means: the same one as long as the voices are the same."""
+    voices = [one for spoken in (language, None) for one in voices if one.language == spoken] or voices
+    kind = OPENAI_VOICES.get(name, "")
+    kinds = [match and match[1] for match in (_KIND.search(one.name) for one in voices)]
+    alike = [one for wanted in (kind, None) for one, found in zip(voices, kinds) if found == wanted] or voices
+    alike = alike[: kinds.count(kind) or None]
+    place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name) if kind else 0
+    return alike[place % len(alike)].name

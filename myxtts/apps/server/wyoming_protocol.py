@@ -113,7 +113,7 @@ class _Conversation(AsyncEventHandler):
         return Info(tts=[program])
 
     async def _speak(self, text, voice):
-        name = str(voice.get("name") or next(iter(self.voices.all()), ""))
+        name = str(voice.get("name") or "")
         language = voice.get("language") and str(voice["language"])
         fields = dict(model=self.settings.model, input=text, voice=name, language=language, response_format="pcm")
         asked = SpeechRequest.model_construct(**fields)

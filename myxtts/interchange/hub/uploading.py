@@ -20,38 +20,8 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_text
 from myxtts.storage.speakers import SPEAKERS_FILE
 
-_CARD = """---
-{head}---
-# {repository}
-
-XTTS, multilingual text to speech with zero-shot voice cloning: a GPT of {layers} layers of width {width}, \
-{num_text_tokens} text tokens. Trained with MyXTTS {version}.
-
-## Data
-
-{data}
-
-## Training
-
-| stage | steps | best at step |
-|---|---|---|
-{steps}
-
-## Scores
-
-Validation losses of the best checkpoints:
-
-{scores}
-
-## Use
-
-```sh
-myxtts say --checkpoint hf://{repository} --reference-audio voice.wav \\
-    --language en --text "Good morning." --output out.wav
-```
-
-A voice may be cloned only with its owner's consent.
-"""
+_CARD = Path(__file__).with_name("card.md")
+"""Template of the card."""
 
 
 def push_model(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
@@ -110,8 +80,9 @@ def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | 
         "steps": "\n".join(steps) or "| not recorded | | |",
         "scores": "\n".join(scores) or "Not recorded.",
     }
-    shape = {name: getattr(config.model, name) for name in ("layers", "width", "num_text_tokens")}
-    return _CARD.format(repository=repository, head=head, version=myxtts.__version__, **shape, **sections)
+    sections |= {name: getattr(config.model, name) for name in ("layers", "width", "num_text_tokens")}
+    text = _CARD.read_text("utf-8")
+    return text.format(repository=repository, head=head, version=myxtts.__version__, **sections)
 
 
 def _data(origin):

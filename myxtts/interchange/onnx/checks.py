@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.voice import Voice
 from myxtts.interchange.onnx.builder import FLOAT32
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 
@@ -22,6 +23,8 @@ NUM_SENTENCES, MOST_CODES = 8, 48
 """Sentences whose codes are compared, and codes of each."""
 MOST_OTHER_CODES = 0.25
 """Share of sampled codes that may differ. With 32-bit weights it is none, but for ties of rounding."""
+LONG_TEXTS, OTHER_LENGTH = 2.2, 0.25
+"""Length of the long text, in texts as long as the model speaks in one go; share by which its sound may be shorter."""
 
 
 class Finding(NamedTuple):
@@ -41,7 +44,7 @@ class Finding(NamedTuple):
 
 
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
-    """Each graph on random input, the tokenizer, and the codes of sentences, greedy and sampled in turns."""
+    """Each graph on random input, the tokenizer, the codes of sentences, greedy and sampled in turns, a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
     yield from _encoders(speaker, synthesizer.model, random)
     yield from _decoder(speaker, synthesizer.model, random)
@@ -52,6 +55,7 @@ def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Fi
     ids = [speaker.vocabulary.raw_ids(text) for text in texts]
     yield Finding("text to ids", np.mean([one != reference.encode(text).ids for one, text in zip(ids, texts)]), 0.0)
     yield Finding("codes", _other_codes(speaker, synthesizer, ids, random), MOST_OTHER_CODES)
+    yield from _long_text(speaker, synthesizer, random)
 
 
 def _difference(found, expected):
@@ -143,3 +147,30 @@ def _other_codes(speaker, synthesizer, all_ids, random):
             latents, text, code = latents[:, :0], text[:, :0], sampled
             seen[0, sampled] = True
     return float(np.mean(differs))
+
+
+def _long_text(speaker, synthesizer, random):
+    """How `speak.py` cuts a text that is too long for one go, and how much sound it makes of it."""
+    settings, config = speaker.config, synthesizer.model.config
+    languages = [code for code in settings["languages"] if code not in settings["written_as_it_sounds"]]
+    if not languages:
+        return
+    language = min(languages, key=lambda code: code != "en")
+    tokens = map(synthesizer.tokenizer.decode, ([number] for number in range(synthesizer.tokenizer.num_tokens)))
+    letters = sorted(set("".join(filter(str.isalpha, tokens))))
+    letters = [letter for letter in letters if letter.isascii()] or letters
+    longest, text = min(settings["languages"][language], settings["longest_texts"][language]), ""
+    while len(text) < LONG_TEXTS * longest:
+        text += " ".join("".join(random.choice(letters, 5)) for _ in range(3)) + ". "
+    pieces = [piece.text for piece in synthesizer.text_front.pieces(text, language)]
+    cut = speaker.sentences(text, language)
+    yield Finding("a long text, pieces", float(cut != pieces), 0.0)
+    voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)
+    if voice is None:
+        shapes = (config.num_latents, config.width), (config.speaker_width,)
+        voice = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    speaker.voices["checked"] = voice
+    spoken = speaker.speak(text, "checked", language)
+    stream = synthesizer.stream(text, Voice(*(part[None] for part in voice)), language, check=False)
+    expected = sum(map(len, stream))
+    yield Finding("a long text, sound", abs(len(spoken) - expected) / expected, OTHER_LENGTH)

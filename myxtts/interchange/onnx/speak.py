@@ -21,19 +21,24 @@ from pathlib import Path
 import numpy as np
 
 PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
+SMALL_BYTES = 10**8
+"""A GPT of fewer bytes is quicker in one thread: more of them wait for each other longer than they compute."""
 CACHE_ROWS = 64
 """Rows by which the cache of keys and values grows."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
+_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
 
 class OnnxGraphs:
     """The graphs of a folder in ONNX Runtime, each loaded when it is first used."""
 
-    def __init__(self, folder, threads=0):
+    def __init__(self, folder, threads=None):
         import onnxruntime
 
         self.folder, self.runtime, self.loaded = Path(folder), onnxruntime, {}
         self.options = onnxruntime.SessionOptions()
+        if threads is None:
+            threads = int(sum(path.stat().st_size for path in self.folder.glob("gpt.*")) < SMALL_BYTES)
         self.options.intra_op_num_threads = threads
 
     def __call__(self, name, **arrays):
@@ -63,8 +68,6 @@ class Vocabulary:
         """The language's tag and the tokens of the text, without characters that the vocabulary does not have."""
         text = " ".join(text.replace('"', "").lower().split())
         text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # spelled out, they are text
-        if missing := sorted(set(text) - set(self.ids) - {" "}):
-            print(f"Not spoken, since the vocabulary does not have them: {' '.join(missing)}", file=sys.stderr)
         return [one for one in self.raw_ids(f"[{language}]{text}".replace(" ", "[SPACE]")) if one != self.unknown]
 
     def raw_ids(self, text):
@@ -104,7 +107,7 @@ def _words(text):
 class Speaker:
     """A model in a folder that `myxtts export` wrote."""
 
-    def __init__(self, folder=".", threads=0):
+    def __init__(self, folder=".", threads=None):
         self.folder = folder = Path(folder)
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
@@ -115,7 +118,7 @@ class Speaker:
             self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
             self.voice_languages = dict(zip(names, voices["languages"].tolist()))
 
-    def speak(self, text, voice=None, language=None, seed=0, **sampling):
+    def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Samples `(S,)` float32; `sampling` are temperature, top_k, top_p and repetition_penalty.
 
         Without a voice the first of the language speaks; without a language a voice speaks its own.
@@ -124,37 +127,41 @@ class Speaker:
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
         voice = voice or next((name for name in own if own[name] == (language or usual)), next(iter(own), ""))
         language = language or own.get(voice) or usual
-        latents, speaker = self.voice(voice)
-        parts = []
+        voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
-            ids = self.vocabulary.encode(self.as_read(sentence, language), language)
-            codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
+            read = self.as_read(sentence, language)
+            if missing := sorted(set(read.replace('"', "").lower()) - set(self.vocabulary.ids) - set(" \n\t")):
+                print(f"Not spoken, since the vocabulary does not have them: {' '.join(missing)}", file=sys.stderr)
+            ids = self.vocabulary.encode(read, language)
+            samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
                 print(f"Cut at {len(codes)} codes, before its end: {sentence}", file=sys.stderr)
             parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32)] if parts else []
-            parts.append(self._faded(self.sound(codes, states, speaker)) if codes else np.zeros(0, np.float32))
+            parts.append(samples)
         if not parts:
             raise ValueError("There is nothing to say.")
         return np.concatenate(parts)
 
+    def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
+        """Samples `(S,)` of the text ids of one sentence in a voice, its codes, and whether it ended by itself."""
+        codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
+        samples = self._faded(self.sound(codes, states, speaker, speed)) if codes else np.zeros(0, np.float32)
+        return samples, codes, stopped
+
     def sentences(self, text, language):
-        """Pieces of whole sentences, and parts of those that are too long."""
+        """Pieces of whole sentences, and parts of those that are too long; each fits the model."""
         if language not in self.config["languages"]:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
         if language in self.config["written_as_it_sounds"]:
             raise ValueError(f"{language} was trained as it sounds, which takes MyXTTS: `myxtts say` writes it so.")
         # No word is cut because the model has read but short texts.
         longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
-        limit, found = min(self.config["languages"][language], longest), []
-        for sentence in _SENTENCE_END.split(text.strip()):
-            while len(sentence) > limit:
-                at = sentence.rfind(" ", 1, limit)
-                at = at if at > 0 else limit
-                found, sentence = [*found, sentence[:at]], sentence[at:].strip()
-            if found and len(found[-1]) + 1 + len(sentence) <= limit:
-                found[-1] += " " + sentence
-            else:
-                found.append(sentence)
+        limit = min(self.config["languages"][language], longest)
+        ids = lambda piece: self.vocabulary.encode(self.as_read(piece, language), language)
+        found = cut(text, limit)
+        while limit > 1 and any(len(ids(piece)) > self.model["max_text_tokens"] for piece in found):
+            limit = limit * 3 // 4
+            found = cut(text, limit)
         return [one for one in found if any(map(str.isalnum, one))]
 
     def as_read(self, sentence, language):
@@ -197,12 +204,14 @@ class Speaker:
             name: np.array([[value]], np.int32 if name == "top_k" else np.float32) for name, value in values.items()
         }
 
-    def sound(self, codes, states, speaker):
+    def sound(self, codes, states, speaker, speed=1.0):
         """Samples of one sentence, of which there is at least one code."""
-        arrays = dict(latents=states[None], speaker=speaker[None], start=np.array([0]), end=np.array([2**31 - 1]))
+        arrays = dict(latents=squeezed(states, speed)[None], speaker=speaker[None])
         if self.model["hears_mel"]:
-            arrays |= self.graphs("mel", codes=np.array([codes], np.int32))
-        return self.graphs("decoder", **arrays)["samples"][0]
+            mel = self.graphs("mel", codes=np.array([codes], np.int32))["mel"][0]
+            mel = np.pad(mel, ((0, len(mel) // len(codes)), (0, 0)), mode="edge")  # the last state has no code
+            arrays["mel"] = squeezed(mel, speed)[None]
+        return self.graphs("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
 
     def voice(self, voice):
         """Latents `(num_latents, width)` and speaker vector of a name or a WAV file."""
@@ -235,6 +244,22 @@ class Speaker:
         samples[:length] *= ramp
         samples[len(samples) - length :] *= ramp[::-1]
         return samples
+
+
+def cut(text, limit):
+    """Pieces of at most `limit` characters: whole sentences, and parts of longer ones."""
+    found = []
+    for part in _SENTENCE_END.split(text.strip()):
+        while part:
+            clauses = [match.end() for match in _CLAUSE_END.finditer(part, limit // 2, limit)]
+            at = clauses[-1] if clauses else part.rfind(" ", 1, limit + 1)
+            at = len(part) if len(part) <= limit else at if at > 0 else limit
+            piece, part = part[:at].strip(), part[at:].strip()
+            if found and len(found[-1]) + 1 + len(piece) <= limit:
+                found[-1] += " " + piece
+            else:
+                found.append(piece)
+    return found
 
 
 class Cache:
@@ -272,6 +297,16 @@ def gumbel_noise(seed, sentence, number, num_scores):
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
     uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
     return -np.log(-np.log(uniform))[None, :num_scores]
+
+
+def squeezed(x, speed):
+    """States `(n, width)` made shorter by `speed`, linearly between neighbors."""
+    if speed == 1:
+        return x
+    place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)
+    left = place.astype(np.int64)
+    blend = (place - left).astype(np.float32)[:, None]
+    return x[left] * (1 - blend) + x[np.minimum(left + 1, len(x) - 1)] * blend
 
 
 def resampled(samples, rate, new_rate, zeros=48):
@@ -317,9 +352,10 @@ def main():
     parser.add_argument("--language")
     parser.add_argument("--output", default="out.wav")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
+    parser.add_argument("--threads", type=int, help="0 takes all cores (default: 1 for a small model, else 0)")
     parser.add_argument("--list-voices", action="store_true")
-    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float), ("repetition-penalty", float)):
+    for name in ("speed", "temperature", "top-k", "top-p", "repetition-penalty"):
+        kind = int if name == "top-k" else float
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS)
     arguments = vars(parser.parse_args())
     speaker = Speaker(Path(__file__).resolve().parent, arguments.pop("threads"))

@@ -13,7 +13,9 @@ from tiny import WORDS, tiny_run_config, voiced
 
 from myxtts.audio.encoding import write_audio
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.voices import stored_voice
 from myxtts.models.xtts import XTTS
+from myxtts.storage.speakers import read_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -63,8 +65,8 @@ class Live:
 
     def speech(self, text="one two.", voice="low", **fields):
         """Status, headers and body of a speech, PCM unless another format is asked for."""
-        fields = {"response_format": "pcm", **fields}
-        return self.ask("POST", "/v1/audio/speech", dict(model="tts-1", input=text, voice=voice, **fields))
+        fields = dict(model="tts-1", input=text, voice=voice, response_format="pcm") | fields
+        return self.ask("POST", "/v1/audio/speech", fields)
 
     def wait_until(self, condition, seconds=900):
         """Polls; fails when it never holds."""
@@ -75,7 +77,9 @@ class Live:
 
 
 @contextmanager
-def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=600.0, beside=lambda *_: None, **settings):
+def live_server(
+    synthesizer, run, voices=None, max_waiting=32, queue_seconds=600.0, beside=lambda *_: None, most=0, **settings
+):
     """Runs a server in a thread until the block ends; stops it as a signal does."""
     from myxtts.apps.server.app import make_app
     from myxtts.apps.server.gate import ServerSettings
@@ -84,8 +88,10 @@ def live_server(synthesizer, run, voices=None, max_waiting=32, queue_seconds=600
     from myxtts.apps.server.voices import VoiceBook
 
     speaker = Speaker(synthesizer, max_waiting, queue_seconds, warm="none")
-    parts = speaker, VoiceBook(synthesizer, run, voices), ServerSettings("tiny", **settings)
-    serving = Serving(make_app(*parts), speaker, "127.0.0.1", 0, 10, beside(*parts))
+    speakers = {name: one.language for name, one in read_speakers(run).items()}
+    book = VoiceBook(synthesizer, speakers, lambda name: stored_voice(run, name, synthesizer.as_voice), voices)
+    parts = speaker, book, ServerSettings("tiny", **settings)
+    serving = Serving(make_app(*parts), speaker, "127.0.0.1", 0, most, 10, beside(*parts))
     thread = threading.Thread(target=serving.run, name="serving")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     thread.start()

@@ -5,9 +5,14 @@ import http.client
 import io
 import json
 import logging
+import re
+import shutil
 import socket
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +25,7 @@ from live_server import live_server, talkative_synthesizer, write_voices  # noqa
 from tiny import voiced  # noqa: E402
 
 from myxtts.apps.server.__main__ import main  # noqa: E402
+from myxtts.apps.server.serving import log_as_json  # noqa: E402
 from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import to_pcm16  # noqa: E402
 from myxtts.inference.code_engine import MOST_ROWS  # noqa: E402
@@ -82,8 +88,9 @@ def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, 
     whole = synthesizer.speak(text, folders[1] / "low.wav", "en", seed=3)
     _, _, pcm = live.speech(text, seed=3)
     assert is_alike(pcm, to_pcm16(whole.samples))
-    assert is_alike(live.speech(text, seed=3, response_format="wav")[2][44:], pcm)
-    is_open = live.speech(text, seed=3, response_format="wav", stream=True)
+    at_once = live.speech(text, seed=3, response_format="wav", stream=False)
+    assert is_alike(at_once[2][44:], pcm) and int(at_once[1]["content-length"]) == len(at_once[2])
+    is_open = live.speech(text, seed=3, response_format="wav")
     assert is_alike(is_open[2][44:], pcm) and is_open[2][40:44] == b"\xff" * 4 and "content-length" not in is_open[1]
     asked = dict(model="tts-1", voice="low", input=text, response_format="pcm", extra_body={"seed": 3})
     with client.audio.speech.with_streaming_response.create(**asked) as answer:
@@ -145,7 +152,7 @@ def test_queue_has_an_end_and_those_that_leave_free_their_places(live, monkeypat
         one.close()
     live.wait_until(lambda: idle(live))
     assert len(calls) <= 2 * MOST_ROWS  # not the hundreds that the texts would take
-    assert live.speech()[0] == 200 and threading.active_count() <= threads + 2
+    assert live.speech()[0] == 200 and threading.active_count() <= threads + 6
 
 
 def test_text_that_waits_too_long_is_told_so(synthesizer, folders):
@@ -212,21 +219,65 @@ def test_state_and_figures_are_told(live):
     assert figure(after, "myxtts_codes_total") > figure(before, "myxtts_codes_total") and said[1]["x-request-id"]
     schema = json.loads(live.ask("GET", "/openapi.json")[2])
     assert "/v1/audio/speech" in schema["paths"]
-    page = live.ask("GET", "/docs")[2].decode()
-    assert "response_format" in page and "//" not in page.replace("<!doctype", "")
 
 
-def test_log_line_has_the_id_and_not_the_text(live, caplog):
-    logging.getLogger("myxtts").propagate = True
-    with caplog.at_level(logging.INFO, "myxtts.apps.server.access"):
-        live.ask(
-            "POST", "/v1/audio/speech", dict(model="tts-1", input="one six.", voice="low"), {"X-Request-ID": "mine-1"}
-        )
-        told_of = lambda: {one.fields["request_id"]: one.fields for one in caplog.records if hasattr(one, "fields")}
-        live.wait_until(lambda: "mine-1" in told_of())  # what an earlier test cut off may be told in between
-    told = told_of()["mine-1"]
-    assert told["codes"] > 0 and told["first_sound"] > 0 and not told["cancelled"]
-    assert "one six" not in str(told)
+def test_pages_have_links_that_lead_somewhere_and_examples_that_run(live, tmp_path, monkeypatch):
+    start, docs = (live.ask("GET", path)[2].decode() for path in ("/", "/docs"))
+    links = re.findall(r"(?:href|src)=([^ >]+)", start + docs)
+    assert {live.ask("GET", link)[0] for link in links} == {200} and {"/docs", "/v1/audio/voices"} < {*links}
+    shell, python, script = (unescape(one) for one in re.findall(r"<pre>(.*?)</pre>", docs, re.DOTALL))
+    monkeypatch.chdir(tmp_path)
+    exec(python, {})
+    said = Path("out.wav").read_bytes()
+    assert said[:4] == b"RIFF" and len(said) > 10_000
+    if shutil.which("curl"):
+        Path("out.wav").unlink()
+        subprocess.run(["sh", "-c", shell], check=True)
+        assert is_alike(Path("out.wav").read_bytes()[44:], said[44:])
+    body = re.search(r"JSON.stringify\(\{(.*)\}\)", script)[1]
+    asked = json.loads("{" + re.sub(r"(\w+): ", r'"\1": ', body) + "}")
+    assert f"{live.url}/v1/audio/speech" in script and live.ask("POST", "/v1/audio/speech", asked)[0] == 200
+
+
+def test_requests_of_other_programs_are_taken(live, caplog):
+    asked = dict(lang_code="e", volume_multiplier=1.0, model="kokoro")
+    assert live.speech(voice="alloy", **asked)[2] == live.speech(voice="emma")[2]  # the only one that says its language
+    for text, samples in (("", 2400), ("🙂", 2400), ("[pause:1s]", 24_000)):
+        assert live.speech(text)[2] == bytes(2 * samples)
+    one, two = live.speech("one.")[2], live.speech("one.[pause:1s]")[2]
+    assert len(two) - len(one) == 48_000 and len(live.speech("[pause:0.5s]one.")[2]) - len(one) == 24_000
+    assert live.speech("**one two.**")[2] == live.speech("one two.")[2]
+    said, parts = live.speech("one two.")[2], live.speech("one. [pause:2s] two.")[2]
+    assert len(parts) > 96_000 and said and bytes(96_000) in parts
+
+
+def test_pages_of_other_origins_ask_only_where_they_may(live, synthesizer, folders):
+    origin, wanted = {"Origin": "https://chat.example"}, {"Access-Control-Request-Method": "POST"}
+    assert "access-control-allow-origin" not in live.ask("GET", "/v1/models", headers=origin)[1]
+    with live_server(synthesizer, *folders, cors=("https://chat.example",), api_key="long-secret") as other:
+        status, headers, _ = other.ask("OPTIONS", "/v1/audio/speech", headers=origin | wanted)
+        assert status == 200 and headers["access-control-allow-origin"] == "https://chat.example"
+        status, headers, _ = other.ask("GET", "/v1/models", headers=origin)
+        assert status == 401 and headers["access-control-allow-origin"] == "https://chat.example"
+        assert other.ask("OPTIONS", "/v1/models", headers=wanted | {"Origin": "https://evil.example"})[0] == 400
+
+
+def test_log_has_the_id_and_not_the_text(live, monkeypatch):
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    before = {name: vars(logging.getLogger(name)).copy() for name in ("myxtts", "uvicorn.error")}
+    log_as_json()
+    try:
+        for number, text in enumerate(("one six.", "one six Ω☃ naïve.", "漢字")):
+            body = dict(model="tts-1", input=text, voice="low", secret="one six")
+            live.ask("POST", "/v1/audio/speech", body, {"X-Request-ID": f"mine-{number}"})
+            live.wait_until(lambda: f'"mine-{number}"' in log.getvalue())
+    finally:
+        for name, state in before.items():
+            vars(logging.getLogger(name)).update(state)
+    told = {one.get("request_id"): one for one in map(json.loads, log.getvalue().splitlines())}
+    assert told["mine-0"]["codes"] > 0 and told["mine-0"]["first_sound"] > 0 and not told["mine-0"]["cancelled"]
+    assert told["mine-0"]["ignored_fields"] == 1 and "they are not spoken" in log.getvalue()
+    assert not [part for part in ("six", "Ω", "☃", "ïve", "naive", "漢") if part in log.getvalue()]
 
 
 def test_key_is_asked_for(synthesizer, folders):
@@ -238,7 +289,7 @@ def test_key_is_asked_for(synthesizer, folders):
         assert live.ask("GET", "/v1/models", headers={"Authorization": "Bearer a-secret"})[0] == 200
 
 
-def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path):
+def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, monkeypatch):
     voices = tmp_path / "voices"
     voices.mkdir()
     write_audio(tmp_path / "me.wav", voiced(1.0, 140, 1), 22050)
@@ -253,6 +304,8 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path):
         ]:  # fmt: skip
             assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
+        monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
+        assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -265,6 +318,7 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path):
         (["--api-key", "short"], "8 or more"),
         (["--language", "xx"], "--language"),
         (["--queue", "-1"], "--queue must be"),
+        (["--voice-map", "alloy"], "--voice-map must be"),
     ],
 )
 def test_command_refuses_in_a_sentence(flags, said, capsys, monkeypatch):

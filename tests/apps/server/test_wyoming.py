@@ -74,7 +74,14 @@ def test_text_that_comes_in_parts_is_spoken_by_sentences(live):
     assert np.abs(given - np.frombuffer(b"".join(alone), "<i2")).max() <= 1
 
 
-@pytest.mark.parametrize("text, voice", [("one.", "../low"), ("", "low"), ("one " * 200, "low")])
+def test_without_a_name_a_voice_of_the_language_speaks(live):
+    named, free = (
+        sound(talk(live, Synthesize("one.", voice), last="audio-stop")) for voice in (SynthesizeVoice("high"), None)
+    )
+    assert free == named and len(sound(talk(live, Synthesize(""), last="audio-stop"))) == 2 * 2400
+
+
+@pytest.mark.parametrize("text, voice", [("one.", "../low"), ("one " * 200, "low")])
 def test_what_cannot_be_spoken_is_told(live, text, voice):
     (error,) = talk(live, Synthesize(text, SynthesizeVoice(voice)), last="error")
     assert error.data["text"] and "Traceback" not in error.data["text"]

@@ -1,0 +1,133 @@
+"""An exported folder as a model that a server speaks with: its graphs, and MyXTTS's own reading of texts, voice files
+and recordings. Imports neither TensorFlow nor Keras."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from myxtts.audio.files import read_audio
+from myxtts.config.checks import UserError
+from myxtts.config.config import SamplingConfig, XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.inference.speech import silence
+from myxtts.inference.text_front import Piece, TextFront
+from myxtts.inference.voice import VOICE_SUFFIX, Voice
+from myxtts.interchange.onnx import speak
+from myxtts.storage.files import CheckpointError
+from myxtts.text.g2p import ESPEAK
+from myxtts.text.tokenizer import XTTSTokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def is_exported(folder: str | PathLike) -> bool:
+    """Whether `myxtts export` wrote a folder."""
+    return (Path(folder) / "gpt.onnx").is_file() and (Path(folder) / "voices.npz").is_file()
+
+
+class ExportedModel:
+    """What a server needs of a `Synthesizer`, by the graphs of a folder that `myxtts export` wrote.
+
+    It speaks one sentence at a time, in the thread that asks for it.
+
+    Raises:
+        CheckpointError: A file of the folder is missing or damaged.
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            self.exported = exported = speak.Speaker(folder)
+            settings = exported.config
+            as_it_sounds = [*settings["written_as_it_sounds"], *[ESPEAK] * bool(settings["espeak_voices"])]
+            self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
+            most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
+            self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
+        except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
+            raise CheckpointError(f"{folder} is not a whole export: {error}. Run `myxtts export` again.") from error
+        self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
+        self.sample_rate: int = exported.sample_rate
+        self.engine, self.changed = self, threading.Condition()
+        """What a server waits for: the condition of `CodeEngine`, which here nothing notifies."""
+        self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
+        """What its own voices speak, by name."""
+
+    def as_voice(self, voice: str | Path) -> Voice:
+        """One of `speakers` by name, or the voice of a file: a recording or `*.voice`."""
+        if Path(voice).suffix == VOICE_SUFFIX:
+            found = Voice.load(voice)
+            if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
+                raise UserError(f"{voice} holds a voice of another model. Make one with this model from recordings.")
+            return found
+        try:
+            found = self.exported.voices.get(voice) or self.exported.listen(*self._samples(voice))
+        except ValueError as error:
+            raise UserError(f"{voice}: {error}") from error
+        return Voice(*(array[None] for array in found))
+
+    def _samples(self, recording):
+        return read_audio(recording, MODEL_SAMPLE_RATE).samples, MODEL_SAMPLE_RATE
+
+    def _no_voice(self):
+        shapes = [("num_latents", "width"), ("speaker_width",)]
+        return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
+
+    def warm_up(self, which: str = "short", check: bool = False) -> None:
+        """Loads the graphs that speak, unless `which` is `none`."""
+        if which != "none":
+            self.exported.sentence([], *self._no_voice(), max_codes=2)
+
+    def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
+        """The samples of a text's pieces; `manner` as of `Synthesizer.stream`, `check` and `hurry` without effect."""
+        return ExportedStream(self, text, *manner)
+
+
+class ExportedStream:
+    """A text on its way to audio, as `SpeechStream`: each call of `more` speaks a sentence."""
+
+    num_rows = 1
+
+    def __init__(
+        self,
+        model: ExportedModel,
+        pieces: Sequence[Piece],
+        voice: Voice,
+        language: str,
+        sampling: SamplingConfig,
+        seed: int = 0,
+        speed: float = 1.0,
+    ):
+        self.model, self.pieces, self.voice, self.language = model, pieces, voice, language
+        self.manner = {name: getattr(sampling, name) for name in model.exported.config["sampling"]}
+        self.manner |= dict(seed=seed, speed=speed)
+        self.finished, self.num_codes, self._number = False, 0, 0
+
+    def open(self) -> None:
+        """Does nothing."""
+
+    look_ahead = open
+
+    def ready(self) -> bool:
+        """Whether there is more."""
+        return not self.finished
+
+    def more(self) -> np.ndarray:
+        """The samples of the next sentence and of the pause after it, `(S,)` float32."""
+        piece, number, rate = self.pieces[self._number], self._number, self.model.sample_rate
+        ids = self.model.text_front.ids(piece.text, self.language)
+        voice = self.voice.latents[0], self.voice.speaker[0]
+        samples, codes, stopped = self.model.exported.sentence(ids, *voice, number=number, **self.manner)
+        if not stopped:
+            logger.warning("Speech did not end by itself within %d codes; it was cut there.", len(codes))
+        self.num_codes += len(codes)
+        self._number += 1
+        self.finished = self.finished or self._number == len(self.pieces)
+        return samples if self.finished else np.concatenate([samples, silence(piece.pause_seconds, rate)])
+
+    def close(self) -> None:
+        """Ends it."""
+        self.finished = True

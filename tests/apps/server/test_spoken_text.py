@@ -1,0 +1,77 @@
+"""What is said of texts as chat programs send them, and which voice a foreign name means."""
+
+import time
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra server")
+
+from myxtts.apps.server.errors import ApiError  # noqa: E402
+from myxtts.apps.server.spoken_text import plain_text, spoken_parts  # noqa: E402
+from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook  # noqa: E402
+from myxtts.config.checks import UserError  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "written, said",
+    [
+        ("**Bold**, *it*, __b__, _i_, ~~s~~ and `code`.", "Bold, it, b, i, s and code."),
+        ("***Both*** and 2*3*4, snake_case_name, a * b", "Both and 2*3*4, snake_case_name, a * b"),
+        ("See [the docs](https://a.b/c?d=e \"t\") or https://x.y/z, please.", "See the docs or , please."),
+        ("![A cat](cat.png) on www.cats.example.", "A cat on ."),
+        ("<b>Now</b> a < b<br>and", "Now a < b and"),
+        ("# Head #\nText", "Head # Text"),
+        ("- one\n* two!\n- [x] three", "one. two! three."),
+        ("> quoted\n>> twice", "quoted twice"),
+        ("| a | b |\n|---|:-:|\n| 1 | 2 |\n\n---\n", "a, b. 1, 2."),
+        ("Run\n```sh\nrm -rf /\n```\nnow", "Run now"),
+        ("5. December - ok, #1 of 3 > 2", "5. December - ok, #1 of 3 > 2"),
+        ("سلام **دنیا**", "سلام دنیا"),
+    ],
+)  # fmt: skip
+def test_markup_and_addresses_are_not_read_out(written, said):
+    assert " ".join(plain_text(written).split()) == said
+
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("One.[pause:1.5s]Two.", (0, [("One.", 1.5), ("Two.", 0)])),
+        ("[pause: 2s] One [PAUSE:500ms] 🙂 [pause:1]", (2, [(" One ", 1.5)])),
+        ("🙂", (0.1, [])), ("", (0.1, [])), ("…", (0.1, [])), ("[pause:3s]", (3, [])),
+    ],
+)  # fmt: skip
+def test_pauses_are_silence_and_so_is_a_text_that_says_nothing(text, parts):
+    assert spoken_parts(text) == parts
+
+
+def test_pauses_have_an_end():
+    with pytest.raises(ApiError):
+        spoken_parts("a [pause:1s]" * 61)
+
+
+@pytest.mark.parametrize(
+    "part", ["*", "[a", "_a ", "<a", "# ", "- ", "`", "www.", "\n- ", "| ", "[pause:", " \t", "[a](", "**a "]
+)
+def test_no_text_takes_long(part):
+    began = time.process_time()
+    spoken_parts(part * (4096 // len(part)))
+    assert time.process_time() - began < 0.5
+
+
+def book(speakers, aliases=None):
+    return VoiceBook(None, speakers, None, None, aliases)
+
+
+def test_voices_of_openai_are_voices_of_the_language():
+    voices = book({"de_m1": "de", "en_f1": "en", "en_f2": "en", "en_Gene": "en", "fa_f1": "fa"}, {"nova": "fa_f1"})
+    found = {name: voices.find(name, "en")[0].name for name in OPENAI_VOICES}
+    assert found.pop("nova") == "fa_f1" and {found["alloy"], found["shimmer"]} <= {"en_f1", "en_f2"}
+    assert {found[name] for name, kind in OPENAI_VOICES.items() if kind == "m"} == {"en_Gene"}
+    assert voices.find("onyx", "de")[0].name == voices.find("", "de")[0].name == "de_m1"
+    assert book({"alloy": None, "b": None}).find("alloy", "en")[0].name == "alloy"
+    for name in ("Alloy", "en"):
+        with pytest.raises(ApiError):
+            voices.find(name, "en")
+    with pytest.raises(UserError, match="--voice-map"):
+        book({"a": None}, {"alloy": "b"})
