@@ -8,5 +8,9 @@ RECIPES = "myxtts.recipes"
 setup(
     packages=[*find_packages(include=["myxtts", "myxtts.*"]), RECIPES],
     package_dir={RECIPES: "configs"},
-    package_data={RECIPES: ["*.yaml"], "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"]},
+    package_data={
+        RECIPES: ["*.yaml"],
+        "myxtts.apps.studio": ["*.yaml"],
+        "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
+    },
 )

@@ -1,6 +1,7 @@
 """Recordings that were dropped on the page or made in it, kept as data sets beside the runs."""
 
 import csv
+import io
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ TEXT_SUFFIXES = (".txt", ".lab", ".csv", ".srt", ".vtt", ".ass")
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
 """What `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
 RECORDINGS = "recordings"
+LISTS = ("metadata_train.csv", "metadata_eval.csv")
+"""Lists of clips and texts that `myxtts make-dataset` writes."""
 MOST_ROWS = 500
 """Of a table that is shown."""
 
@@ -29,6 +32,15 @@ class DataSets:
     def names(self) -> list[str]:
         """Of all there are."""
         return sorted(path.name for path in self.home.iterdir() if path.is_dir()) if self.home.is_dir() else []
+
+    def choices(self) -> list[tuple[str, str]]:
+        """Name and folder of each, for a box to choose from."""
+        names = [name for name in self.names() if not name.endswith(f".{RECORDINGS}")]
+        return [(name, str(self.home / name)) for name in names]
+
+    def name_of(self, folder: str | None) -> str | None:
+        """The name of the set in a folder; None for a folder elsewhere."""
+        return Path(folder).name if folder and Path(folder).parent == self.home else None
 
     def folder(self, name: str) -> Path:
         """Where a set is; raises `UserError` for what is no name."""
@@ -67,21 +79,38 @@ class DataSets:
             shutil.copyfile(recording, temporary)
         return folder
 
-    def cuts(self, folder: Path) -> tuple[list[str], list[list[str]]]:
+    def cuts(self, name: str) -> tuple[list[str], list[list[str]]]:
         """Names of columns and rows to show of what became of a long recording; none where nothing was cut."""
-        try:
-            with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
-                rows = [row for row, _ in zip(csv.reader(file), range(MOST_ROWS + 1))]
-        except FileNotFoundError:
-            rows = []
-        if not rows:
-            return [], []
-        are_seconds = [name.endswith("_seconds") for name in rows[0]]
-        headers = [
-            name.removesuffix("_seconds").replace("_", " ") + " (s)" * of for name, of in zip(rows[0], are_seconds)
-        ]
-        shown = [[f"{float(cell):.2f}" if of else cell for cell, of in zip(row, are_seconds)] for row in rows[1:]]
-        return headers, shown
+        headers, *rows = _rows(self.folder(name) / "segments.csv", ",")[: MOST_ROWS + 1] or [[]]
+        are_seconds = [header.endswith("_seconds") for header in headers]
+        shown = [[f"{float(cell):.2f}" if of else cell for cell, of in zip(row, are_seconds)] for row in rows]
+        return [header.replace("_seconds", " (s)").replace("_", " ") for header in headers], shown
+
+    def texts(self, name: str) -> list[list[str]]:
+        """Clip and text of each clip that was cut from a long recording."""
+        return [row[:2] for path in LISTS for row in _rows(self.folder(name) / path)[1:]]
+
+    def clip(self, name: str, clip: str) -> Path:
+        """File of a clip of `texts`."""
+        path = self.folder(name) / clip
+        if not path.resolve().is_relative_to(self.folder(name).resolve()):
+            raise UserError(f"{clip} is not in the data set {name}.")
+        return path
+
+    def correct(self, name: str, texts: Sequence[Sequence[str]]) -> int:
+        """Writes corrected texts of clips into the lists of a set; a clip without a text is left out. Returns how many
+        changed."""
+        given = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}
+        changed = 0
+        for path in (self.folder(name) / one for one in LISTS):
+            rows = _rows(path)
+            kept = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
+            changed += sum(old != new for old, new in zip(rows, kept))
+            if kept != rows:
+                content = io.StringIO()
+                csv.writer(content, delimiter="|", lineterminator="\n").writerows(row for row in kept if row[1])
+                write_text(path, content.getvalue())
+        return changed
 
     def _copy(self, files, folder, sounds, sounds_in=""):
         names = [Path(file).name for file in files]
@@ -96,3 +125,11 @@ class DataSets:
             place.mkdir(parents=True, exist_ok=True)
             with write_whole(place / name) as temporary:
                 shutil.copyfile(file, temporary)
+
+
+def _rows(path, separator="|"):
+    """Rows of a list of `myxtts make-dataset`, with that of its columns; none where there is no such file."""
+    if not path.is_file():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file, delimiter=separator))

@@ -72,7 +72,7 @@ class Tasks:
             yield shown
 
     def cancel(self, name: str) -> None:
-        """Ends a command as Ctrl-C does.
+        """Ends a command and what it started.
 
         Raises:
             UserError: None of that name runs.
@@ -82,7 +82,7 @@ class Tasks:
             if process is None or process.poll() is not None:
                 raise UserError("There is nothing to cancel.")
             self._cancelled.add(process.pid)
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
@@ -98,7 +98,9 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Lets the run in a folder finish its step and write a checkpoint, as Ctrl-C does.
+    """Lets the run in a folder finish its step and write a checkpoint; before its first step it ends at once.
+
+    By SIGTERM: a server in the background of a shell ignores SIGINT, and so does what it starts, until it takes steps.
 
     Raises:
         UserError: Nothing trains there.
@@ -106,7 +108,7 @@ def stop_training(folder: Path) -> None:
     process = process_of(folder)
     if process is None:
         raise UserError(f"Nothing trains in {folder} now.")
-    os.kill(process, signal.SIGINT)
+    os.kill(process, signal.SIGTERM)
 
 
 def require_free(folder: Path) -> None:
@@ -153,7 +155,7 @@ def failure(folder: Path) -> str | None:
     run went on since.
     """
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
-    if process is not None and process.poll() in (None, 0):
+    if process is not None and process.poll() in (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM):
         return None
     try:
         if process is None and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:

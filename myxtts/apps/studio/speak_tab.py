@@ -8,7 +8,7 @@ from collections import deque
 import gradio as gr
 import numpy as np
 
-from myxtts.apps.studio.parts import Choices, check_words, language_box, shows_errors
+from myxtts.apps.studio.parts import Choices, act, check_words, state_line
 from myxtts.apps.studio.studio import Studio, Wish
 
 _numbers = itertools.count()
@@ -66,26 +66,29 @@ class Messages:
 
 def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """Text and voice to sound, heard while it is made."""
-    run = choices.runs("run", elem_id="speak_run")
-    text = gr.Textbox("", label=said["text"], lines=3, elem_id="speak_text")
-    language = language_box(said, "speak_language")
-    recording, speaker = choices.voice(run, "speak")
     with gr.Row():
-        seed = gr.Number(0, label=said["seed"], precision=0, minimum=0)
-        temperature = gr.Slider(0, 2, 0, label=said["temperature"])
-        speed = gr.Slider(0.25, 4, 1, label=said["speed"])
-    streamed = gr.Checkbox(True, label=said["streamed"], info=said["streamed_help"], elem_id="speak_streamed")
-    with gr.Row():
-        button = gr.Button(said["say"], variant="primary", elem_id="speak_say")
-        hush = gr.Button(said["hush"], elem_id="speak_hush")
-    state = gr.Textbox("", label=said["state"], interactive=False, elem_id="speak_state")
+        with gr.Column(scale=3):
+            text = gr.Textbox(said["example"], label=said["text"], lines=4, elem_id="speak_text")
+            with gr.Row():
+                button = gr.Button(said["say"], variant="primary", elem_id="speak_say")
+                hush = gr.Button(said["hush"], elem_id="speak_hush")
+            state = state_line("speak_state")
+            sound = gr.Audio(label=said["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
+        with gr.Column(scale=2):
+            model = choices.models("run", elem_id="speak_run")
+            language, speaker, recording = choices.voice(model, "speak")
+            with gr.Accordion(said["switches"], open=False, elem_id="speak_more"):
+                seed = gr.Number(0, label=said["seed"], precision=0, minimum=0)
+                temperature = gr.Slider(0, 2, 0, label=said["temperature"])
+                speed = gr.Slider(0.25, 4, 1, label=said["speed"])
+                look = dict(info=said["streamed_help"], elem_id="speak_streamed")
+                streamed = gr.Checkbox(True, label=said["streamed"], **look)
     message = gr.Textbox("", visible="hidden", elem_id="speak_message")
-    sound = gr.Audio(label=said["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
 
-    def say(streamed, run, text, language, recording, speaker, *values):
-        check_words(said, run, text, recording, speaker)
+    def say(streamed, model, text, language, recording, speaker, *values):
+        check_words(said, model, text, recording, speaker)
         yield said["speaking"], "", None
-        wish = Wish(run, text, language, recording, speaker, *values)
+        wish = Wish(model, text, language, recording, speaker, *values)
         if not streamed:
             rate, samples = studio.speak(wish)
             yield said["spoken"].format(len(samples) / rate), "", (rate, samples)
@@ -99,10 +102,7 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         samples = np.concatenate(parts)
         yield said["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
 
-    given = [streamed, run, text, language, recording, speaker, seed, temperature, speed]
-    speaking = button.click(
-        shows_errors(say), given, [state, message, sound], show_progress="minimal", api_name="speak"
-    )
-    speaking.failure(lambda: "", None, state, api_name=False)
+    given = [streamed, model, text, language, recording, speaker, seed, temperature, speed]
+    speaking = act(button.click, say, given, [state, message, sound], state, api_name="speak")
     message.change(None, message, None, js=PLAY)
     hush.click(lambda: said["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)

@@ -1,0 +1,67 @@
+"""What is kept beside the page: runs, data sets, exports and the evaluation, with a way to the trash."""
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from myxtts.apps.studio.data_sets import FOLDER
+from myxtts.apps.studio.processes import require_free
+from myxtts.apps.studio.run_view import runs_in
+from myxtts.apps.studio.studio import EVALUATION, EXPORTS
+from myxtts.config.checks import UserError
+from myxtts.storage.files import free_path
+
+TRASH = "_trash"
+"""Beside the runs; nothing in it is ever deleted by the page."""
+
+
+class Kept(NamedTuple):
+    """A folder that is kept."""
+
+    kind: str
+    """`run`, `data`, `export` or `evaluation`."""
+    folder: Path
+    num_bytes: int
+    changed: str
+    """Date and time of the last change in it."""
+
+    @property
+    def size(self) -> str:
+        """In words."""
+        megabytes = self.num_bytes / 2**20
+        return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
+
+
+def kept_in(home: Path) -> dict[str, Kept]:
+    """All that is kept, by its place within the folder of the runs; newest first within each kind."""
+    runs = [home / name for name in runs_in(home)]
+    found = [("run", runs), ("data", _folders(home / FOLDER)), ("export", _folders(home / EXPORTS))]
+    found += [("evaluation", [home / EVALUATION] if (home / EVALUATION).is_dir() else [])]
+    return {str(one.relative_to(home)): _measure(kind, one) for kind, folders in found for one in folders}
+
+
+def to_trash(home: Path, place: str | None) -> Path:
+    """Moves what is kept at a place of `kept_in` into the trash; returns its new folder.
+
+    Raises:
+        UserError: There is no such thing, or a run trains in it.
+    """
+    one = kept_in(home).get(place or "")
+    if one is None:
+        raise UserError(f"Nothing is kept at {place}." if place else "Choose what to move to the trash.")
+    require_free(one.folder)
+    (home / TRASH).mkdir(exist_ok=True)
+    return one.folder.replace(free_path(home / TRASH / one.folder.name))
+
+
+def _folders(home):
+    found = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _measure(kind, folder):
+    files = [Path(place, name).lstat() for place, _, names in os.walk(folder) for name in names]
+    changed = max([one.st_mtime for one in files], default=folder.stat().st_mtime)
+    size = sum(one.st_size for one in files)
+    return Kept(kind, folder, size, time.strftime("%Y-%m-%d %H:%M", time.localtime(changed)))
