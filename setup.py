@@ -10,7 +10,7 @@ setup(
     package_dir={RECIPES: "configs"},
     package_data={
         RECIPES: ["*.yaml"],
-        "myxtts.apps.studio": ["*.yaml"],
+        "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
     },
 )

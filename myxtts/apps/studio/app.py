@@ -4,6 +4,7 @@ import hmac
 import os
 import time
 from collections import deque
+from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
 
@@ -25,20 +26,8 @@ from myxtts.apps.studio.train_tab import train_tab
 from myxtts.storage.files import digest_bytes
 
 MOST_UPLOAD = "500mb"
-CSS = """
-.rtl, .rtl [dir=ltr] {direction: rtl; text-align: start}
-.rtl textarea, .rtl input, .rtl td, .rtl .state {unicode-bidi: plaintext}
-.rtl .log textarea, .rtl [data-testid=waveform-x], .rtl audio {direction: ltr}
-.rtl label.float, .rtl label:has(> input[type=radio]) {gap: .5em}
-table, th, td {font-family: inherit !important}
-.log textarea {font: 12px monospace; white-space: pre; overflow-x: auto; unicode-bidi: normal}
-.state {min-height: 1.5em} .state .wrong {color: var(--error-text-color, #b91c1c); white-space: pre-wrap}
-.dark .state .wrong {color: #fca5a5}
-[data-testid=status-tracker]:has(.error) {display: none}
-iframe.report {width: 100%; height: 70vh; border: 0; background: #fff}
-"""
-"""Gradio says `dir=ltr` in each block, and the word "Error" over each; a sentence is shown in the tab's line."""
 UPLOADS_KEPT_SECONDS = 3600
+TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
 AT_ONCE = 8
 """Pages, and things in each, that are answered at once."""
 
@@ -53,19 +42,9 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
             other = "fa" if language == "en" else "en"
             gr.Markdown(f"## {said['title']} &nbsp; <small>[{said['other']}]({PREFIX[other]}/)</small>")
             choices = Choices(studio, said, page, language)
-            with gr.Tab(said["speak"], elem_id="tab_speak") as tab:
-                speak_tab(studio, said, choices)
-                choices.refresh_on(tab)
-            with gr.Tab(said["data"], elem_id="tab_data") as tab:
-                folder = data_tab(studio, said, choices)
-            with gr.Tab(said["train"], elem_id="tab_train"):
-                train_tab(studio, said, choices, folder)
-            with gr.Tab(said["compare"], elem_id="tab_compare") as tab:
-                compare_tab(studio, said, choices)
-                choices.refresh_on(tab)
-            with gr.Tab(said["models"], elem_id="tab_models") as tab:
-                models_tab(studio, said, choices, tab)
-                choices.refresh_on(tab)
+            for name, fill in TABS.items():
+                with gr.Tab(said[name], elem_id=f"tab_{name}") as choices.tab:
+                    fill(studio, said, choices)
     return page.queue(default_concurrency_limit=AT_ONCE)
 
 
@@ -153,7 +132,13 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
         page = build_page(studio, language)
         # Without it Gradio takes files that a request only names, such as a key in the home folder, for sent ones.
         page.has_launched = True
-        options = dict(max_file_size=MOST_UPLOAD, show_error=True, css=CSS, ssr_mode=False, footer_links=[])
+        options = dict(
+            max_file_size=MOST_UPLOAD,
+            show_error=True,
+            css_paths=Path(__file__).with_name("page.css"),
+            ssr_mode=False,
+            footer_links=[],
+        )
         options |= dict(auth=Password(password)) if password else {}
         gr.mount_gradio_app(app, page, prefix, allowed_paths=[str(studio.home.resolve())], **options)
 

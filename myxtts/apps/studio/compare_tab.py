@@ -37,8 +37,7 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     heard = gr.State(None)
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
-        for model in (first, second):
-            check_words(said, model, text, recording, speaker)
+        check_words(said, text, recording, speaker)
         yield *[gr.skip()] * 3, said["speaking"]
         order = [(first, first_which), (second, second_which)]
         if blind:
@@ -77,10 +76,8 @@ def _evaluation(studio, said, sides, language):
         page = gr.HTML(shown, elem_id="evaluation_page")
 
     def evaluate(first, first_which, second, second_which, sentences):
-        named = [f"{name}@{which}" for name, which in ((first, first_which), (second, second_which)) if name]
-        if not named:
-            raise UserError(said["no_run"])
-        for lines in studio.evaluate(list(dict.fromkeys(named)), sentences):
+        named = dict.fromkeys((f"{first}@{first_which}", f"{second}@{second_which}"))
+        for lines in studio.evaluate(list(named), sentences):
             yield lines
         yield lines, shown()
 

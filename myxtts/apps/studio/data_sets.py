@@ -19,8 +19,6 @@ LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
 RECORDINGS = "recordings"
 LISTS = ("metadata_train.csv", "metadata_eval.csv")
 """Lists of clips and texts that `myxtts make-dataset` writes."""
-MOST_ROWS = 500
-"""Of a table that is shown."""
 
 
 class DataSets:
@@ -29,14 +27,10 @@ class DataSets:
     def __init__(self, home: Path):
         self.home: Path = home / FOLDER
 
-    def names(self) -> list[str]:
-        """Of all there are."""
-        return sorted(path.name for path in self.home.iterdir() if path.is_dir()) if self.home.is_dir() else []
-
     def choices(self) -> list[tuple[str, str]]:
         """Name and folder of each, for a box to choose from."""
-        names = [name for name in self.names() if not name.endswith(f".{RECORDINGS}")]
-        return [(name, str(self.home / name)) for name in names]
+        found = sorted(path for path in self.home.glob("*/") if path.suffix != f".{RECORDINGS}")
+        return [(path.name, str(path)) for path in found]
 
     def name_of(self, folder: str | None) -> str | None:
         """The name of the set in a folder; None for a folder elsewhere."""
@@ -46,23 +40,31 @@ class DataSets:
         """Where a set is; raises `UserError` for what is no name."""
         return named_folder(self.home, name, "data set")
 
-    def keep(self, name: str, files: Sequence[str]) -> Path:
-        """Copies clips, and texts of the same names or a `metadata.csv`, into a set; returns its folder.
+    def keep(self, name: str, files: Sequence[str], is_long: bool = False) -> Path:
+        """Copies recordings, and texts of the same names or a `metadata.csv`, into a set, or beside it for
+        `myxtts make-dataset` to fill it; returns their folder.
 
         Raises:
             UserError: There is no recording among them, or a file that is neither sound nor text.
         """
         folder, listed = self.folder(name), any(Path(file).name == "metadata.csv" for file in files)
-        self._copy(files, folder, AUDIO_EXTENSIONS, "wavs" if listed else "")
+        if is_long:
+            folder = folder.with_name(f"{folder.name}.{RECORDINGS}")
+        sounds = LONG_SUFFIXES if is_long else AUDIO_EXTENSIONS
+        names = [Path(file).name for file in files]
+        foreign = [name for name in names if not name.lower().endswith((*sounds, *TEXT_SUFFIXES))]
+        if foreign:
+            known = ", ".join((*sounds, *TEXT_SUFFIXES))
+            raise UserError(f"Files must be sound or text ({known}). Received: {foreign[0]}.")
+        if not any(name.lower().endswith(sounds) for name in names):
+            raise UserError(f"Drop recordings: files with the endings {', '.join(sounds)}.")
+        for file, name in zip(files, names):
+            is_inner = listed and not is_long and name.lower().endswith(sounds)
+            place = folder / "wavs" if is_inner else folder
+            place.mkdir(parents=True, exist_ok=True)
+            with write_whole(place / name) as temporary:
+                shutil.copyfile(file, temporary)
         return folder
-
-    def keep_long(self, name: str, files: Sequence[str]) -> tuple[Path, Path]:
-        """Copies long recordings, and subtitles or transcripts of the same names; returns where they are, and the set's
-        folder, for `myxtts make-dataset` to fill."""
-        folder = self.folder(name)
-        recordings = folder.with_name(f"{folder.name}.{RECORDINGS}")
-        self._copy(files, recordings, LONG_SUFFIXES)
-        return recordings, folder
 
     def add_recording(self, name: str, recording: str | None, text: str) -> Path:
         """Adds one clip with what is said in it; returns the set's folder."""
@@ -78,13 +80,6 @@ class DataSets:
         with write_whole(target) as temporary:
             shutil.copyfile(recording, temporary)
         return folder
-
-    def cuts(self, name: str) -> tuple[list[str], list[list[str]]]:
-        """Names of columns and rows to show of what became of a long recording; none where nothing was cut."""
-        headers, *rows = _rows(self.folder(name) / "segments.csv", ",")[: MOST_ROWS + 1] or [[]]
-        are_seconds = [header.endswith("_seconds") for header in headers]
-        shown = [[f"{float(cell):.2f}" if of else cell for cell, of in zip(row, are_seconds)] for row in rows]
-        return [header.replace("_seconds", " (s)").replace("_", " ") for header in headers], shown
 
     def texts(self, name: str) -> list[list[str]]:
         """Clip and text of each clip that was cut from a long recording."""
@@ -112,24 +107,10 @@ class DataSets:
                 write_text(path, content.getvalue())
         return changed
 
-    def _copy(self, files, folder, sounds, sounds_in=""):
-        names = [Path(file).name for file in files]
-        foreign = [name for name in names if not name.lower().endswith((*sounds, *TEXT_SUFFIXES))]
-        if foreign:
-            known = ", ".join((*sounds, *TEXT_SUFFIXES))
-            raise UserError(f"Files must be sound or text ({known}). Received: {foreign[0]}.")
-        if not any(name.lower().endswith(sounds) for name in names):
-            raise UserError(f"Drop recordings: files with the endings {', '.join(sounds)}.")
-        for file, name in zip(files, names):
-            place = folder / sounds_in if name.lower().endswith(sounds) else folder
-            place.mkdir(parents=True, exist_ok=True)
-            with write_whole(place / name) as temporary:
-                shutil.copyfile(file, temporary)
 
-
-def _rows(path, separator="|"):
+def _rows(path):
     """Rows of a list of `myxtts make-dataset`, with that of its columns; none where there is no such file."""
     if not path.is_file():
         return []
     with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.reader(file, delimiter=separator))
+        return list(csv.reader(file, delimiter="|"))

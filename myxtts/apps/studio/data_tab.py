@@ -1,7 +1,6 @@
 """The tab in which recordings become a data set."""
 
 import gradio as gr
-import pandas as pd
 
 from myxtts.apps.studio.parts import Choices, act, command_buttons, language_box, log_box, report_view
 from myxtts.apps.studio.studio import Studio
@@ -12,9 +11,9 @@ CLIPS = 3
 RECOGNIZERS = ("", "pocketsphinx")
 
 
-def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> gr.Dropdown:
-    """Dropped and recorded sound, the doctor's report, texts to correct, cuts, and clips to hear; returns the box with
-    the folder."""
+def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+    """Dropped and recorded sound, the doctor's report, clips to hear, texts to correct; `choices` gets the box with the
+    folder."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -73,11 +72,11 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> gr.Dropd
     for event in (checked.success, made.success, again.click):
         act(event, listen, inputs, places, line, api_name="clips" if event == checked.success else False)
         fill_made(event)
-    return folder
+    choices.data_folder = folder
 
 
 def _made_set(studio, said, choices, folder, line):
-    """Texts to correct, cuts and report of a set that was cut from long recordings; returns what fills them on an
+    """Texts to correct and report of a set that was cut from long recordings; returns what fills them on an
     event."""
     with gr.Accordion(said["texts"], open=True, visible=False, elem_id="data_texts_box") as box:
         look = dict(headers=[said["clip"], said["text"]], column_widths=["30%", "70%"], static_columns=[0])
@@ -86,15 +85,13 @@ def _made_set(studio, said, choices, folder, line):
             clip = gr.Audio(label=said["clip"], interactive=False, scale=2, elem_id="data_text_clip")
             save = gr.Button(said["save_texts"], variant="primary", elem_id="data_save")
     with gr.Accordion(said["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
-        cuts = gr.Dataframe(label=said["cuts"], interactive=False, wrap=True, elem_id="data_cuts")
         page = gr.HTML(elem_id="data_page")
 
     def fill(folder):
         data, name = studio.data, studio.data.name_of(folder)
-        rows, (headers, parts) = data.texts(name) if name else [], data.cuts(name) if name else ([], [])
+        rows = data.texts(name) if name else []
         shown = report_view(data.folder(name) / "report.html", choices.language) if name else ""
-        table = pd.DataFrame(parts or None, columns=headers)
-        return gr.Accordion(visible=bool(rows)), rows, table, shown, gr.Accordion(visible=bool(shown))
+        return gr.Accordion(visible=bool(rows)), rows, shown, gr.Accordion(visible=bool(shown))
 
     def correct(folder, rows):
         return said["texts_saved"].format(studio.data.correct(studio.data.name_of(folder), rows))
@@ -104,4 +101,4 @@ def _made_set(studio, said, choices, folder, line):
 
     texts.select(hear, folder, clip, show_progress="hidden", api_name=False)
     act(save.click, correct, [folder, texts], [line], line, api_name="save_texts")
-    return lambda event: act(event, fill, [folder], [box, texts, cuts, page, page_box], line, api_name=False)
+    return lambda event: act(event, fill, [folder], [box, texts, page, page_box], line, api_name=False)

@@ -22,23 +22,19 @@ class Kept(NamedTuple):
     kind: str
     """`run`, `data`, `export` or `evaluation`."""
     folder: Path
-    num_bytes: int
+    size: str
     changed: str
     """Date and time of the last change in it."""
-
-    @property
-    def size(self) -> str:
-        """In words."""
-        megabytes = self.num_bytes / 2**20
-        return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
 
 
 def kept_in(home: Path) -> dict[str, Kept]:
     """All that is kept, by its place within the folder of the runs; newest first within each kind."""
-    runs = [home / name for name in runs_in(home)]
-    found = [("run", runs), ("data", _folders(home / FOLDER)), ("export", _folders(home / EXPORTS))]
-    found += [("evaluation", [home / EVALUATION] if (home / EVALUATION).is_dir() else [])]
-    return {str(one.relative_to(home)): _measure(kind, one) for kind, folders in found for one in folders}
+    found = [("run", home / name) for name in runs_in(home)]
+    found += [
+        (kind, path) for kind, place in (("data", FOLDER), ("export", EXPORTS)) for path in home.glob(f"{place}/*/")
+    ]
+    found += [("evaluation", path) for path in home.glob(f"{EVALUATION}/")]
+    return {str(path.relative_to(home)): _measure(kind, path) for kind, path in found}
 
 
 def to_trash(home: Path, place: str | None) -> Path:
@@ -49,19 +45,15 @@ def to_trash(home: Path, place: str | None) -> Path:
     """
     one = kept_in(home).get(place or "")
     if one is None:
-        raise UserError(f"Nothing is kept at {place}." if place else "Choose what to move to the trash.")
+        raise UserError(f"Nothing is kept at {place}. Choose one of the list.")
     require_free(one.folder)
     (home / TRASH).mkdir(exist_ok=True)
     return one.folder.replace(free_path(home / TRASH / one.folder.name))
 
 
-def _folders(home):
-    found = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-
-
 def _measure(kind, folder):
     files = [Path(place, name).lstat() for place, _, names in os.walk(folder) for name in names]
+    megabytes = sum(one.st_size for one in files) / 2**20
+    size = f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
     changed = max([one.st_mtime for one in files], default=folder.stat().st_mtime)
-    size = sum(one.st_size for one in files)
     return Kept(kind, folder, size, time.strftime("%Y-%m-%d %H:%M", time.localtime(changed)))

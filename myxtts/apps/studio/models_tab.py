@@ -3,7 +3,7 @@
 import gradio as gr
 
 from myxtts.apps.studio.kept import kept_in, to_trash
-from myxtts.apps.studio.parts import Choices, act, check_words, command_buttons, log_box, state_line
+from myxtts.apps.studio.parts import Choices, act, command_buttons, log_box, state_line
 from myxtts.apps.studio.run_view import view_run
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
@@ -11,9 +11,9 @@ from myxtts.config.checks import UserError
 WEIGHTS = ("float32", "int8")
 
 
-def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.Tab) -> None:
+def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """All that is kept, export, and import of a release."""
-    _list(studio, said, tab)
+    _list(studio, said, choices.tab)
     with gr.Accordion(said["export"], elem_id="export_box"):
         with gr.Row():
             model = choices.models("run", elem_id="export_run")
@@ -24,7 +24,6 @@ def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.T
         files = gr.File(label=said["files"], **look)
 
     def export(model, weights):
-        check_words(said, model, "-", "-", None)
         for lines in studio.export(model, weights):
             yield gr.Textbox(lines, visible=True)
         paths = [str(path) for path in sorted(studio.export_folder(model, weights).rglob("*")) if path.is_file()]
@@ -61,9 +60,9 @@ def _list(studio, said, tab):
     line = state_line("kept_told")
 
     def ask(place):
-        one = kept_in(studio.home).get(place or "")
-        if one is None:
+        if not place:
             raise UserError(said["choose_kept"])
+        one = kept_in(studio.home)[place]
         return said["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):

@@ -87,20 +87,15 @@ class Choices:
 
     def __init__(self, studio: Studio, said: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.said, self.page, self.language = studio, said, page, language
-        self._last: list[gr.Dropdown] = []
+        self.tab: gr.Tab | None = None
+        """The one that is filled now."""
 
     def models(self, label: str, **options) -> gr.Dropdown:
         """A choice of a model; the bundled one is chosen."""
         box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.said[label], **options)
-        self.page.load(self._fresh, None, box, show_progress="hidden", api_name=False)
-        self._last.append(box)
+        for event in (self.page.load, self.tab.select):
+            event(self._fresh, None, box, show_progress="hidden", api_name=False)
         return box
-
-    def refresh_on(self, tab: gr.Tab) -> None:
-        """Looks again when the tab that the last boxes are in is opened."""
-        boxes, self._last = self._last, []
-        for box in boxes:
-            tab.select(self._fresh, None, box, show_progress="hidden", api_name=False)
 
     def voice(self, model: gr.Dropdown, name: str) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
         """A language, the voices that a model has, those of the language first, and a recording instead."""
@@ -113,7 +108,7 @@ class Choices:
             recording = gr.Audio(sources=["upload", "microphone"], label=self.said["voice_file_help"], **look)
 
         def speakers(model, language):
-            names = self.studio.speakers(model, language) if model else []
+            names = self.studio.speakers(model, language)
             return gr.Dropdown(names, value=names[0] if names else None)
 
         for box in (model, language):
@@ -128,10 +123,8 @@ class Choices:
         return gr.Dropdown(choices=self._names())
 
 
-def check_words(said: dict[str, str], model: str | None, text: str, recording: str | None, speaker: str | None) -> None:
+def check_words(said: dict[str, str], text: str, recording: str | None, speaker: str | None) -> None:
     """Raises `UserError` where something that is needed to speak is missing."""
-    if not model:
-        raise UserError(said["no_run"])
     if not text.strip():
         raise UserError(said["no_text"])
     if not (recording or speaker):

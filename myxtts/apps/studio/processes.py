@@ -17,6 +17,8 @@ OUTPUT_SUFFIX = ".output.txt"
 """Of the file beside a run's folder with the output of its process."""
 MOST_SHOWN_CHARACTERS = 20_000
 POLL_SECONDS = 0.5
+ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of a process that was asked to end."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """By folder: those that this process started."""
 
@@ -26,25 +28,12 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "myxtts", *arguments]
 
 
-def output_of(*arguments: str) -> str:
-    """Runs a command of `myxtts` to its end; returns its standard output.
-
-    Raises:
-        UserError: It failed; the sentence is the command's own.
-    """
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=_environment())
-    if done.returncode not in (0, 1):
-        raise UserError(sentence_of(done.stderr or done.stdout))
-    return done.stdout[-MOST_SHOWN_CHARACTERS:]
-
-
 class Tasks:
     """Commands that take long: each is followed while it runs, can be cancelled, and outlives its page. At most one at
     a time under each name."""
 
     def __init__(self):
         self._running: dict[str, subprocess.Popen] = {}
-        self._cancelled: set[int] = set()
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
@@ -63,8 +52,7 @@ class Tasks:
                 time.sleep(POLL_SECONDS)
                 if (now := _printed(output)) != shown:
                     yield (shown := now)
-            if process.pid in self._cancelled:
-                self._cancelled.discard(process.pid)
+            if code in ENDED:
                 raise UserError(f"myxtts {arguments[0]} was cancelled.")
             shown = _printed(output)
             if code not in (0, 1):
@@ -81,7 +69,6 @@ class Tasks:
             process = self._running.get(name)
             if process is None or process.poll() is not None:
                 raise UserError("There is nothing to cancel.")
-            self._cancelled.add(process.pid)
             os.killpg(process.pid, signal.SIGTERM)
 
 
@@ -155,7 +142,7 @@ def failure(folder: Path) -> str | None:
     run went on since.
     """
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
-    if process is not None and process.poll() in (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM):
+    if process is not None and process.poll() in (None, 0, *ENDED):
         return None
     try:
         if process is None and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:

@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 from tqdm import tqdm
 
 from myxtts.apps.studio.processes import failure, process_of
@@ -17,6 +16,8 @@ from myxtts.storage.run_folder import read_metrics
 
 LOG_BYTES, LOG_LINES = 2**16, 200
 """Most of the end of `train.log` that is shown."""
+MAIN_LOSSES = ("reconstruction", "codes", "speaker", "mel")
+"""The loss that a stage is judged by, of which each stage has one: in its lines of training and of validation."""
 MOST_POINTS = 600
 """Points of a curve of losses."""
 
@@ -39,8 +40,6 @@ class RunView:
     """What was spoken or rebuilt of validation clips, newest first."""
     checkpoints: dict[str, list[int]] = field(default_factory=dict)
     """Steps of the checkpoints, by part."""
-    memory_mb: float | None = None
-    """Resident memory of its process."""
 
     @property
     def state(self) -> str:
@@ -61,17 +60,17 @@ class RunView:
             facts += [said["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
         facts += [said["step_ms"].format(f"{last['avg_ms']:.0f}")] if "avg_ms" in last else []
         facts += [said["stalled"].format(f"{100 * last['stall']:.0f}")] if "stall" in last else []
-        return facts + ([said["memory"].format(f"{self.memory_mb:,.0f}")] if self.memory_mb else [])
+        memory = [key for key in ("host_mb", "model_gpu_mb") if last.get(key)]
+        return facts + [said[key].format(f"{last[key]:,.0f}") for key in memory]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
-        """Of each stage, points of its losses, at most `MOST_POINTS` of a kind: step, loss, kind of line."""
+        """Of each stage, points of its main loss, at most `MOST_POINTS` of a kind: step, loss, kind of line."""
         found = {}
         for line in self.metrics:
             points = found.setdefault((line["stage"], line["kind"]), [])
             while points and points[-1][0] >= line["step"]:
                 points.pop()  # a run that went back has other figures from there on
-            if line["kind"] in ("training", "validation") and line.get("loss") is not None:
-                points.append((line["step"], line["loss"], line["kind"]))
+            points += [(line["step"], line[name], line["kind"]) for name in MAIN_LOSSES if line.get(name) is not None]
         curves = {}
         for (stage, _), points in found.items():
             curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
@@ -92,7 +91,6 @@ def view_run(folder: Path) -> RunView:
         log=_tail(folder / "train.log"),
         samples=tuple(sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)),
         checkpoints={part: CheckpointStore(folder / part).steps() for part in STAGES if (folder / part).is_dir()},
-        memory_mb=_memory_of(trainer),
     )
 
 
@@ -115,13 +113,6 @@ def named_folder(home: Path, name: str, what: str = "run") -> Path:
         rule = f"A {what}'s name has letters, digits, spaces, _, - and ., begins with a letter or digit and is not base"
         raise UserError(f"{rule}. Received: {name!r}.")
     return home / name
-
-
-def _memory_of(process):
-    try:
-        return psutil.Process(process).memory_info().rss / 2**20 if process else None
-    except psutil.Error:
-        return None
 
 
 def _tail(path):

@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 from collections import deque
+from pathlib import Path
 
 import gradio as gr
 import numpy as np
@@ -15,30 +16,7 @@ _numbers = itertools.count()
 REPEATED_PARTS = 8
 """Gradio may drop an update that another one follows at once, so each update repeats the last parts."""
 
-PLAY = """(message) => {
-  if (!message) return;
-  const told = JSON.parse(message);
-  let player = window.myxtts_player;
-  if (!player || player.speech !== told.speech) {
-    if (player) player.context.close();
-    const context = new AudioContext({sampleRate: told.rate});
-    player = window.myxtts_player = {speech: told.speech, next: 0, at: 0, seconds: 0, context: context};
-  }
-  told.parts.forEach((part, index) => {
-    if (told.first + index < player.next) return;
-    player.next = told.first + index + 1;
-    const pcm = new Int16Array(Uint8Array.from(atob(part), (one) => one.charCodeAt(0)).buffer);
-    const buffer = player.context.createBuffer(1, pcm.length, told.rate);
-    buffer.getChannelData(0).set(Float32Array.from(pcm, (sample) => sample / 32768));
-    const source = player.context.createBufferSource();
-    source.buffer = buffer;
-    source.connect(player.context.destination);
-    player.at = Math.max(player.at, player.context.currentTime + 0.05);
-    source.start(player.at);
-    player.at += buffer.duration;
-    player.seconds += buffer.duration;
-  });
-}"""
+PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
 """A function of the page that plays what the messages hold, each part once."""
 HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close(); window.myxtts_player = null; } }"
 """One that ends it."""
@@ -86,7 +64,7 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     message = gr.Textbox("", visible="hidden", elem_id="speak_message")
 
     def say(streamed, model, text, language, recording, speaker, *values):
-        check_words(said, model, text, recording, speaker)
+        check_words(said, text, recording, speaker)
         yield said["speaking"], "", None
         wish = Wish(model, text, language, recording, speaker, *values)
         if not streamed:

@@ -114,12 +114,12 @@ class Studio:
             is_long: Whether they are cut first.
             recognizer: Transcribes what has no text, see `myxtts make-dataset --recognizer`, which cuts it, too.
         """
-        if not (is_long or recognizer):
-            yield str(self.data.keep(name, files))
-            return
-        recordings, folder = self.data.keep_long(name, files)
-        flags = [f"--output={folder}", f"--language={language}", *[f"--recognizer={recognizer}"] * bool(recognizer)]
-        yield from self.tasks.follow(f"data {name}", "make-dataset", str(recordings), *flags)
+        folder = self.data.keep(name, files, is_cut := is_long or bool(recognizer))
+        yield str(folder)
+        if is_cut:
+            flags = [f"--output={self.data.folder(name)}", f"--language={language}"]
+            flags += [f"--recognizer={recognizer}"] * bool(recognizer)
+            yield from self.tasks.follow(f"data {name}", "make-dataset", str(folder), *flags)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> Preset:
         """The training form for a run that starts from a model; an existing run shows its own settings."""
@@ -136,7 +136,8 @@ class Studio:
     def plan(self, flags: list[str]) -> str:
         """The memory that training with these flags would take."""
         is_released = f"--init-from={XTTS_V2}" in flags  # the plan does not fetch it to learn its size
-        return processes.output_of("plan", *flags, *[f"--model-size={RELEASED_SIZE}"] * is_released)
+        flags = [*flags, *[f"--model-size={RELEASED_SIZE}"] * is_released]
+        return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
         """Names of the voices that a model has, those that speak the language first."""

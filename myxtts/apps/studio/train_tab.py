@@ -16,12 +16,13 @@ from myxtts.storage.base_model import BASE_NAME
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def train_tab(studio: Studio, said: dict[str, str], choices: Choices, data_folder: gr.Dropdown) -> None:
+def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """Settings, the plan, start and stop, and the present state of the run that is named in the first box."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, said, choices.language)
     names, given = list(form), [name, recipe, *form.values()]
-    data_folder.change(lambda folder: folder, data_folder, form["train_data"], show_progress="hidden", api_name=False)
+    shared = dict(show_progress="hidden", api_name=False)
+    choices.data_folder.change(lambda folder: folder, choices.data_folder, form["train_data"], **shared)
 
     def flags(run, recipe, *values):
         return studio.flags(run, recipe, dict(zip(names, values)))
@@ -39,8 +40,9 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices, data_folde
 
     def begin(run, *values):
         processes.require_free(named_folder(studio.home, run))
-        yield from estimate(run, *values)
-        processes.start_training(studio.home / run, flags(run, *values))
+        yield said["planning"], gr.Textbox(visible=False)
+        studio.plan(asked := flags(run, *values))  # says at once what is wrong with them
+        processes.start_training(studio.home / run, asked)
         yield said["started"]
 
     def end(run):
@@ -98,9 +100,9 @@ def _box(name, said, value):
         return gr.Checkbox(bool(value), **words)
     if flag.choices:
         return gr.Dropdown([""] * (value is None) + flag.choices, value=value or "", **words)
-    if flag.kind in (int, float) and not flag.takes_list:
+    if flag.kind in (int, float) and flag.field.default is not None:  # an empty box of numbers would send 0
         return gr.Number(value, precision=0 if flag.kind is int else None, **words)
-    return gr.Textbox(value or "", **words)
+    return gr.Textbox("" if value is None else str(value), **words)
 
 
 def _sources(studio, said):
