@@ -48,20 +48,26 @@ class RunView:
 
     def facts(self, said: dict[str, str]) -> list[str]:
         """Its progress, in few words of the page's language each."""
-        lines = [one for one in self.metrics if one["kind"] == "training"]
-        if not lines:
+        if not self.metrics:
             return []
-        last = {name: value for name, value in lines[-1].items() if value is not None}
-        stage, step, total = last["stage"], last["step"], last.get("total_steps", 0)
-        facts = [said["stage_of"].format(self.stages.index(stage) + 1, len(self.stages))] * (stage in self.stages)
-        facts += [said["step_of"].format(stage, f"{step}/{total}" if total else step)]
-        facts += [f"loss {last['loss']:.4f}"] if "loss" in last else []
-        if self.running and total > step and last.get("steps_per_second"):
+        newest = self.metrics[-1]
+        stage, step, total = newest["stage"], newest["step"], newest.get("total_steps", 0)
+        facts = []
+        if stage in self.stages:
+            facts += [said["stage_of"].format(self.stages.index(stage) + 1, len(self.stages))]
+        facts += [said["step_of"].format(stage, f"{step}/{total}")]
+        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
+        last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
+        if self.running and "steps_per_second" in last:
             facts += [said["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
-        facts += [said["step_ms"].format(f"{last['avg_ms']:.0f}")] if "avg_ms" in last else []
-        facts += [said["stalled"].format(f"{100 * last['stall']:.0f}")] if "stall" in last else []
-        memory = [key for key in ("host_mb", "model_gpu_mb") if last.get(key)]
-        return facts + [said[key].format(f"{last[key]:,.0f}") for key in memory]
+        shown = {
+            "loss": "{:.4f}",
+            "avg_ms": "{:.0f}",
+            "stall": "{:.0%}",
+            "host_mb": "{:,.0f}",
+            "model_gpu_mb": "{:,.0f}",
+        }
+        return facts + [said[name].format(look.format(last[name])) for name, look in shown.items() if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
         """Of each stage, points of its main loss, at most `MOST_POINTS` of a kind: step, loss, kind of line."""
