@@ -32,10 +32,6 @@ class DataSets:
         found = sorted(path for path in self.home.glob("*/") if path.suffix != f".{RECORDINGS}")
         return [(path.name, str(path)) for path in found]
 
-    def name_of(self, folder: str | None) -> str | None:
-        """The name of the set in a folder; None for a folder elsewhere."""
-        return Path(folder).name if folder and Path(folder).parent == self.home else None
-
     def folder(self, name: str) -> Path:
         """Where a set is; raises `UserError` for what is no name."""
         return named_folder(self.home, name, "data set")
@@ -81,36 +77,21 @@ class DataSets:
             shutil.copyfile(recording, temporary)
         return folder
 
-    def texts(self, name: str) -> list[list[str]]:
-        """Clip and text of each clip that was cut from a long recording."""
-        return [row[:2] for path in LISTS for row in _rows(self.folder(name) / path)[1:]]
+    def lists(self, folder: str) -> list[Path]:
+        """The lists of clips of a set that was cut here from long recordings; none of any other folder."""
+        own = Path(folder).parent == self.home
+        return [path for path in (Path(folder, one) for one in LISTS) if own and path.is_file()]
 
-    def clip(self, name: str, clip: str) -> Path:
-        """File of a clip of `texts`."""
-        path = self.folder(name) / clip
-        if not path.resolve().is_relative_to(self.folder(name).resolve()):
-            raise UserError(f"{clip} is not in the data set {name}.")
-        return path
-
-    def correct(self, name: str, texts: Sequence[Sequence[str]]) -> int:
-        """Writes corrected texts of clips into the lists of a set; a clip without a text is left out. Returns how many
-        changed."""
-        given = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}
-        changed = 0
-        for path in (self.folder(name) / one for one in LISTS):
-            rows = _rows(path)
-            kept = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
-            changed += sum(old != new for old, new in zip(rows, kept))
-            if kept != rows:
-                content = io.StringIO()
-                csv.writer(content, delimiter="|", lineterminator="\n").writerows(row for row in kept if row[1])
-                write_text(path, content.getvalue())
+    def correct(self, folder: str, texts: Sequence[Sequence[str]]) -> int:
+        """Writes texts of clips, by their places, into the lists of a set; a clip without a text is left out. Returns
+        how many changed."""
+        given, changed = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}, 0
+        for path in self.lists(folder):
+            with open(path, encoding="utf-8", newline="") as file:
+                rows = list(csv.reader(file, delimiter="|"))
+            new = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
+            changed += sum(one != other for one, other in zip(rows, new))
+            content = io.StringIO()
+            csv.writer(content, delimiter="|", lineterminator="\n").writerows(row for row in new if row[1])
+            write_text(path, content.getvalue())
         return changed
-
-
-def _rows(path):
-    """Rows of a list of `myxtts make-dataset`, with that of its columns; none where there is no such file."""
-    if not path.is_file():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.reader(file, delimiter="|"))

@@ -167,14 +167,11 @@ def sentence_of(output: str) -> str:
     return "\n".join(error).removeprefix("Error: ") or "The command ended without a word."
 
 
-def _environment():
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
-
-
 def _start(words, output):
     """Starts a process in a session of its own, which the end of the page's server does not reach."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    return subprocess.Popen(words, env=_environment(), start_new_session=True, **streams)
+    return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
 
 
 def _printed(output) -> str:

@@ -16,7 +16,9 @@ from myxtts.storage.run_folder import read_metrics
 
 LOG_BYTES, LOG_LINES = 2**16, 200
 """Most of the end of `train.log` that is shown."""
-MAIN_LOSSES = ("reconstruction", "codes", "speaker", "mel")
+FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
+"""Of a line of `metrics.jsonl`, with a text of the page each."""
+MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
 """The loss that a stage is judged by, of which each stage has one: in its lines of training and of validation."""
 MOST_POINTS = 600
 """Points of a curve of losses."""
@@ -60,14 +62,7 @@ class RunView:
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         if self.running and "steps_per_second" in last:
             facts += [said["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
-        shown = {
-            "loss": "{:.4f}",
-            "avg_ms": "{:.0f}",
-            "stall": "{:.0%}",
-            "host_mb": "{:,.0f}",
-            "model_gpu_mb": "{:,.0f}",
-        }
-        return facts + [said[name].format(look.format(last[name])) for name, look in shown.items() if name in last]
+        return facts + [said[name].format(last[name]) for name in FIGURES if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
         """Of each stage, points of its main loss, at most `MOST_POINTS` of a kind: step, loss, kind of line."""
@@ -76,7 +71,8 @@ class RunView:
             points = found.setdefault((line["stage"], line["kind"]), [])
             while points and points[-1][0] >= line["step"]:
                 points.pop()  # a run that went back has other figures from there on
-            points += [(line["step"], line[name], line["kind"]) for name in MAIN_LOSSES if line.get(name) is not None]
+            losses = [line[name] for name in MAIN_LOSSES if line.get(name) is not None]
+            points += [(line["step"], loss, line["kind"]) for loss in losses[:1]]
         curves = {}
         for (stage, _), points in found.items():
             curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])

@@ -3,7 +3,7 @@
 import base64
 import itertools
 import json
-from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import gradio as gr
@@ -22,24 +22,14 @@ HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close()
 """One that ends it."""
 
 
-class Messages:
-    """The messages of one speech.
+def message_of(speech: str, sample_rate: int, parts: Sequence[np.ndarray]) -> str:
+    """The message with the newest of the parts of a speech, each `(S,)` int16, to be played at `sample_rate` in Hz.
 
     Args:
         speech: Its name, different from that of other speeches.
-        sample_rate: In Hz.
     """
-
-    def __init__(self, speech: str, sample_rate: int):
-        self.speech, self.sample_rate, self._next = speech, sample_rate, 0
-        self._parts: deque[str] = deque(maxlen=REPEATED_PARTS)
-
-    def add(self, samples: np.ndarray) -> str:
-        """The message for the samples that follow, `(S,)` int16."""
-        self._parts.append(base64.b64encode(samples.astype("<i2").tobytes()).decode())
-        self._next += 1
-        first = self._next - len(self._parts)
-        return json.dumps(dict(speech=self.speech, rate=self.sample_rate, first=first, parts=list(self._parts)))
+    shown = [base64.b64encode(part.astype("<i2").tobytes()).decode() for part in parts[-REPEATED_PARTS:]]
+    return json.dumps(dict(speech=speech, rate=sample_rate, first=len(parts) - len(shown), parts=shown))
 
 
 def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
@@ -71,12 +61,10 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
             rate, samples = studio.speak(wish)
             yield said["spoken"].format(len(samples) / rate), "", (rate, samples)
             return
-        parts, messages = [], None
+        parts, speech = [], f"{next(_numbers)}"
         for rate, samples in studio.stream(wish):
-            messages = messages or Messages(f"{next(_numbers)}", rate)
             parts.append(samples)
-            spoken = said["so_far"].format(sum(map(len, parts)) / rate)
-            yield spoken, messages.add(samples), gr.skip()
+            yield said["so_far"].format(sum(map(len, parts)) / rate), message_of(speech, rate, parts), gr.skip()
         samples = np.concatenate(parts)
         yield said["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import random
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -19,12 +19,14 @@ from myxtts.apps.studio.votes import Votes
 from myxtts.audio.files import load_samples, to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
-from myxtts.data.corpora import load_corpus
+from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, check_data, summarize
 from myxtts.storage.base_model import BASE_NAME, base_folder
 from myxtts.storage.speakers import read_speakers
 
 MOST_CHARACTERS = 4096
+MOST_CLIPS = 500
+"""Of a data set that are shown."""
 CLIP_RATE = 22_050
 """Sample rate of clips to hear, in Hz: that of training."""
 LONGEST_CLIP_SECONDS = 11.6
@@ -95,15 +97,14 @@ class Studio:
             found = dataclasses.replace(found, rejections=[dataclasses.replace(one, id="") for one in found.rejections])
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
-    def random_clips(self, folder: str, language: str, count: int) -> list[tuple[str, tuple[int, np.ndarray]]]:
-        """Clips of a data set to hear: text, and sample rate in Hz with 16-bit samples; fewer where it has fewer.
+    def clips(self, folder: str, language: str) -> dict[str, Utterance]:
+        """The first clips of a data set, by their place in its folder. Raises `UserError` for what is none."""
+        clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
+        return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
-        Raises:
-            UserError: It is no data set, or a recording cannot be read.
-        """
-        clips = load_corpus(folder, language).utterances
-        chosen = random.sample(clips, min(count, len(clips)))
-        return [(clip.text, (CLIP_RATE, _as_pcm16(load_samples(clip.wav_path, CLIP_RATE)))) for clip in chosen]
+    def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
+        """A clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
+        return CLIP_RATE, _as_pcm16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
 
     def make_data_set(
         self, name: str, files: list[str], is_long: bool, language: str, recognizer: str = ""
