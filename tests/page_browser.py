@@ -83,7 +83,7 @@ class Page:
     def open(self):
         """Loads the page anew."""
         self.driver.get(self.address)
-        self.wait(lambda: self.find("data_check").is_displayed(), "the page")
+        self.wait(lambda: self.find("speak_say").is_displayed(), "the page")
 
     def wait(self, condition, what, seconds=90):
         """Returns what `condition` gives once it is true."""
@@ -98,16 +98,16 @@ class Page:
                 last = error
             time.sleep(0.2)
         self.picture("failed")
-        raise AssertionError(f"{what} did not come: {last or self.toast()}")
+        raise AssertionError(f"{what} did not come: {last or self.told()}")
 
     def find(self, elem_id, inside=""):
         """The element, or what is inside it."""
-        wanted = ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
-        return self.driver.find_element("css selector", wanted)
+        return next(iter(self.find_all(elem_id, inside)), None) or self.driver.find_element("id", elem_id)
 
     def find_all(self, elem_id, inside):
         """All that is inside an element."""
-        return self.driver.find_elements("css selector", f"#{elem_id} {inside}")
+        wanted = ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
+        return self.driver.find_elements("css selector", wanted)
 
     def tab(self, name):
         """Opens a tab, which a narrow window has in a menu."""
@@ -130,8 +130,9 @@ class Page:
         self.wait(clicked, f"{elem_id} to click", 60)
 
     def value(self, elem_id):
-        """What a box holds."""
-        return self.find(elem_id, "textarea, input").get_property("value")
+        """What a box or a line holds."""
+        boxes = self.find_all(elem_id, "textarea, input")
+        return boxes[0].get_property("value") if boxes else self.find(elem_id).text
 
     def write(self, elem_id, text):
         """Replaces what a box holds, as a keyboard does."""
@@ -177,18 +178,13 @@ class Page:
         self.wait(lambda: all(word in self.value(elem_id) for word in words), f"{words} in {elem_id}", seconds)
         return self.value(elem_id)
 
-    def toast(self):
-        """What the page's error says now."""
-        return " ".join(one.text for one in self.driver.find_elements("css selector", ".toast-body"))
+    def told(self):
+        """What is wrong, in the tab that is open."""
+        return " ".join(one.text for one in self.driver.find_elements("css selector", ".state .wrong"))
 
-    def wait_toast(self, *words, seconds=90):
-        """Waits for an error with these words, and closes it."""
-        told = self.wait(
-            lambda: all(word in self.toast() for word in words) and self.toast(), f"{words} as an error", seconds
-        )
-        for button in self.driver.find_elements("css selector", ".toast-close"):
-            button.click()
-        return told
+    def wait_told(self, *words, seconds=90):
+        """Waits for an error with these words."""
+        return self.wait(lambda: all(word in self.told() for word in words) and self.told(), f"{words}", seconds)
 
     def seconds_of(self, elem_id):
         """Length of the sound in a player; 0 for none."""

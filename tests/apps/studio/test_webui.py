@@ -129,7 +129,7 @@ def test_dropped_files_become_a_data_set(tmp_path):
     data = DataSets(tmp_path / "home")
     folder = data.keep("mine", list(map(str, given)))
     assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "a.wav", "b.WAV", "b.txt"]
-    assert data.choices() == [("mine", str(folder))] and runs_in(tmp_path / "home") == [] and not data.texts("mine")
+    assert data.choices() == [("mine", str(folder))] and runs_in(tmp_path / "home") == [] and not data.lists(folder)
     listed = tmp_path / "up" / "metadata.csv"
     listed.write_text("a|one")
     assert (data.keep("listed", [str(listed), str(given[0])]) / "wavs/a.wav").read_bytes() == b"sound or text"
@@ -152,13 +152,11 @@ def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
     (folder := data.folder("talk")).mkdir(parents=True)
     (folder / "metadata_train.csv").write_text(f'{columns}\nwavs/1.wav|won to.|a|en\nwavs/2.wav|"so ""he"""|a|en\n')
     (folder / "metadata_eval.csv").write_text(f"{columns}\nwavs/3.wav|tree|a|en\n")
-    assert data.texts("talk") == [["wavs/1.wav", "won to."], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", "tree"]]
-    changed = data.correct("talk", [["wavs/1.wav", "one | two.\n"], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", ""]])
-    assert changed == 2 and data.texts("talk") == [["wavs/1.wav", "one two."], ["wavs/2.wav", 'so "he"']]
-    assert (folder / "metadata_train.csv").read_text().startswith(f"{columns}\nwavs/1.wav|one two.|a|en\n")
-    assert data.name_of(str(folder)) == "talk" and data.name_of(str(tmp_path / "else")) is None
-    with pytest.raises(UserError):
-        data.clip("talk", "../../secret.wav")
+    texts = [["wavs/1.wav", "one | two.\n"], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", ""]]
+    assert data.correct(str(folder), texts) == 2
+    train = f'{columns}\nwavs/1.wav|one two.|a|en\nwavs/2.wav|"so ""he"""|a|en\n'
+    assert [path.read_text() for path in data.lists(str(folder))] == [train, f"{columns}\n"]
+    assert data.correct(str(tmp_path), texts) == 0
 
 
 def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
@@ -210,11 +208,11 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_messages_of_a_speech_hold_every_part_in_order():
-    from myxtts.apps.studio.speak_tab import REPEATED_PARTS, Messages
+    from myxtts.apps.studio.speak_tab import REPEATED_PARTS, message_of
 
-    messages, parts = Messages("1", 24000), [np.arange(n, n + 5, dtype=np.int16) for n in range(20)]
-    heard = {}
-    for told in [json.loads(messages.add(part)) for part in parts][::REPEATED_PARTS]:  # those between are missed
+    parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
+    for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed
+        told = json.loads(message_of("1", 24000, parts[:count]))
         heard |= {told["first"] + n: base64.b64decode(part) for n, part in enumerate(told["parts"])}
     assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
 
