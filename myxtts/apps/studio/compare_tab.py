@@ -76,8 +76,7 @@ def _evaluation(studio, said, sides, language):
         page = gr.HTML(shown, elem_id="evaluation_page")
 
     def evaluate(first, first_which, second, second_which, sentences):
-        named = dict.fromkeys((f"{first}@{first_which}", f"{second}@{second_which}"))
-        for lines in studio.evaluate(list(named), sentences):
+        for lines in studio.evaluate(dict.fromkeys([(first, first_which), (second, second_which)]), sentences):
             yield lines
         yield lines, shown()
 

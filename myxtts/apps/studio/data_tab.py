@@ -8,8 +8,6 @@ from myxtts.apps.studio.parts import Choices, act, command_buttons, language_box
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
 
-RECOGNIZERS = ("", "pocketsphinx")
-
 
 def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """Dropped and recorded sound, the doctor's report, clips to hear, texts to correct; `choices` gets the box with the
@@ -23,7 +21,7 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
             files = gr.File(label=said["drop"], file_count="multiple", **look)
         with gr.Column():
             look = dict(info=said["recognizer_help"], allow_custom_value=True, elem_id="data_recognizer")
-            recognizer = gr.Dropdown(list(RECOGNIZERS), value="", label=said["recognizer"], **look)
+            recognizer = gr.Dropdown(["", "pocketsphinx"], value="", label=said["recognizer"], **look)
             is_long = gr.Checkbox(label=said["long"], info=said["long_help"], elem_id="data_long")
             cancel = lambda name: studio.tasks.cancel(f"data {name}")
             keep, line = command_buttons(said, "data_keep", cancel, "make_data_set", name)

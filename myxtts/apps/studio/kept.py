@@ -38,11 +38,8 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def to_trash(home: Path, place: str | None) -> Path:
-    """Moves what is kept at a place of `kept_in` into the trash; returns its new folder.
-
-    Raises:
-        UserError: There is no such thing, or a run trains in it.
-    """
+    """Moves what is kept at a place of `kept_in` into the trash; returns its new folder. Raises `UserError` where
+    nothing is there, or a run trains in it."""
     one = kept_in(home).get(place or "")
     if one is None:
         raise UserError(f"Nothing is kept at {place}. Choose one of the list.")

@@ -8,8 +8,6 @@ from myxtts.apps.studio.run_view import view_run
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
 
-WEIGHTS = ("float32", "int8")
-
 
 def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """All that is kept, export, and import of a release."""
@@ -17,7 +15,7 @@ def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     with gr.Accordion(said["export"], elem_id="export_box"):
         with gr.Row():
             model = choices.models("run", elem_id="export_run")
-            weights = gr.Dropdown(list(WEIGHTS), value="float32", label=said["weights"], elem_id="export_weights")
+            weights = gr.Dropdown(["float32", "int8"], value="float32", label=said["weights"], elem_id="export_weights")
         button, line = command_buttons(said, "export", lambda: studio.tasks.cancel("export"))
         log = log_box(said["log"], "export_log", 4, visible=False)
         look = dict(file_count="multiple", interactive=False, visible=False, elem_id="export_files")

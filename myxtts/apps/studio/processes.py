@@ -8,13 +8,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from myxtts.config.checks import UserError
 from myxtts.storage.run_folder import METRICS
 
-OUTPUT_SUFFIX = ".output.txt"
-"""Of the file beside a run's folder with the output of its process."""
 MOST_SHOWN_CHARACTERS = 20_000
 POLL_SECONDS = 0.5
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -60,11 +59,7 @@ class Tasks:
             yield shown
 
     def cancel(self, name: str) -> None:
-        """Ends a command and what it started.
-
-        Raises:
-            UserError: None of that name runs.
-        """
+        """Ends a command and what it started; raises `UserError` where none of that name runs."""
         with self._lock:
             process = self._running.get(name)
             if process is None or process.poll() is not None:
@@ -73,11 +68,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train`, which lives on when the page or its server ends.
-
-    Raises:
-        UserError: A run trains there already.
-    """
+    """Starts `myxtts train`, which lives on when the page or its server ends; see `require_free`."""
     require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(output_path(folder), "wb") as output:
@@ -121,18 +112,12 @@ def trainer_of(folder: Path) -> int | None:
     except OSError:
         return None
     for fields in map(str.split, locks):
-        is_near = "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino)
-        if is_near and _has_open(int(fields[-4]), status):
-            return int(fields[-4])
+        if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino):
+            # A lock's number may be that of a file on another file system.
+            with suppress(OSError):  # it ended, or is somebody else's
+                if any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{fields[-4]}/fd").iterdir()):
+                    return int(fields[-4])
     return None
-
-
-def _has_open(process, status):
-    """Whether a process has the folder open: a lock's number may be that of a file on another file system."""
-    try:
-        return any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{process}/fd").iterdir())
-    except OSError:  # it ended, or is somebody else's
-        return False
 
 
 def failure(folder: Path) -> str | None:
@@ -156,7 +141,7 @@ def failure(folder: Path) -> str | None:
 
 def output_path(folder: Path) -> Path:
     """The file with the output of a training that was started here."""
-    return folder.with_name(folder.name + OUTPUT_SUFFIX)
+    return folder.with_name(f"{folder.name}.output.txt")
 
 
 def sentence_of(output: str) -> str:

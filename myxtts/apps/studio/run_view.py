@@ -28,7 +28,6 @@ MOST_POINTS = 600
 class RunView:
     """State of a run."""
 
-    folder: Path
     running: bool
     failed: str | None
     """The error that it failed with."""
@@ -85,7 +84,6 @@ def view_run(folder: Path) -> RunView:
     config = config_in(OWN, folder) if (folder / OWN).is_file() else None
     sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
     return RunView(
-        folder,
         running=trainer is not None,
         failed=None if trainer else failure(folder),
         stages=[row[0] for row in stages_of(config, values_of(config))] if config else [],
@@ -103,14 +101,7 @@ def runs_in(folder: Path) -> list[str]:
 
 
 def named_folder(home: Path, name: str, what: str = "run") -> Path:
-    """`home / name`.
-
-    Args:
-        what: That has the name, for the error.
-
-    Raises:
-        UserError: The name could lead elsewhere.
-    """
+    """`home / name`; raises `UserError`, which calls it the name of `what`, where it could lead elsewhere."""
     if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
         rule = f"A {what}'s name has letters, digits, spaces, _, - and ., begins with a letter or digit and is not base"
         raise UserError(f"{rule}. Received: {name!r}.")

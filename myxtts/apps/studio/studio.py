@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,18 +106,12 @@ class Studio:
         """A clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
         return CLIP_RATE, _as_pcm16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
 
-    def make_data_set(
-        self, name: str, files: list[str], is_long: bool, language: str, recognizer: str = ""
-    ) -> Iterator[str]:
-        """Keeps dropped files as a data set; yields the command's output.
-
-        Args:
-            is_long: Whether they are cut first.
-            recognizer: Transcribes what has no text, see `myxtts make-dataset --recognizer`, which cuts it, too.
-        """
-        folder = self.data.keep(name, files, is_cut := is_long or bool(recognizer))
+    def make_data_set(self, name: str, files: list[str], is_long: bool, language: str, recognizer="") -> Iterator[str]:
+        """Keeps dropped files as a data set; yields the command's output. Those that are long, or for a recognizer to
+        transcribe (`myxtts make-dataset --recognizer`), are cut."""
+        folder = self.data.keep(name, files, is_long or bool(recognizer))
         yield str(folder)
-        if is_cut:
+        if is_long or recognizer:
             flags = [f"--output={self.data.folder(name)}", f"--language={language}"]
             flags += [f"--recognizer={recognizer}"] * bool(recognizer)
             yield from self.tasks.follow(f"data {name}", "make-dataset", str(folder), *flags)
@@ -147,10 +141,7 @@ class Studio:
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
         """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are tried a second time.
-
-        Raises:
-            UserError: The model cannot speak this; the message says why.
-        """
+        Raises `UserError` for what the model cannot speak."""
         synthesizer, *options = self._opened(wish, which)
         speech = synthesizer.speak(wish.text, *options, retries=1)
         return speech.sample_rate, _as_pcm16(speech.samples)
@@ -196,10 +187,9 @@ class Studio:
             raise UserError("Name the model.pth of XTTS v2, or of a fine-tune of it, on this machine.")
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
-    def evaluate(self, sides: list[str], sentences: int) -> Iterator[str]:
-        """Evaluates models `NAME@best` or `NAME@last` side by side; yields the command's output, at last the table."""
-        names = (side.rpartition("@") for side in sides)
-        folders = [f"{self.source(name)}@{which}" for name, _, which in names]
+    def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:
+        """Evaluates models, each with `best` or `last`, beside each other; yields the output, at last the table."""
+        folders = [f"{self.source(name)}@{which}" for name, which in sides]
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 
