@@ -57,6 +57,11 @@ def chromium(flags=(), size=(1100, 1400)):
     return webdriver.Chrome(options=options, service=Service(DRIVER))
 
 
+def within(elem_id, inside):
+    """Selector of what is inside an element; several are separated by commas."""
+    return ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
+
+
 class Page:
     """One window of Chromium at the page.
 
@@ -72,18 +77,14 @@ class Page:
         self.driver.set_page_load_timeout(300)
         self.address, self.pictures = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/", pictures
         self.language = language
-        self.open()
+        self.driver.get(self.address)
+        self.wait(lambda: self.find("speak_say").is_displayed(), "the page")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         self.driver.quit()
-
-    def open(self):
-        """Loads the page anew."""
-        self.driver.get(self.address)
-        self.wait(lambda: self.find("speak_say").is_displayed(), "the page")
 
     def wait(self, condition, what, seconds=90):
         """Returns what `condition` gives once it is true."""
@@ -102,12 +103,11 @@ class Page:
 
     def find(self, elem_id, inside=""):
         """The element, or what is inside it."""
-        return next(iter(self.find_all(elem_id, inside)), None) or self.driver.find_element("id", elem_id)
+        return self.driver.find_element("css selector", within(elem_id, inside))
 
     def find_all(self, elem_id, inside):
         """All that is inside an element."""
-        wanted = ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
-        return self.driver.find_elements("css selector", wanted)
+        return self.driver.find_elements("css selector", within(elem_id, inside))
 
     def tab(self, name):
         """Opens a tab, which a narrow window has in a menu."""
@@ -162,12 +162,11 @@ class Page:
 
     def drop(self, elem_id, files):
         """Gives files to a box for them."""
-        box = self.driver.find_element("css selector", f"#{elem_id} input[type=file]")
-        box.send_keys("\n".join(map(str, files)))
+        self.find(elem_id, "input[type=file]").send_keys("\n".join(map(str, files)))
 
     def record(self, elem_id, seconds):
         """Records with the microphone."""
-        if not self.driver.find_elements("css selector", f"#{elem_id} .record-button"):
+        if not self.find_all(elem_id, ".record-button"):
             self.click(elem_id, "[aria-label='Record audio']")
         self.click(elem_id, ".record-button")
         time.sleep(seconds)
@@ -188,7 +187,7 @@ class Page:
 
     def seconds_of(self, elem_id):
         """Length of the sound in a player; 0 for none."""
-        found = self.driver.find_elements("css selector", f"#{elem_id} audio, #{elem_id} #duration")
+        found = self.find_all(elem_id, "audio, #duration")
         return len(found) and (found[-1].text or 1)
 
     def picture(self, name):
