@@ -43,7 +43,6 @@ def _mount_page(app, home, key):
         from myxtts.apps.studio.studio import Studio
     except ModuleNotFoundError as error:
         raise UserError(f'--ui needs the extra "ui": pip install "myxtts[ui]" ({error.name} is missing.)') from error
-    home.mkdir(parents=True, exist_ok=True)
     token = None if key else secrets.token_urlsafe(24)
     mount_page(app, Studio(home), key, token)
     print(f"The page is at /ui/{f'?token={token}' if token else ''}", flush=True)

@@ -127,6 +127,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
         password: Asked for, with any name, where it is given.
         token: See `Door`; not asked for beside a password.
     """
+    studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
         page = build_page(studio, language)

@@ -365,6 +365,19 @@ def test_page_of_this_machine_asks_for_the_token_that_it_printed(page_client):
     assert client.post("/ui/gradio_api/upload", files=files).status_code == 200
 
 
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
+def test_page_on_a_server_without_a_key_asks_for_the_token_that_it_printed(tmp_path, capsys):
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
+
+    from myxtts.apps.server.__main__ import _mount_page
+
+    _mount_page(app := FastAPI(), tmp_path / "runs", None)
+    client, address = TestClient(app, base_url="http://127.0.0.1:8000"), capsys.readouterr().out.split()[-1]
+    assert client.get("/ui/").status_code == client.get("/ui-fa/config").status_code == 401
+    assert client.get(address).status_code == client.get("/ui-fa/config").status_code == 200
+
+
 def test_upload_from_a_foreign_site_is_refused(page_client):
     client, files = page_client(None), {"files": ("a.txt", b"text")}
     for origin, status in (("http://127.0.0.1:7860", 200), ("http://evil.example", 403), ("null", 403)):
