@@ -9,7 +9,7 @@ BUDGETS = {
     "apps/datasets": 2200,
     "apps/evaluation": 1190,
     "apps/server": 1430,
-    "apps/studio": 1740,
+    "apps/studio": 1700,
     "audio": 990,
     "bundled": 10,
     "cli": 1200,
