@@ -35,10 +35,8 @@ AT_ONCE = 8
 def build_page(studio: Studio, language: str) -> gr.Blocks:
     """The page in one language."""
     said = TEXTS[language]
-    direction = ["rtl"] if language in RIGHT_TO_LEFT else []
-    kept = (UPLOADS_KEPT_SECONDS, UPLOADS_KEPT_SECONDS)
-    with gr.Blocks(title=said["title"], analytics_enabled=False, delete_cache=kept) as page:
-        with gr.Column(elem_classes=direction):
+    with gr.Blocks(title=said["title"], analytics_enabled=False, delete_cache=(UPLOADS_KEPT_SECONDS,) * 2) as page:
+        with gr.Column(elem_classes=["rtl"] * (language in RIGHT_TO_LEFT)):
             other = "fa" if language == "en" else "en"
             gr.Markdown(f"## {said['title']} &nbsp; <small>[{said['other']}]({PREFIX[other]}/)</small>")
             choices = Choices(studio, said, page, language)

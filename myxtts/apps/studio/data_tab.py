@@ -10,8 +10,7 @@ from myxtts.config.checks import UserError
 
 
 def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
-    """Dropped and recorded sound, the doctor's report, clips to hear, texts to correct; `choices` gets the box with the
-    folder."""
+    """Dropped and recorded sound becomes a data set, which is checked; `choices` gets the box with its folder."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -32,6 +31,29 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
                 add = gr.Button(said["add_recording"], elem_id="data_add")
     look = dict(allow_custom_value=True, elem_id="data_folder")
     folder = gr.Dropdown(studio.data.choices(), value=None, label=said["train_data"], **look)
+    report, examine_on = _checked(studio, said, choices.language, [folder, language], line)
+
+    def make(name, files, is_long, language, recognizer):
+        if not files:
+            raise UserError(said["no_files"])
+        for lines in studio.make_data_set(name, files, is_long, language, (recognizer or "").strip()):
+            yield gr.Textbox(lines, visible=True)
+        yield gr.skip(), gr.Dropdown(studio.data.choices(), value=str(studio.data.folder(name)))
+
+    def record(name, recording, words):
+        folder = str(studio.data.add_recording(name, recording, words))
+        return gr.Dropdown(studio.data.choices(), value=folder), None, "", said["added"]
+
+    given = [name, files, is_long, language, recognizer]
+    made = act(keep.click, make, given, [report, folder], line, api_name="make_data_set")
+    examine_on(made.success, api_name=False)
+    act(add.click, record, [name, recording, words], [folder, recording, words, line], line, api_name="add_recording")
+    choices.data_folder = folder
+
+
+def _checked(studio, said, page_language, chosen, line):
+    """The doctor's report on the folder and the language that are `chosen`, clips to hear, texts to correct and the
+    set's page; returns the box of the report and what examines on an event."""
     check = gr.Button(said["check"], elem_id="data_check")
     report = log_box(said["report"], "data_report", 6, visible=False)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -43,37 +65,20 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     with gr.Accordion(said["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
         page = gr.HTML(elem_id="data_page")
 
-    def make(name, files, is_long, language, recognizer):
-        if not files:
-            raise UserError(said["no_files"])
-        for lines in studio.make_data_set(name, files, is_long, language, (recognizer or "").strip()):
-            yield gr.Textbox(lines, visible=True)
-        yield gr.skip(), gr.Dropdown(studio.data.choices(), value=str(studio.data.folder(name)))
-
-    def record(name, recording, words):
-        folder = studio.data.add_recording(name, recording, words)
-        return gr.Dropdown(studio.data.choices(), value=str(folder)), None, "", said["added"]
-
     def examine(folder, language):
         yield gr.Textbox(studio.check_data(folder, language), visible=True)
         rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
         is_own = bool(studio.data.lists(folder))
-        shown = report_view(Path(folder, "report.html"), choices.language) if is_own else ""
-        boxes = (gr.Column(visible=bool(rows)), gr.Button(visible=is_own), gr.Accordion(visible=bool(shown)))
-        yield gr.skip(), rows, shown, *boxes
-
-    def correct(folder, rows):
-        return said["texts_saved"].format(studio.data.correct(folder, rows))
+        shown = report_view(Path(folder, "report.html"), page_language) if is_own else ""
+        yield gr.skip(), rows, shown, *(kind(visible=bool(of)) for kind, of in zip(kinds, (rows, is_own, shown)))
 
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    given, chosen = [name, files, is_long, language, recognizer], [folder, language]
-    made = act(keep.click, make, given, [report, folder], line, api_name="make_data_set")
-    act(add.click, record, [name, recording, words], [folder, recording, words, line], line, api_name="add_recording")
-    places = [report, clips, page, clips_box, save, page_box]
-    for event in (check.click, made.success):
-        act(event, examine, chosen, places, line, api_name="check_data" if event == check.click else False)
-    act(save.click, correct, [folder, clips], [line], line, api_name="save_texts")
+    places, kinds = [report, clips, page, clips_box, save, page_box], (gr.Column, gr.Button, gr.Accordion)
+    examine_on = lambda event, **options: act(event, examine, chosen, places, line, **options)
+    examine_on(check.click, api_name="check_data")
+    correct = lambda folder, rows: said["texts_saved"].format(studio.data.correct(folder, rows))
+    act(save.click, correct, [chosen[0], clips], [line], line, api_name="save_texts")
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
-    choices.data_folder = folder
+    return report, examine_on

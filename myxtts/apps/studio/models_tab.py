@@ -64,8 +64,7 @@ def _list(studio, said, tab):
         return said["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):
-        folder = to_trash(studio.home, place)
-        return said["trashed"].format(folder), *rows()
+        return said["trashed"].format(to_trash(studio.home, place)), *rows()
 
     act(delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
     act(sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
