@@ -57,6 +57,11 @@ def chromium(flags=(), size=(1100, 1400)):
     return webdriver.Chrome(options=options, service=Service(DRIVER))
 
 
+def within(elem_id, inside):
+    """Selector of what is inside an element; several are separated by commas."""
+    return ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
+
+
 class Page:
     """One window of Chromium at the page.
 
@@ -72,18 +77,14 @@ class Page:
         self.driver.set_page_load_timeout(300)
         self.address, self.pictures = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/", pictures
         self.language = language
-        self.open()
+        self.driver.get(self.address)
+        self.wait(lambda: self.find("speak_say").is_displayed(), "the page")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         self.driver.quit()
-
-    def open(self):
-        """Loads the page anew."""
-        self.driver.get(self.address)
-        self.wait(lambda: self.find("data_check").is_displayed(), "the page")
 
     def wait(self, condition, what, seconds=90):
         """Returns what `condition` gives once it is true."""
@@ -98,16 +99,15 @@ class Page:
                 last = error
             time.sleep(0.2)
         self.picture("failed")
-        raise AssertionError(f"{what} did not come: {last or self.toast()}")
+        raise AssertionError(f"{what} did not come: {last or self.told()}")
 
     def find(self, elem_id, inside=""):
         """The element, or what is inside it."""
-        wanted = ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
-        return self.driver.find_element("css selector", wanted)
+        return self.driver.find_element("css selector", within(elem_id, inside))
 
     def find_all(self, elem_id, inside):
         """All that is inside an element."""
-        return self.driver.find_elements("css selector", f"#{elem_id} {inside}")
+        return self.driver.find_elements("css selector", within(elem_id, inside))
 
     def tab(self, name):
         """Opens a tab, which a narrow window has in a menu."""
@@ -130,8 +130,9 @@ class Page:
         self.wait(clicked, f"{elem_id} to click", 60)
 
     def value(self, elem_id):
-        """What a box holds."""
-        return self.find(elem_id, "textarea, input").get_property("value")
+        """What a box or a line holds."""
+        boxes = self.find_all(elem_id, "textarea, input")
+        return boxes[0].get_property("value") if boxes else self.find(elem_id).text
 
     def write(self, elem_id, text):
         """Replaces what a box holds, as a keyboard does."""
@@ -161,12 +162,11 @@ class Page:
 
     def drop(self, elem_id, files):
         """Gives files to a box for them."""
-        box = self.driver.find_element("css selector", f"#{elem_id} input[type=file]")
-        box.send_keys("\n".join(map(str, files)))
+        self.find(elem_id, "input[type=file]").send_keys("\n".join(map(str, files)))
 
     def record(self, elem_id, seconds):
         """Records with the microphone."""
-        if not self.driver.find_elements("css selector", f"#{elem_id} .record-button"):
+        if not self.find_all(elem_id, ".record-button"):
             self.click(elem_id, "[aria-label='Record audio']")
         self.click(elem_id, ".record-button")
         time.sleep(seconds)
@@ -177,22 +177,17 @@ class Page:
         self.wait(lambda: all(word in self.value(elem_id) for word in words), f"{words} in {elem_id}", seconds)
         return self.value(elem_id)
 
-    def toast(self):
-        """What the page's error says now."""
-        return " ".join(one.text for one in self.driver.find_elements("css selector", ".toast-body"))
+    def told(self):
+        """What is wrong, in the tab that is open."""
+        return " ".join(one.text for one in self.driver.find_elements("css selector", ".state .wrong"))
 
-    def wait_toast(self, *words, seconds=90):
-        """Waits for an error with these words, and closes it."""
-        told = self.wait(
-            lambda: all(word in self.toast() for word in words) and self.toast(), f"{words} as an error", seconds
-        )
-        for button in self.driver.find_elements("css selector", ".toast-close"):
-            button.click()
-        return told
+    def wait_told(self, *words, seconds=90):
+        """Waits for an error with these words."""
+        return self.wait(lambda: all(word in self.told() for word in words) and self.told(), f"{words}", seconds)
 
     def seconds_of(self, elem_id):
         """Length of the sound in a player; 0 for none."""
-        found = self.driver.find_elements("css selector", f"#{elem_id} audio, #{elem_id} #duration")
+        found = self.find_all(elem_id, "audio, #duration")
         return len(found) and (found[-1].text or 1)
 
     def picture(self, name):

@@ -1,5 +1,6 @@
 """`myxtts serve`: a model as an HTTP server."""
 
+import secrets
 import sys
 from pathlib import Path
 
@@ -40,8 +41,9 @@ def _mount_page(app, home, key):
         from myxtts.apps.studio.studio import Studio
     except ModuleNotFoundError as error:
         raise UserError(f'--ui needs the extra "ui": pip install "myxtts[ui]" ({error.name} is missing.)') from error
-    home.mkdir(parents=True, exist_ok=True)
-    mount_page(app, Studio(home), key)
+    token = None if key else secrets.token_urlsafe(24)
+    mount_page(app, Studio(home), key, token)
+    print(f"The page is at /ui/{f'?token={token}' if token else ''}", flush=True)
 
 
 if __name__ == "__main__":

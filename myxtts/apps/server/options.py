@@ -40,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     wyoming = "also answer Home Assistant there, by the Wyoming protocol, which has no keys; usual: 10200"
     place.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
     place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address for that")
-    page = "also show the page of `myxtts ui` at /ui, with the runs in this folder; the API key is its password"
+    page = "also show the page of `myxtts ui` at /ui, with the runs in this folder; its password is the API key"
     place.add_argument("--ui", metavar="FOLDER", help=page)
     key = f"file whose first line is the API key (or set {KEY_VARIABLE})"
     place.add_argument("--api-key-file", metavar="FILE", help=key)

@@ -34,10 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         risk = f"--host {arguments.host} can be reached from other machines"
         raise UserError(f"{risk}, and without a password everybody could train there. Set {PASSWORD_VARIABLE}.")
-    home = Path(arguments.runs)
-    home.mkdir(parents=True, exist_ok=True)
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
-    app, query = make_page_app(Studio(home), password, token), f"?token={token}" if token else ""
+    app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
     uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
     return 0

@@ -4,13 +4,15 @@ import hmac
 import os
 import time
 from collections import deque
+from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
 
 import gradio as gr
 from fastapi import FastAPI, Request
-from starlette.datastructures import Headers
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from myxtts.apps.studio.compare_tab import compare_tab
@@ -24,10 +26,8 @@ from myxtts.apps.studio.train_tab import train_tab
 from myxtts.storage.files import digest_bytes
 
 MOST_UPLOAD = "500mb"
-CSS = ".rtl {direction: rtl} .rtl textarea, .rtl input {unicode-bidi: plaintext} "
-CSS += "[data-testid=status-tracker]:has(.error) {display: none} "  # the word "Error" in each box; a sentence is shown
-CSS += ".log textarea {direction: ltr; unicode-bidi: normal; font: 12px monospace; white-space: pre; overflow-x: auto}"
 UPLOADS_KEPT_SECONDS = 3600
+TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
 AT_ONCE = 8
 """Pages, and things in each, that are answered at once."""
 
@@ -35,26 +35,14 @@ AT_ONCE = 8
 def build_page(studio: Studio, language: str) -> gr.Blocks:
     """The page in one language."""
     said = TEXTS[language]
-    direction = ["rtl"] if language in RIGHT_TO_LEFT else []
-    kept = (UPLOADS_KEPT_SECONDS, UPLOADS_KEPT_SECONDS)
-    with gr.Blocks(title=said["title"], analytics_enabled=False, delete_cache=kept) as page:
-        with gr.Column(elem_classes=direction):
+    with gr.Blocks(title=said["title"], analytics_enabled=False, delete_cache=(UPLOADS_KEPT_SECONDS,) * 2) as page:
+        with gr.Column(elem_classes=["rtl"] * (language in RIGHT_TO_LEFT)):
             other = "fa" if language == "en" else "en"
-            gr.Markdown(f"# {said['title']}\n[{said['other']}]({PREFIX[other]}/)")
-            choices = Choices(studio, said, page)
-            with gr.Tab(said["data"], elem_id="tab_data"):
-                folder = data_tab(studio, said)
-            with gr.Tab(said["train"], elem_id="tab_train"):
-                train_tab(studio, said, choices, folder)
-            with gr.Tab(said["speak"], elem_id="tab_speak") as tab:
-                speak_tab(studio, said, choices)
-                choices.refresh_on(tab)
-            with gr.Tab(said["compare"], elem_id="tab_compare") as tab:
-                compare_tab(studio, said, choices)
-                choices.refresh_on(tab)
-            with gr.Tab(said["models"], elem_id="tab_models") as tab:
-                models_tab(studio, said, choices, tab)
-                choices.refresh_on(tab)
+            gr.Markdown(f"## {said['title']} &nbsp; <small>[{said['other']}]({PREFIX[other]}/)</small>")
+            choices = Choices(studio, said, page, language)
+            for name, fill in TABS.items():
+                with gr.Tab(said[name], elem_id=f"tab_{name}") as choices.tab:
+                    fill(studio, said, choices)
     return page.queue(default_concurrency_limit=AT_ONCE)
 
 
@@ -80,69 +68,90 @@ class Password:
         return False
 
 
-class Token:
-    """Gradio's `auth_dependency`: a cookie that the address with the token sets."""
+class Door:
+    """ASGI middleware before the page: refuses other sites and whoever has not shown the token in this browser.
 
-    def __init__(self, token: str):
-        self.token = token
-        self.cookie: str = f"myxtts_{digest_bytes(token.encode())[:8]}"
-        """Name of the cookie: cookies of a host are shared by its ports."""
+    Args:
+        token: What `?token=` must say once, which sets a cookie; None asks for nothing.
+    """
 
-    def __call__(self, request: Request) -> str | None:
-        """The user of a request; None for a stranger."""
-        return "user" if self.is_right(request.cookies.get(self.cookie)) else None
-
-    def is_right(self, given: str | None) -> bool:
-        """Whether it is the token."""
-        return hmac.compare_digest((given or "").encode(), self.token.encode())
-
-
-class OwnOrigin:
-    """ASGI middleware: what another site lets a browser send to the page is refused before its body is read."""
-
-    def __init__(self, app):
-        self.app = app
+    def __init__(self, app, token: str | None):
+        self.app, self.token = app, token
+        # Cookies of a host are shared by its ports.
+        self.cookie: str = f"myxtts_{digest_bytes((token or '').encode())[:8]}"
 
     async def __call__(self, scope, receive, send):
         """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
-        headers = Headers(scope=scope) if scope["type"] in ("http", "websocket") else {}
-        origin, is_ours = headers.get("origin"), str(scope.get("path", "")).startswith(tuple(PREFIX.values()))
-        if is_ours and origin and origin.partition("://")[2] != headers.get("host"):
-            await PlainTextResponse("The page answers to its own address only.", 403)(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
+        path = scope.get("path", "/")
+        language = next((one for one, prefix in PREFIX.items() if prefix == f"/{path.split('/')[1]}"), None)
+        answer = self.app
+        if language and scope["type"] in ("http", "websocket"):
+            asked = HTTPConnection(scope)
+            origin = asked.headers.get("origin")
+            if origin and origin.partition("://")[2] != asked.headers.get("host"):
+                answer = PlainTextResponse("The page answers to its own address only.", 403)
+            elif self.token and self._is_right(asked.query_params.get("token")):
+                answer = RedirectResponse(f"{PREFIX[language]}/")
+                answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            elif self.token and not self._is_right(asked.cookies.get(self.cookie)):
+                answer = PlainTextResponse("This page needs its token. Open the address that was printed.", 401)
+            elif path == f"{PREFIX[language]}/":
+                # A compressed page could not be changed.
+                scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
+                send = _in_language(language, send)
+        await answer(scope, receive, send)
+
+    def _is_right(self, given):
+        return hmac.compare_digest((given or "").encode(), self.token.encode())
 
 
-def mount_page(app: FastAPI, studio: Studio, password: str | None, token: Token | None = None) -> None:
-    """Puts the page of each language on an app; `password` is asked for, with any name, where it is given."""
-    app.add_middleware(OwnOrigin)
-    auth = dict(auth=Password(password)) if password else dict(auth_dependency=token)
+def _in_language(language, send):
+    """A `send` after which Gradio's own words ("Drop file here") are in a language, whatever the browser's is."""
+    script = f"<head><script>Object.defineProperty(navigator, 'language', {{get: () => '{language}'}})</script>"
+
+    async def changed(message):
+        if message["type"] == "http.response.start":
+            del MutableHeaders(raw=message["headers"])["content-length"]
+        body = message.get("body", b"").replace(b"<head>", script.encode(), 1)
+        await send(message | ({"body": body} if body else {}))
+
+    return changed
+
+
+def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
+    """Puts the page of each language on an app.
+
+    Args:
+        password: Asked for, with any name, where it is given.
+        token: See `Door`; not asked for beside a password.
+    """
+    studio.home.mkdir(parents=True, exist_ok=True)
+    app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
         page = build_page(studio, language)
         # Without it Gradio takes files that a request only names, such as a key in the home folder, for sent ones.
         page.has_launched = True
-        options = dict(max_file_size=MOST_UPLOAD, show_error=True, css=CSS, ssr_mode=False)
-        gr.mount_gradio_app(app, page, prefix, allowed_paths=[str(studio.home.resolve())], **auth, **options)
+        options = dict(
+            max_file_size=MOST_UPLOAD,
+            show_error=True,
+            css_paths=Path(__file__).with_name("page.css"),
+            ssr_mode=False,
+            footer_links=[],
+        )
+        options |= dict(auth=Password(password)) if password else {}
+        gr.mount_gradio_app(app, page, prefix, allowed_paths=[str(studio.home.resolve())], **options)
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """An app with the page alone; without a password it answers only those who address this machine by a local name.
-
-    Args:
-        token: What `/?token=` must say once in each browser, where no password is asked for; None asks for nothing.
-    """
-    app, gate = FastAPI(openapi_url=None), Token(token) if token and not password else None
+    """An app with the page alone, arguments as in `mount_page`; without a password it answers only those who address
+    this machine by a local name."""
+    app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
 
     @app.get("/")
-    def start(request: Request, token: str = "") -> Response:
-        if gate and not (gate.is_right(token) or gate(request)):
-            return PlainTextResponse("This page needs its token. Open the address that myxtts ui printed.", 401)
-        response = RedirectResponse(f"{PREFIX['en']}/")
-        if gate and token:
-            response.set_cookie(gate.cookie, token, httponly=True, samesite="strict")
-        return response
+    def start(request: Request) -> Response:
+        return RedirectResponse(f"{PREFIX['en']}/?{request.query_params}")
 
-    mount_page(app, studio, password, gate)
+    mount_page(app, studio, password, token)
     return app

@@ -1,6 +1,7 @@
 """Recordings that were dropped on the page or made in it, kept as data sets beside the runs."""
 
 import csv
+import io
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,8 @@ TEXT_SUFFIXES = (".txt", ".lab", ".csv", ".srt", ".vtt", ".ass")
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
 """What `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
 RECORDINGS = "recordings"
-MOST_ROWS = 500
-"""Of a table that is shown."""
+LISTS = ("metadata_train.csv", "metadata_eval.csv")
+"""Lists of clips and texts that `myxtts make-dataset` writes."""
 
 
 class DataSets:
@@ -26,31 +27,40 @@ class DataSets:
     def __init__(self, home: Path):
         self.home: Path = home / FOLDER
 
-    def names(self) -> list[str]:
-        """Of all there are."""
-        return sorted(path.name for path in self.home.iterdir() if path.is_dir()) if self.home.is_dir() else []
+    def choices(self) -> list[tuple[str, str]]:
+        """Name and folder of each, for a box to choose from."""
+        found = sorted(path for path in self.home.glob("*/") if path.suffix != f".{RECORDINGS}")
+        return [(path.name, str(path)) for path in found]
 
     def folder(self, name: str) -> Path:
         """Where a set is; raises `UserError` for what is no name."""
         return named_folder(self.home, name, "data set")
 
-    def keep(self, name: str, files: Sequence[str]) -> Path:
-        """Copies clips, and texts of the same names or a `metadata.csv`, into a set; returns its folder.
+    def keep(self, name: str, files: Sequence[str], is_long: bool = False) -> Path:
+        """Copies recordings, and texts of the same names or a `metadata.csv`, into a set, or beside it for
+        `myxtts make-dataset` to fill it; returns their folder.
 
         Raises:
             UserError: There is no recording among them, or a file that is neither sound nor text.
         """
         folder, listed = self.folder(name), any(Path(file).name == "metadata.csv" for file in files)
-        self._copy(files, folder, AUDIO_EXTENSIONS, "wavs" if listed else "")
+        if is_long:
+            folder = folder.with_name(f"{folder.name}.{RECORDINGS}")
+        sounds = LONG_SUFFIXES if is_long else AUDIO_EXTENSIONS
+        names = [Path(file).name for file in files]
+        foreign = [name for name in names if not name.lower().endswith((*sounds, *TEXT_SUFFIXES))]
+        if foreign:
+            known = ", ".join((*sounds, *TEXT_SUFFIXES))
+            raise UserError(f"Files must be sound or text ({known}). Received: {foreign[0]}.")
+        if not any(name.lower().endswith(sounds) for name in names):
+            raise UserError(f"Drop recordings: files with the endings {', '.join(sounds)}.")
+        for file, name in zip(files, names):
+            is_inner = listed and not is_long and name.lower().endswith(sounds)
+            place = folder / "wavs" if is_inner else folder
+            place.mkdir(parents=True, exist_ok=True)
+            with write_whole(place / name) as temporary:
+                shutil.copyfile(file, temporary)
         return folder
-
-    def keep_long(self, name: str, files: Sequence[str]) -> tuple[Path, Path]:
-        """Copies long recordings, and subtitles or transcripts of the same names; returns where they are, and the set's
-        folder, for `myxtts make-dataset` to fill."""
-        folder = self.folder(name)
-        recordings = folder.with_name(f"{folder.name}.{RECORDINGS}")
-        self._copy(files, recordings, LONG_SUFFIXES)
-        return recordings, folder
 
     def add_recording(self, name: str, recording: str | None, text: str) -> Path:
         """Adds one clip with what is said in it; returns the set's folder."""
@@ -67,32 +77,21 @@ class DataSets:
             shutil.copyfile(recording, temporary)
         return folder
 
-    def cuts(self, folder: Path) -> tuple[list[str], list[list[str]]]:
-        """Names of columns and rows to show of what became of a long recording; none where nothing was cut."""
-        try:
-            with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
-                rows = [row for row, _ in zip(csv.reader(file), range(MOST_ROWS + 1))]
-        except FileNotFoundError:
-            rows = []
-        if not rows:
-            return [], []
-        are_seconds = [name.endswith("_seconds") for name in rows[0]]
-        headers = [
-            name.removesuffix("_seconds").replace("_", " ") + " (s)" * of for name, of in zip(rows[0], are_seconds)
-        ]
-        shown = [[f"{float(cell):.2f}" if of else cell for cell, of in zip(row, are_seconds)] for row in rows[1:]]
-        return headers, shown
+    def lists(self, folder: str) -> list[Path]:
+        """The lists of clips of a set that was cut here from long recordings; none of any other folder."""
+        own = Path(folder).parent == self.home
+        return [path for path in (Path(folder, one) for one in LISTS) if own and path.is_file()]
 
-    def _copy(self, files, folder, sounds, sounds_in=""):
-        names = [Path(file).name for file in files]
-        foreign = [name for name in names if not name.lower().endswith((*sounds, *TEXT_SUFFIXES))]
-        if foreign:
-            known = ", ".join((*sounds, *TEXT_SUFFIXES))
-            raise UserError(f"Files must be sound or text ({known}). Received: {foreign[0]}.")
-        if not any(name.lower().endswith(sounds) for name in names):
-            raise UserError(f"Drop recordings: files with the endings {', '.join(sounds)}.")
-        for file, name in zip(files, names):
-            place = folder / sounds_in if name.lower().endswith(sounds) else folder
-            place.mkdir(parents=True, exist_ok=True)
-            with write_whole(place / name) as temporary:
-                shutil.copyfile(file, temporary)
+    def correct(self, folder: str, texts: Sequence[Sequence[str]]) -> int:
+        """Writes texts of clips, by their places, into the lists of a set; a clip without a text is left out. Returns
+        how many changed."""
+        given, changed = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}, 0
+        for path in self.lists(folder):
+            with open(path, encoding="utf-8", newline="") as file:
+                rows = list(csv.reader(file, delimiter="|"))
+            new = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
+            changed += sum(one != other for one, other in zip(rows, new))
+            content = io.StringIO()
+            csv.writer(content, delimiter="|", lineterminator="\n").writerows(row for row in new if row[1])
+            write_text(path, content.getvalue())
+        return changed

@@ -2,59 +2,79 @@
 
 import gradio as gr
 
-from myxtts.apps.studio.parts import Choices, cancel_button, check_words, log_box, shows_errors
+from myxtts.apps.studio.kept import kept_in, to_trash
+from myxtts.apps.studio.parts import Choices, act, command_buttons, log_box, state_line
+from myxtts.apps.studio.run_view import view_run
 from myxtts.apps.studio.studio import Studio
+from myxtts.config.checks import UserError
 
-FORMATS, WEIGHTS = ("onnx",), ("float32", "int8")
 
+def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+    """All that is kept, export, and import of a release."""
+    _list(studio, said, choices.tab)
+    with gr.Accordion(said["export"], elem_id="export_box"):
+        with gr.Row():
+            model = choices.models("run", elem_id="export_run")
+            weights = gr.Dropdown(["float32", "int8"], value="float32", label=said["weights"], elem_id="export_weights")
+        button, line = command_buttons(said, "export", lambda: studio.tasks.cancel("export"))
+        log = log_box(said["log"], "export_log", 4, visible=False)
+        look = dict(file_count="multiple", interactive=False, visible=False, elem_id="export_files")
+        files = gr.File(label=said["files"], **look)
 
-def models_tab(studio: Studio, said: dict[str, str], choices: Choices, tab: gr.Tab) -> None:
-    """Runs and their checkpoints, export, and import of a release."""
+    def export(model, weights):
+        for lines in studio.export(model, weights):
+            yield gr.Textbox(lines, visible=True)
+        paths = [str(path) for path in sorted(studio.export_folder(model, weights).rglob("*")) if path.is_file()]
+        yield gr.skip(), gr.File(paths, visible=True)
 
-    def rows():
-        views = [studio.view(name) for name in studio.runs()]
-        told_of = [" · ".join([said[view.state], *view.facts]) for view in views]
-        return [[view.folder.name, words, _steps(view.checkpoints)] for view, words in zip(views, told_of)]
-
-    headers = [said["run"], said["state"], said["checkpoints"]]
-    widths = ["28%", "44%", "28%"]
-    table = gr.Dataframe(rows, headers=headers, interactive=False, wrap=True, column_widths=widths, elem_id="models")
-    gr.Button(said["refresh"]).click(rows, None, table, api_name="models")
-    tab.select(rows, None, table, show_progress="hidden", api_name=False)
-    _export(studio, said, choices)
+    act(button.click, export, [model, weights], [log, files], line, api_name="export")
     with gr.Accordion(said["import"], open=False, elem_id="import_box"):
         gr.Markdown(said["import_help"])
-        source = gr.Textbox("", label=said["source"], elem_id="import_source")
-        name = gr.Textbox("", label=said["new_run"], elem_id="import_name")
-        button = gr.Button(said["import"], elem_id="import")
-        cancel_button(said, "import_cancel", lambda: studio.tasks.cancel("convert"))
+        with gr.Row():
+            source = gr.Textbox("", label=said["source"], elem_id="import_source")
+            name = gr.Textbox("", label=said["new_run"], elem_id="import_name")
+        button, line = command_buttons(said, "import", lambda: studio.tasks.cancel("convert"))
         log = log_box(said["log"], "import_log", 4)
-
-        def convert(source, name):
-            yield from studio.convert(source, name)
-
-        button.click(shows_errors(convert), [source, name], log, api_name="import")
+    act(button.click, studio.convert, [source, name], [log], line, api_name="import")
 
 
-def _export(studio, said, choices):
+def _list(studio, said, tab):
+    """What is kept, with what becomes of it: a second button moves it to the trash after the first."""
+
+    def rows():
+        found = kept_in(studio.home)
+        named = [(f"{said['kind_' + one.kind]} · {one.folder.name}", place) for place, one in found.items()]
+        facts = [_facts(one, said) for one in found.values()]
+        table = [[label, one.size, one.changed, words] for (label, _), one, words in zip(named, found.values(), facts)]
+        return table, gr.Dropdown(named, value=None), gr.Button(visible=False)
+
+    headers = [said[key] for key in ("what", "size", "date", "state")]
+    look = dict(interactive=False, wrap=True, column_widths=["32%", "10%", "16%", "42%"], elem_id="models")
+    table = gr.Dataframe(label=said["kept"], headers=headers, **look)
+    place = gr.Dropdown([], value=None, label=said["what"], elem_id="kept")
     with gr.Row():
-        run = choices.runs("run", elem_id="export_run")
-        file_format = gr.Dropdown(list(FORMATS), value="onnx", label=said["format"], elem_id="export_format")
-        weights = gr.Dropdown(list(WEIGHTS), value="float32", label=said["weights"], elem_id="export_weights")
-    button = gr.Button(said["export"], elem_id="export")
-    cancel_button(said, "export_cancel", lambda: studio.tasks.cancel("export"))
-    log = log_box(said["log"], "export_log", 4)
-    files = gr.File(label=said["files"], file_count="multiple", interactive=False, elem_id="export_files")
+        delete = gr.Button(said["delete"], elem_id="kept_delete")
+        sure = gr.Button(said["sure"], variant="stop", visible=False, elem_id="kept_sure")
+    line = state_line("kept_told")
 
-    def export(run, file_format, weights):
-        check_words(said, run, "-", "-", None)
-        for lines in studio.export(run, file_format, weights):
-            yield lines, gr.skip()
-        folder = studio.export_folder(run, file_format, weights)
-        yield lines, [str(path) for path in sorted(folder.rglob("*")) if path.is_file()]
+    def ask(place):
+        if not place:
+            raise UserError(said["choose_kept"])
+        one = kept_in(studio.home)[place]
+        return said["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
-    button.click(shows_errors(export), [run, file_format, weights], [log, files], api_name="export")
+    def move(place):
+        return said["trashed"].format(to_trash(studio.home, place)), *rows()
+
+    act(delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
+    act(sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
+    place.input(lambda: gr.Button(visible=False), None, sure, show_progress="hidden", api_name=False)
+    tab.select(rows, None, [table, place, sure], show_progress="hidden", api_name="models")
 
 
-def _steps(checkpoints):
-    return " · ".join(f"{part} {', '.join(map(str, steps))}" for part, steps in checkpoints.items() if steps)
+def _facts(one, said):
+    if one.kind != "run":
+        return ""
+    view = view_run(one.folder)
+    steps = [f"{part} {', '.join(map(str, steps))}" for part, steps in view.checkpoints.items() if steps]
+    return " · ".join([said[view.state], *view.facts(said)[:3], f"{said['checkpoints']}: {' · '.join(steps)}"])

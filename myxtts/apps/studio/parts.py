@@ -1,106 +1,130 @@
 """What several tabs of the page have in common."""
 
-import functools
 import html
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
 from myxtts.apps.studio.studio import Studio
+from myxtts.apps.studio.texts import PREFIX
 from myxtts.config.checks import UserError
+from myxtts.storage.base_model import BASE_NAME
 from myxtts.text.languages import LANGUAGES
 
 
-def shows_errors(function: Callable) -> Callable:
-    """Shows errors in the page until they are read, of functions and of generators: what a user can mend in the
-    command's own sentence."""
+def state_line(elem_id: str) -> gr.Markdown:
+    """One line below a button: what goes on, or what is wrong."""
+    return gr.Markdown("", elem_id=elem_id, elem_classes=["state"])
 
-    @functools.wraps(function)
-    def wrapped(*given):
-        try:
-            return function(*given)
-        except Exception as error:
-            raise _shown(error) from error
 
-    @functools.wraps(function)
+def act(
+    event: Callable[..., Any], function: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options
+) -> Any:
+    """Calls a function, or follows a generator, on an event of a component; returns Gradio's dependency.
+
+    Errors are shown in `line`, which may be among the outputs, until the next call: what a user can mend in the
+    command's own sentence. Events that wait for a success do not follow an error.
+    """
+
     def generated(*given):
+        yield {line: ""}
         try:
-            yield from function(*given)
+            results = function(*given)
+            for result in results if inspect.isgenerator(results) else [results]:
+                values = result if isinstance(result, tuple) else (result,)
+                yield {line: gr.skip()} | dict(zip(outputs, values))
         except Exception as error:
-            raise _shown(error) from error
+            expected = isinstance(error, UserError | OSError)
+            sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
+            if isinstance(error, OSError) and error.strerror:
+                sentence = f"{error.strerror}: {error.filename2 or error.filename}"
+            yield {line: f'<span class="wrong">{html.escape(sentence)}</span>'}
+            raise gr.Error(html.escape(sentence), visible=False, print_exception=not expected) from error
 
-    return generated if inspect.isgeneratorfunction(function) else wrapped
-
-
-def _shown(error):
-    expected = isinstance(error, UserError | OSError)
-    sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError) and error.strerror:
-        sentence = f"{error.strerror}: {error.filename2 or error.filename}"
-    return gr.Error(html.escape(sentence), duration=None, print_exception=not expected)
+    places = list(outputs) if line in outputs else [*outputs, line]
+    return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})
 
 
-def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
+def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> gr.Textbox:
     """What a command prints."""
-    return gr.Textbox(
-        "", label=label, lines=lines, max_lines=24, elem_id=elem_id, elem_classes=["log"], interactive=False
-    )
+    look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=visible)
+    return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
-def language_box(said: dict[str, str], elem_id: str | None = None) -> gr.Dropdown:
+def language_box(said: dict[str, str], elem_id: str | None = None, value: str = "en") -> gr.Dropdown:
     """Choice of a language."""
     names = [(f"{one.name} ({code})", code) for code, one in LANGUAGES.items()]
-    return gr.Dropdown(names, value="en", label=said["language"], elem_id=elem_id)
+    return gr.Dropdown(names, value=value, label=said["language"], elem_id=elem_id)
 
 
-def cancel_button(said: dict[str, str], elem_id: str, cancel: Callable[..., None], *given: gr.components.Component):
-    """A button that ends a command; `cancel` is given what is in the components."""
-    button = gr.Button(said["cancel"], elem_id=elem_id)
-    button.click(shows_errors(cancel), list(given), None, api_name=elem_id, queue=False)
-    return button
+def command_buttons(
+    said: dict[str, str], name: str, cancel: Callable[..., None], label: str = "", *given: gr.components.Component
+) -> tuple[gr.Button, gr.Markdown]:
+    """The button of a command, beside one that cancels it, and their line; `cancel` is called with what is `given`."""
+    with gr.Row():
+        button = gr.Button(said[label or name], variant="primary", elem_id=name)
+        ends = gr.Button(said["cancel"], elem_id=f"{name}_cancel")
+    line = state_line(f"{name}_told")
+    act(ends.click, cancel, given, [], line, api_name=f"{name}_cancel")
+    return button, line
+
+
+def report_view(page: Path, language: str) -> str:
+    """A page of a command to be shown within this one: nothing in it runs, and its sounds come from its folder."""
+    if not page.is_file():
+        return ""
+    files = f'src="{PREFIX[language]}/gradio_api/file={html.escape(str(page.parent.resolve()))}/'
+    content = re.sub(r'src="(?=[^/":]+/)', lambda _: files, page.read_text(encoding="utf-8"))
+    return f'<iframe class="report" sandbox="allow-same-origin" srcdoc="{html.escape(content)}"></iframe>'
 
 
 class Choices:
-    """Boxes with the runs there are, which a page learns of when it is opened and when a tab is."""
+    """Boxes with the models there are, which a page learns of when it is opened and when a tab is."""
 
-    def __init__(self, studio: Studio, said: dict[str, str], page: gr.Blocks):
-        self.studio, self.said, self.page = studio, said, page
-        self._last: list[gr.Dropdown] = []
+    def __init__(self, studio: Studio, said: dict[str, str], page: gr.Blocks, language: str):
+        self.studio, self.said, self.page, self.language = studio, said, page, language
+        self.tab: gr.Tab | None = None
+        """The one that is filled now."""
 
-    def runs(self, label: str, **options) -> gr.Dropdown:
-        """A choice of a run."""
-        box = gr.Dropdown(self.studio.runs(), value=None, label=self.said[label], **options)
-        self.page.load(self._fresh, None, box, show_progress="hidden", api_name=False)
-        self._last.append(box)
+    def models(self, label: str, **options) -> gr.Dropdown:
+        """A choice of a model; the bundled one is chosen."""
+        box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.said[label], **options)
+        for event in (self.page.load, self.tab.select):
+            event(self._fresh, None, box, show_progress="hidden", api_name=False)
         return box
 
-    def refresh_on(self, tab: gr.Tab) -> None:
-        """Looks again when the tab that the last boxes are in is opened."""
-        boxes, self._last = self._last, []
-        for box in boxes:
-            tab.select(self._fresh, None, box, show_progress="hidden", api_name=False)
+    def voice(self, model: gr.Dropdown, name: str) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
+        """A language, the voices that a model has, those of the language first, and a recording instead."""
+        with gr.Row():
+            language = language_box(self.said, f"{name}_language", self.language)
+            first = self.studio.speakers(BASE_NAME, self.language)
+            speaker = gr.Dropdown(first, value=first[0], label=self.said["voice"], elem_id=f"{name}_speaker")
+        with gr.Accordion(self.said["voice_file"], open=False, elem_id=f"{name}_own_voice"):
+            look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
+            recording = gr.Audio(sources=["upload", "microphone"], label=self.said["voice_file_help"], **look)
 
-    def voice(self, run: gr.Dropdown, name: str) -> tuple[gr.Audio, gr.Dropdown]:
-        """A recording, and the speakers that a run was trained on."""
-        look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
-        recording = gr.Audio(sources=["upload", "microphone"], label=self.said["voice_file"], **look)
-        speaker = gr.Dropdown([], value=None, label=self.said["speaker"], elem_id=f"{name}_speaker")
+        def speakers(model, language):
+            names = self.studio.speakers(model, language)
+            return gr.Dropdown(names, value=names[0] if names else None)
 
-        def speakers(run):
-            return gr.Dropdown(self.studio.speakers(run) if run else [], value=None)
+        for box in (model, language):
+            look = dict(show_progress="hidden", api_name=f"{name}_speakers" if box is model else False)
+            box.change(speakers, [model, language], speaker, **look)
+        return language, speaker, recording
 
-        run.change(shows_errors(speakers), run, speaker, api_name=f"{name}_speakers")
-        return recording, speaker
+    def _names(self):
+        return [(self.said["base"], BASE_NAME), *self.studio.runs()]
 
     def _fresh(self):
-        return gr.Dropdown(choices=self.studio.runs())
+        return gr.Dropdown(choices=self._names())
 
 
-def check_words(said: dict[str, str], run: str | None, text: str, recording: str | None, speaker: str | None) -> None:
+def check_words(said: dict[str, str], text: str, recording: str | None, speaker: str | None) -> None:
     """Raises `UserError` where something that is needed to speak is missing."""
-    if not run:
-        raise UserError(said["no_run"])
     if not text.strip():
         raise UserError(said["no_text"])
     if not (recording or speaker):

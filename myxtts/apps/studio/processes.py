@@ -8,15 +8,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from myxtts.config.checks import UserError
 from myxtts.storage.run_folder import METRICS
 
-OUTPUT_SUFFIX = ".output.txt"
-"""Of the file beside a run's folder with the output of its process."""
 MOST_SHOWN_CHARACTERS = 20_000
 POLL_SECONDS = 0.5
+ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of a process that was asked to end."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """By folder: those that this process started."""
 
@@ -26,25 +27,12 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "myxtts", *arguments]
 
 
-def output_of(*arguments: str) -> str:
-    """Runs a command of `myxtts` to its end; returns its standard output.
-
-    Raises:
-        UserError: It failed; the sentence is the command's own.
-    """
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=_environment())
-    if done.returncode not in (0, 1):
-        raise UserError(sentence_of(done.stderr or done.stdout))
-    return done.stdout[-MOST_SHOWN_CHARACTERS:]
-
-
 class Tasks:
     """Commands that take long: each is followed while it runs, can be cancelled, and outlives its page. At most one at
     a time under each name."""
 
     def __init__(self):
         self._running: dict[str, subprocess.Popen] = {}
-        self._cancelled: set[int] = set()
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
@@ -63,8 +51,7 @@ class Tasks:
                 time.sleep(POLL_SECONDS)
                 if (now := _printed(output)) != shown:
                     yield (shown := now)
-            if process.pid in self._cancelled:
-                self._cancelled.discard(process.pid)
+            if code in ENDED:
                 raise UserError(f"myxtts {arguments[0]} was cancelled.")
             shown = _printed(output)
             if code not in (0, 1):
@@ -72,25 +59,16 @@ class Tasks:
             yield shown
 
     def cancel(self, name: str) -> None:
-        """Ends a command as Ctrl-C does.
-
-        Raises:
-            UserError: None of that name runs.
-        """
+        """Ends a command and what it started; raises `UserError` where none of that name runs."""
         with self._lock:
             process = self._running.get(name)
             if process is None or process.poll() is not None:
                 raise UserError("There is nothing to cancel.")
-            self._cancelled.add(process.pid)
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train`, which lives on when the page or its server ends.
-
-    Raises:
-        UserError: A run trains there already.
-    """
+    """Starts `myxtts train`, which lives on when the page or its server ends; see `require_free`."""
     require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(output_path(folder), "wb") as output:
@@ -98,7 +76,9 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Lets the run in a folder finish its step and write a checkpoint, as Ctrl-C does.
+    """Lets the run in a folder finish its step and write a checkpoint; before its first step it ends at once.
+
+    By SIGTERM: a server in the background of a shell ignores SIGINT, and so does what it starts, until it takes steps.
 
     Raises:
         UserError: Nothing trains there.
@@ -106,7 +86,7 @@ def stop_training(folder: Path) -> None:
     process = process_of(folder)
     if process is None:
         raise UserError(f"Nothing trains in {folder} now.")
-    os.kill(process, signal.SIGINT)
+    os.kill(process, signal.SIGTERM)
 
 
 def require_free(folder: Path) -> None:
@@ -132,18 +112,12 @@ def trainer_of(folder: Path) -> int | None:
     except OSError:
         return None
     for fields in map(str.split, locks):
-        is_near = "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino)
-        if is_near and _has_open(int(fields[-4]), status):
-            return int(fields[-4])
+        if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino):
+            # A lock's number may be that of a file on another file system.
+            with suppress(OSError):  # it ended, or is somebody else's
+                if any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{fields[-4]}/fd").iterdir()):
+                    return int(fields[-4])
     return None
-
-
-def _has_open(process, status):
-    """Whether a process has the folder open: a lock's number may be that of a file on another file system."""
-    try:
-        return any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{process}/fd").iterdir())
-    except OSError:  # it ended, or is somebody else's
-        return False
 
 
 def failure(folder: Path) -> str | None:
@@ -153,7 +127,7 @@ def failure(folder: Path) -> str | None:
     run went on since.
     """
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
-    if process is not None and process.poll() in (None, 0):
+    if process is not None and process.poll() in (None, 0, *ENDED):
         return None
     try:
         if process is None and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:
@@ -167,7 +141,7 @@ def failure(folder: Path) -> str | None:
 
 def output_path(folder: Path) -> Path:
     """The file with the output of a training that was started here."""
-    return folder.with_name(folder.name + OUTPUT_SUFFIX)
+    return folder.with_name(f"{folder.name}.output.txt")
 
 
 def sentence_of(output: str) -> str:
@@ -178,14 +152,11 @@ def sentence_of(output: str) -> str:
     return "\n".join(error).removeprefix("Error: ") or "The command ended without a word."
 
 
-def _environment():
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
-
-
 def _start(words, output):
     """Starts a process in a session of its own, which the end of the page's server does not reach."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    return subprocess.Popen(words, env=_environment(), start_new_session=True, **streams)
+    return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
 
 
 def _printed(output) -> str:

@@ -4,67 +4,93 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
+from tqdm import tqdm
 
 from myxtts.apps.studio.processes import failure, process_of
+from myxtts.apps.studio.training_form import OWN, config_in, stages_of, values_of
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
+from myxtts.storage.base_model import BASE_NAME
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import read_metrics
 
 LOG_BYTES, LOG_LINES = 2**16, 200
 """Most of the end of `train.log` that is shown."""
+FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
+"""Of a line of `metrics.jsonl`, with a text of the page each."""
+MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
+"""The loss that a stage is judged by, of which each stage has one: in its lines of training and of validation."""
+MOST_POINTS = 600
+"""Points of a curve of losses."""
 
 
 @dataclass(frozen=True)
 class RunView:
     """State of a run."""
 
-    folder: Path
     running: bool
     failed: str | None
     """The error that it failed with."""
-    losses: list[dict] = field(default_factory=list)
-    """Lines of `metrics.jsonl` about training, each with `stage`, `step` and what was measured there."""
+    stages: list[str] = field(default_factory=list)
+    """Names of those that it trains, in their order."""
+    metrics: list[dict] = field(default_factory=list)
+    """Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and what was measured there."""
     log: str = ""
     """The end of `train.log`."""
     samples: tuple[Path, ...] = ()
-    """Spoken sample sentences, newest first."""
+    """What was spoken or rebuilt of validation clips, newest first."""
     checkpoints: dict[str, list[int]] = field(default_factory=dict)
     """Steps of the checkpoints, by part."""
-    memory_mb: float | None = None
-    """Resident memory of its process."""
 
     @property
     def state(self) -> str:
         """One word."""
         return "training" if self.running else "failed" if self.failed else "not training"
 
-    @property
-    def facts(self) -> list[str]:
-        """Its progress, in few words each."""
-        last_lines = {one["stage"]: one for one in self.losses}
-        total = lambda line: f"/{line['total_steps']}" if "total_steps" in line else ""
-        parts = [f"{stage} {line['step']}{total(line)}" for stage, line in last_lines.items()]
-        last = {name: value for name, value in self.losses[-1].items() if value is not None} if self.losses else {}
-        parts += [f"loss {last['loss']:.4f}"] if "loss" in last else []
-        parts += [f"{last['avg_ms']:.0f} ms a step"] if "avg_ms" in last else []
-        parts += [f"stall {100 * last['stall']:.0f} %"] if "stall" in last else []
-        return parts + ([f"memory {self.memory_mb:,.0f} MB"] if self.memory_mb else [])
+    def facts(self, said: dict[str, str]) -> list[str]:
+        """Its progress, in few words of the page's language each."""
+        if not self.metrics:
+            return []
+        newest = self.metrics[-1]
+        stage, step, total = newest["stage"], newest["step"], newest.get("total_steps", 0)
+        facts = []
+        if stage in self.stages:
+            facts += [said["stage_of"].format(self.stages.index(stage) + 1, len(self.stages))]
+        facts += [said["step_of"].format(stage, f"{step}/{total}")]
+        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
+        last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
+        if self.running and "steps_per_second" in last:
+            facts += [said["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
+        return facts + [said[name].format(last[name]) for name in FIGURES if name in last]
+
+    def curves(self) -> dict[str, list[tuple[int, float, str]]]:
+        """Of each stage, points of its main loss, at most `MOST_POINTS` of a kind: step, loss, kind of line."""
+        found = {}
+        for line in self.metrics:
+            points = found.setdefault((line["stage"], line["kind"]), [])
+            while points and points[-1][0] >= line["step"]:
+                points.pop()  # a run that went back has other figures from there on
+            losses = [line[name] for name in MAIN_LOSSES if line.get(name) is not None]
+            points += [(line["step"], loss, line["kind"]) for loss in losses[:1]]
+        curves = {}
+        for (stage, _), points in found.items():
+            curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
+        return curves
 
 
 def view_run(folder: Path) -> RunView:
     """Reads a run's folder; one that does not exist yet can only have failed."""
     trainer = process_of(folder)
+    config = config_in(OWN, folder) if (folder / OWN).is_file() else None
+    sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
     return RunView(
-        folder,
         running=trainer is not None,
         failed=None if trainer else failure(folder),
-        losses=[line for line in read_metrics(folder) if line["kind"] == "training"],
+        stages=[row[0] for row in stages_of(config, values_of(config))] if config else [],
+        metrics=read_metrics(folder),
         log=_tail(folder / "train.log"),
-        samples=tuple(sorted((folder / "samples").glob("step_*.wav"), key=lambda path: path.name, reverse=True)),
+        samples=tuple(sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)),
         checkpoints={part: CheckpointStore(folder / part).steps() for part in STAGES if (folder / part).is_dir()},
-        memory_mb=_memory_of(trainer),
     )
 
 
@@ -75,25 +101,11 @@ def runs_in(folder: Path) -> list[str]:
 
 
 def named_folder(home: Path, name: str, what: str = "run") -> Path:
-    """`home / name`.
-
-    Args:
-        what: That has the name, for the error.
-
-    Raises:
-        UserError: The name could lead elsewhere.
-    """
-    if not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
-        rule = f"A {what}'s name has letters, digits, spaces, _, - and . and begins with a letter or digit"
+    """`home / name`; raises `UserError`, which calls it the name of `what`, where it could lead elsewhere."""
+    if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
+        rule = f"A {what}'s name has letters, digits, spaces, _, - and ., begins with a letter or digit and is not base"
         raise UserError(f"{rule}. Received: {name!r}.")
     return home / name
-
-
-def _memory_of(process):
-    try:
-        return psutil.Process(process).memory_info().rss / 2**20 if process else None
-    except psutil.Error:
-        return None
 
 
 def _tail(path):

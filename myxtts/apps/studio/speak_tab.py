@@ -3,106 +3,72 @@
 import base64
 import itertools
 import json
-from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
 
 import gradio as gr
 import numpy as np
 
-from myxtts.apps.studio.parts import Choices, check_words, language_box, shows_errors
+from myxtts.apps.studio.parts import Choices, act, check_words, state_line
 from myxtts.apps.studio.studio import Studio, Wish
 
 _numbers = itertools.count()
 REPEATED_PARTS = 8
 """Gradio may drop an update that another one follows at once, so each update repeats the last parts."""
 
-PLAY = """(message) => {
-  if (!message) return;
-  const told = JSON.parse(message);
-  let player = window.myxtts_player;
-  if (!player || player.speech !== told.speech) {
-    if (player) player.context.close();
-    const context = new AudioContext({sampleRate: told.rate});
-    player = window.myxtts_player = {speech: told.speech, next: 0, at: 0, seconds: 0, context: context};
-  }
-  told.parts.forEach((part, index) => {
-    if (told.first + index < player.next) return;
-    player.next = told.first + index + 1;
-    const pcm = new Int16Array(Uint8Array.from(atob(part), (one) => one.charCodeAt(0)).buffer);
-    const buffer = player.context.createBuffer(1, pcm.length, told.rate);
-    buffer.getChannelData(0).set(Float32Array.from(pcm, (sample) => sample / 32768));
-    const source = player.context.createBufferSource();
-    source.buffer = buffer;
-    source.connect(player.context.destination);
-    player.at = Math.max(player.at, player.context.currentTime + 0.05);
-    source.start(player.at);
-    player.at += buffer.duration;
-    player.seconds += buffer.duration;
-  });
-}"""
+PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
 """A function of the page that plays what the messages hold, each part once."""
 HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close(); window.myxtts_player = null; } }"
 """One that ends it."""
 
 
-class Messages:
-    """The messages of one speech.
+def message_of(speech: str, sample_rate: int, parts: Sequence[np.ndarray]) -> str:
+    """The message with the newest of the parts of a speech, each `(S,)` int16, to be played at `sample_rate` in Hz.
 
     Args:
         speech: Its name, different from that of other speeches.
-        sample_rate: In Hz.
     """
-
-    def __init__(self, speech: str, sample_rate: int):
-        self.speech, self.sample_rate, self._next = speech, sample_rate, 0
-        self._parts: deque[str] = deque(maxlen=REPEATED_PARTS)
-
-    def add(self, samples: np.ndarray) -> str:
-        """The message for the samples that follow, `(S,)` int16."""
-        self._parts.append(base64.b64encode(samples.astype("<i2").tobytes()).decode())
-        self._next += 1
-        first = self._next - len(self._parts)
-        return json.dumps(dict(speech=self.speech, rate=self.sample_rate, first=first, parts=list(self._parts)))
+    shown = [base64.b64encode(part.astype("<i2").tobytes()).decode() for part in parts[-REPEATED_PARTS:]]
+    return json.dumps(dict(speech=speech, rate=sample_rate, first=len(parts) - len(shown), parts=shown))
 
 
 def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """Text and voice to sound, heard while it is made."""
-    run = choices.runs("run", elem_id="speak_run")
-    text = gr.Textbox("", label=said["text"], lines=3, elem_id="speak_text")
-    language = language_box(said, "speak_language")
-    recording, speaker = choices.voice(run, "speak")
     with gr.Row():
-        seed = gr.Number(0, label=said["seed"], precision=0, minimum=0)
-        temperature = gr.Slider(0, 2, 0, label=said["temperature"])
-        speed = gr.Slider(0.25, 4, 1, label=said["speed"])
-    streamed = gr.Checkbox(True, label=said["streamed"], info=said["streamed_help"], elem_id="speak_streamed")
-    with gr.Row():
-        button = gr.Button(said["say"], variant="primary", elem_id="speak_say")
-        hush = gr.Button(said["hush"], elem_id="speak_hush")
-    state = gr.Textbox("", label=said["state"], interactive=False, elem_id="speak_state")
+        with gr.Column(scale=3):
+            text = gr.Textbox(said["example"], label=said["text"], lines=4, elem_id="speak_text")
+            with gr.Row():
+                button = gr.Button(said["say"], variant="primary", elem_id="speak_say")
+                hush = gr.Button(said["hush"], elem_id="speak_hush")
+            state = state_line("speak_state")
+            sound = gr.Audio(label=said["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
+        with gr.Column(scale=2):
+            model = choices.models("run", elem_id="speak_run")
+            language, speaker, recording = choices.voice(model, "speak")
+            with gr.Accordion(said["switches"], open=False, elem_id="speak_more"):
+                seed = gr.Number(0, label=said["seed"], precision=0, minimum=0)
+                temperature = gr.Slider(0, 2, 0, label=said["temperature"])
+                speed = gr.Slider(0.25, 4, 1, label=said["speed"])
+                look = dict(info=said["streamed_help"], elem_id="speak_streamed")
+                streamed = gr.Checkbox(True, label=said["streamed"], **look)
     message = gr.Textbox("", visible="hidden", elem_id="speak_message")
-    sound = gr.Audio(label=said["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
 
-    def say(streamed, run, text, language, recording, speaker, *values):
-        check_words(said, run, text, recording, speaker)
+    def say(streamed, model, text, language, recording, speaker, *values):
+        check_words(said, text, recording, speaker)
         yield said["speaking"], "", None
-        wish = Wish(run, text, language, recording, speaker, *values)
+        wish = Wish(model, text, language, recording, speaker, *values)
         if not streamed:
             rate, samples = studio.speak(wish)
             yield said["spoken"].format(len(samples) / rate), "", (rate, samples)
             return
-        parts, messages = [], None
+        parts, speech = [], f"{next(_numbers)}"
         for rate, samples in studio.stream(wish):
-            messages = messages or Messages(f"{next(_numbers)}", rate)
             parts.append(samples)
-            spoken = said["so_far"].format(sum(map(len, parts)) / rate)
-            yield spoken, messages.add(samples), gr.skip()
+            yield said["so_far"].format(sum(map(len, parts)) / rate), message_of(speech, rate, parts), gr.skip()
         samples = np.concatenate(parts)
         yield said["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
 
-    given = [streamed, run, text, language, recording, speaker, seed, temperature, speed]
-    speaking = button.click(
-        shows_errors(say), given, [state, message, sound], show_progress="minimal", api_name="speak"
-    )
-    speaking.failure(lambda: "", None, state, api_name=False)
+    given = [streamed, model, text, language, recording, speaker, seed, temperature, speed]
+    speaking = act(button.click, say, given, [state, message, sound], state, api_name="speak")
     message.change(None, message, None, js=PLAY)
     hush.click(lambda: said["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)

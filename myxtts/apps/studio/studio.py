@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-import random
-import re
-import tempfile
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,18 +13,24 @@ import numpy as np
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.data_sets import DataSets
-from myxtts.apps.studio.run_view import RunView, named_folder, runs_in, view_run
+from myxtts.apps.studio.run_view import named_folder, runs_in
 from myxtts.apps.studio.training_form import RELEASED_SIZE, XTTS_V2, Preset, preset_for, training_flags
 from myxtts.apps.studio.votes import Votes
 from myxtts.audio.files import load_samples, to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
-from myxtts.data.corpora import load_corpus
+from myxtts.data.corpora import Utterance, load_corpus
+from myxtts.data.doctor import ClipLimits, check_data, summarize
+from myxtts.storage.base_model import BASE_NAME, base_folder
 from myxtts.storage.speakers import read_speakers
 
 MOST_CHARACTERS = 4096
+MOST_CLIPS = 500
+"""Of a data set that are shown."""
 CLIP_RATE = 22_050
 """Sample rate of clips to hear, in Hz: that of training."""
+LONGEST_CLIP_SECONDS = 11.6
+"""Of a clip that is trained on, as `myxtts doctor data` takes it."""
 EXPORTS, EVALUATION = "_exports", "_evaluation"
 """Beside the runs; no run can have such a name."""
 
@@ -68,84 +73,75 @@ class Studio:
         """Names of the runs that train now, whoever started them."""
         return [name for name in self.runs() if processes.process_of(self.home / name)]
 
-    def check_data(self, folder: str, language: str) -> str:
-        """The doctor's report on a folder of recordings."""
-        if not folder.strip():
-            raise UserError("Name a folder of recordings on this machine.")
-        with tempfile.TemporaryDirectory() as place:
-            report = Path(place) / "doctor.csv"
-            found = processes.output_of("doctor", "data", "--language", language, "--report", str(report), "--", folder)
-        if "accepted: 0 " in found:  # no data set, perhaps somebody's file: nothing of it is quoted
-            found = re.sub(r" \(first: .*\)", "", found)
-        return found.replace(f"every clip and its reason: {report}", "").strip()
+    def folder(self, name: str) -> Path:
+        """Folder of a model: the bundled one, or a run."""
+        return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
-    def random_clips(self, folder: str, language: str, count: int) -> list[tuple[str, tuple[int, np.ndarray]]]:
-        """Clips of a data set to hear: text, and sample rate in Hz with 16-bit samples; fewer where it has fewer.
+    def source(self, named: str | None) -> str:
+        """What `--init-from` takes for a name in the form: the folder of a run, else the name as it is."""
+        named = (named or "").strip()
+        return str((self.home / named).resolve()) if named in self.runs() else named
+
+    def check_data(self, folder: str, language: str) -> str:
+        """The doctor's report on a folder of recordings.
 
         Raises:
-            UserError: It is no data set, or a recording cannot be read.
+            UserError: There is no such folder, or nothing in it is a data set.
         """
-        clips = load_corpus(folder, language).utterances
-        chosen = random.sample(clips, min(count, len(clips)))
-        return [(clip.text, (CLIP_RATE, _as_pcm16(load_samples(clip.wav_path, CLIP_RATE)))) for clip in chosen]
+        if not (folder or "").strip():
+            raise UserError("Name a folder of recordings on this machine.")
+        silent = lambda folder: nullcontext(lambda done, total: None)
+        limits = ClipLimits(max_seconds=LONGEST_CLIP_SECONDS)
+        found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
+        if not found.accepted:  # perhaps somebody's file: nothing of it is quoted
+            found = dataclasses.replace(found, rejections=[dataclasses.replace(one, id="") for one in found.rejections])
+        return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
-    def make_data_set(self, name: str, files: list[str], is_long: bool, language: str) -> Iterator[str]:
-        """Keeps dropped files as a data set, cutting them first where they are long; yields the command's output."""
-        if not is_long:
-            yield str(self.data.keep(name, files))
-            return
-        recordings, folder = self.data.keep_long(name, files)
-        flags = [str(recordings), "--output", str(folder), "--language", language]
-        yield from self.tasks.follow(f"data {name}", "make-dataset", *flags)
+    def clips(self, folder: str, language: str) -> dict[str, Utterance]:
+        """The first clips of a data set, by their place in its folder. Raises `UserError` for what is none."""
+        clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
+        return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
+
+    def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
+        """A clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
+        return CLIP_RATE, _as_pcm16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
+
+    def make_data_set(self, name: str, files: list[str], is_long: bool, language: str, recognizer="") -> Iterator[str]:
+        """Keeps dropped files as a data set; yields the command's output. Those that are long, or for a recognizer to
+        transcribe (`myxtts make-dataset --recognizer`), are cut."""
+        folder = self.data.keep(name, files, is_long or bool(recognizer))
+        yield str(folder)
+        if is_long or recognizer:
+            flags = [f"--output={self.data.folder(name)}", f"--language={language}"]
+            flags += [f"--recognizer={recognizer}"] * bool(recognizer)
+            yield from self.tasks.follow(f"data {name}", "make-dataset", str(folder), *flags)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> Preset:
         """The training form for a run that starts from a model; an existing run shows its own settings."""
-        return preset_for(self._source(source), self._folder_or_home(name), recipe)
+        return preset_for(self.source(source), self._folder_or_home(name), recipe)
 
     def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
         """The flags of `myxtts train` for the form."""
-        values = values | dict(init_from=self._source(values["init_from"]))
+        values = values | dict(init_from=self.source(values["init_from"]))
         return training_flags(recipe, self._folder_or_home(name), values)
 
     def _folder_or_home(self, name):
         return named_folder(self.home, name) if name else self.home
 
-    def _source(self, named):
-        """The value of `--init-from` for a name in the form: the folder of a run, else the name as it is."""
-        named = (named or "").strip()
-        return str((self.home / named).resolve()) if named in self.runs() else named
-
     def plan(self, flags: list[str]) -> str:
         """The memory that training with these flags would take."""
         is_released = f"--init-from={XTTS_V2}" in flags  # the plan does not fetch it to learn its size
-        return processes.output_of("plan", *flags, *[f"--model-size={RELEASED_SIZE}"] * is_released)
+        flags = [*flags, *[f"--model-size={RELEASED_SIZE}"] * is_released]
+        return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
-    def require_free(self, name: str) -> None:
-        """Raises `UserError` where the name cannot be a run's, or a run of it trains already."""
-        processes.require_free(named_folder(self.home, name))
-
-    def start(self, name: str, flags: list[str]) -> None:
-        """Starts a run, or resumes it."""
-        processes.start_training(named_folder(self.home, name), flags)
-
-    def stop(self, name: str) -> None:
-        """Stops a run after its step."""
-        processes.stop_training(named_folder(self.home, name))
-
-    def view(self, name: str) -> RunView:
-        """The present state of a run."""
-        return view_run(named_folder(self.home, name))
-
-    def speakers(self, name: str) -> list[str]:
-        """Names of the speakers that a run was trained on."""
-        return list(read_speakers(named_folder(self.home, name)))
+    def speakers(self, name: str, language: str) -> list[str]:
+        """Names of the voices that a model has, those that speak the language first."""
+        voices = read_speakers(self.folder(name))
+        return sorted(voices, key=lambda one: voices[one].language != language)
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
         """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are tried a second time.
-
-        Raises:
-            UserError: The model cannot speak this; the message says why.
-        """
+        Raises `UserError` for what the model cannot speak."""
         synthesizer, *options = self._opened(wish, which)
         speech = synthesizer.speak(wish.text, *options, retries=1)
         return speech.sample_rate, _as_pcm16(speech.samples)
@@ -160,7 +156,7 @@ class Studio:
         """The run's `Synthesizer`, and its options up to the speed."""
         if len(wish.text) > MOST_CHARACTERS:
             raise UserError(f"A text has at most {MOST_CHARACTERS} characters here. Received: {len(wish.text)}.")
-        folder = named_folder(self.home, wish.run)
+        folder = self.folder(wish.run)
         with self._loading:
             synthesizer = self._load(folder, which, _changed(folder))
         from myxtts.inference.voices import stored_voice
@@ -173,16 +169,16 @@ class Studio:
         sampling = dataclasses.replace(sampling, temperature=wish.temperature or sampling.temperature)
         return synthesizer, voice, wish.language, sampling, int(wish.seed), wish.speed
 
-    def export(self, name: str, file_format: str, weights: str) -> Iterator[str]:
-        """Exports a run beside the runs; yields the command's output."""
-        flags = ["--checkpoint", str(named_folder(self.home, name)), "--format", file_format, "--weights", weights]
-        folder = self.export_folder(name, file_format, weights)
+    def export(self, name: str, weights: str) -> Iterator[str]:
+        """Exports a model for ONNX Runtime beside the runs; yields the command's output."""
+        folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        yield from self.tasks.follow("export", "export", *flags, "--output", str(folder))
+        flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]
+        yield from self.tasks.follow("export", "export", *flags)
 
-    def export_folder(self, name: str, file_format: str, weights: str) -> Path:
+    def export_folder(self, name: str, weights: str) -> Path:
         """Where an export goes."""
-        return self.home / EXPORTS / f"{name}-{file_format}-{weights}"
+        return self.home / EXPORTS / f"{name}-onnx-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
         """Makes a run of a released `model.pth`; yields the command's output."""
@@ -191,9 +187,9 @@ class Studio:
             raise UserError("Name the model.pth of XTTS v2, or of a fine-tune of it, on this machine.")
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
-    def evaluate(self, sides: list[str], sentences: int) -> Iterator[str]:
-        """Evaluates models `NAME@best` or `NAME@last` side by side; yields the command's output, at last the table."""
-        folders = [f"{named_folder(self.home, side.rpartition('@')[0])}@{side.rpartition('@')[2]}" for side in sides]
+    def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:
+        """Evaluates models, each with `best` or `last`, beside each other; yields the output, at last the table."""
+        folders = [f"{self.source(name)}@{which}" for name, which in sides]
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 

@@ -3,150 +3,168 @@
 import gradio as gr
 import pandas as pd
 
-from myxtts.apps.studio.parts import Choices, language_box, log_box, shows_errors
+from myxtts.apps.studio import processes
+from myxtts.apps.studio.parts import Choices, act, language_box, log_box, state_line
+from myxtts.apps.studio.run_view import named_folder, view_run
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.recipes import recipe_names
+from myxtts.config.stages import STAGES
 from myxtts.storage.base_model import BASE_NAME
 
 SECONDS_BETWEEN_LOOKS = 2.0
-MOST_POINTS = 600
-"""Points of the loss curves."""
 
 
-def train_tab(studio: Studio, said: dict[str, str], choices: Choices, data_folder: gr.Textbox) -> None:
+def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """Settings, the plan, start and stop, and the present state of the run that is named in the first box."""
     now = gr.Markdown(elem_id="train_now")
-    name = gr.Dropdown(studio.runs(), value=None, label=said["new_run"], allow_custom_value=True, elem_id="train_run")
-    form, recipe, stages = _form(studio, said)
+    name, form, recipe, stages = _form(studio, said, choices.language)
     names, given = list(form), [name, recipe, *form.values()]
-    data_folder.change(lambda folder: folder, data_folder, form["train_data"], show_progress="hidden", api_name=False)
+    shared = dict(show_progress="hidden", api_name=False)
+    choices.data_folder.change(lambda folder: folder, choices.data_folder, form["train_data"], **shared)
 
     def flags(run, recipe, *values):
         return studio.flags(run, recipe, dict(zip(names, values)))
 
     with gr.Row():
-        plan = gr.Button(said["plan"], elem_id="train_plan")
         start = gr.Button(said["start"], variant="primary", elem_id="train_start")
         stop = gr.Button(said["stop"], elem_id="train_stop")
-    state = gr.Textbox("", label=said["state"], elem_id="train_state", interactive=False)
-    planned = log_box(said["plan"], "train_planned")
-    plan.click(shows_errors(lambda *values: studio.plan(flags(*values))), given, planned, api_name="plan")
+        plan = gr.Button(said["plan"], elem_id="train_plan")
+    told, state = state_line("train_told"), state_line("train_state")
+    planned = log_box(said["plan"], "train_planned", visible=False)
+
+    def estimate(*values):
+        yield said["planning"]
+        yield "", gr.Textbox(studio.plan(flags(*values)), visible=True)
 
     def begin(run, *values):
-        studio.require_free(run or "")
-        asked = flags(run, *values)
-        yield said["planning"], gr.skip()
-        memory = studio.plan(asked)
-        studio.start(run, asked)
-        yield said["started"], memory
+        processes.require_free(named_folder(studio.home, run))
+        yield said["planning"], gr.Textbox(visible=False)
+        studio.plan(asked := flags(run, *values))  # says at once what is wrong with them
+        processes.start_training(studio.home / run, asked)
+        yield said["started"]
 
     def end(run):
-        studio.stop(run or "")
+        processes.stop_training(named_folder(studio.home, run))
         return said["stopping"]
 
-    start.click(shows_errors(begin), given, [state, planned], api_name="start")
-    stop.click(shows_errors(end), name, state, api_name="stop")
+    act(plan.click, estimate, given, [told, planned], told, api_name="plan")
+    act(start.click, begin, given, [told, planned], told, api_name="start")
+    act(stop.click, end, [name], [told], told, api_name="stop")
     _watch(studio, said, name, now, state)
-    _fill(studio, name, form, recipe, stages)
+    _fill(studio, name, form, recipe, stages, told)
 
     def opened():
         training = studio.training()
         chosen = dict(value=training[0]) if training else {}  # else what was typed meanwhile stays
-        sources = gr.Dropdown(choices=_sources(studio, said))
-        return gr.Dropdown(choices=studio.runs(), **chosen), sources, _now(studio, said)
+        fresh = (gr.Dropdown(choices=_sources(studio, said)), gr.Dropdown(choices=studio.data.choices()))
+        return gr.Dropdown(choices=studio.runs(), **chosen), *fresh, _now(studio, said)
 
-    choices.page.load(opened, None, [name, form["init_from"], now], show_progress="hidden", api_name=False)
+    boxes = [name, form["init_from"], form["train_data"], now]
+    choices.page.load(opened, None, boxes, show_progress="hidden", api_name=False)
 
 
-def _form(studio, said):
-    """Boxes by the names of `FLAGS`, the box of the recipe, and the table of the stages."""
-    preset = studio.preset(None, None)
-    sources = dict(value="", label=said["init_from"], allow_custom_value=True, elem_id="train_init_from")
-    boxes = {
-        "language": lambda: language_box(said, "train_language"),
-        "init_from": lambda: gr.Dropdown(_sources(studio, said), **sources),
-    }
-    make = lambda name: boxes[name]() if name in boxes else _box(name, said, preset.values[name])
-    places = {name: flag.field.metadata["page"] for name, flag in FLAGS.items()}
+def _form(studio, said, language):
+    """The box of the run, boxes by the names of `FLAGS`, the box of the recipe, and the table of the stages."""
+    preset = studio.preset(None, BASE_NAME)
+    lists = dict(allow_custom_value=True)
     with gr.Row():
-        form = {name: make(name) for name in ("train_data", "init_from")}
-        recipes = [(said["nothing"], ""), (said["own"], OWN), *recipe_names()]
-        recipe = gr.Dropdown(recipes, value="", label=said["recipe"], elem_id="train_recipe")
-    headers = [said[key] for key in ("stage", "steps", "batch_size", "rate")]
-    look = dict(headers=headers, label=said["stages"], interactive=False, elem_id="train_stages")
-    stages = gr.Dataframe(preset.stages, **look)
-    with gr.Row():
-        form |= {name: make(name) for name, place in places.items() if place == "main" and name not in form}
-    with gr.Accordion(said["switches"], open=False, elem_id="train_more"):
-        form |= {name: make(name) for name, place in places.items() if place == "more"}
-    return form, recipe, stages
+        name = gr.Dropdown(studio.runs(), value=None, label=said["new_run"], elem_id="train_run", **lists)
+        source = dict(value=BASE_NAME, label=said["init_from"], elem_id="train_init_from", **lists)
+        data = dict(value=None, label=said["train_data"], elem_id="train_train_data", **lists)
+        form = {
+            "init_from": gr.Dropdown(_sources(studio, said), **source),
+            "train_data": gr.Dropdown(studio.data.choices(), **data),
+            "language": language_box(said, "train_language", language),
+        }
+    look = dict(headers=[said[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
+    stages = gr.Dataframe(preset.stages, label=said["stages"], elem_id="train_stages", **look)
+    for place in ("main", "more"):
+        with gr.Accordion(said["settings" if place == "main" else "switches"], open=False, elem_id=f"train_{place}"):
+            if place == "main":
+                recipes = [(said["nothing"], ""), (said["own"], OWN), *recipe_names()]
+                recipe = gr.Dropdown(recipes, value=preset.recipe, label=said["recipe"], elem_id="train_recipe")
+            with gr.Row():
+                wanted = [key for key, flag in FLAGS.items() if flag.field.metadata["page"] == place]
+                form |= {key: _box(key, said, preset.values[key]) for key in wanted if key not in form}
+    return name, form, recipe, stages
 
 
 def _box(name, said, value):
     """The box of a setting; one without a text of its own shows its flag and its help."""
     flag = FLAGS[name]
     words = dict(label=said[name]) if name in said else dict(label=flag.names[0].lstrip("-"), info=flag.help)
-    words |= dict(elem_id=f"train_{name}")
+    words |= dict(elem_id=f"train_{name}", min_width=240)
     if flag.kind is bool:
         return gr.Checkbox(bool(value), **words)
     if flag.choices:
         return gr.Dropdown([""] * (value is None) + flag.choices, value=value or "", **words)
-    if flag.kind in (int, float) and not flag.takes_list:
+    if flag.kind in (int, float) and flag.field.default is not None:  # an empty box of numbers would send 0
         return gr.Number(value, precision=0 if flag.kind is int else None, **words)
-    return gr.Textbox(value or "", **words)
+    return gr.Textbox("" if value is None else str(value), **words)
 
 
 def _sources(studio, said):
     return [(said["nothing"], ""), (said["base"], BASE_NAME), *studio.runs(), ("XTTS v2", XTTS_V2)]
 
 
-def _fill(studio, name, form, recipe, stages):
+def _fill(studio, name, form, recipe, stages, told):
     """Run, source and recipe fill the form."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
     def shown(run, source, recipe=None):
         found = studio.preset(run, source, recipe)
-        values = [gr.skip() if key == "train_data" and not found.values[key] else found.values[key] for key in form]
-        return [found.recipe, found.stages, *values]
+        # What was recorded, and in which language, is no matter of the source.
+        values = {
+            key: found.values[key] for key in form if found.recipe == OWN or key not in ("train_data", "language")
+        }
+        return found.recipe, found.stages, *[values.get(key, gr.skip()) for key in form]
 
     def named(run, source, recipe):
         if run in studio.runs():
             return shown(run, source)
         # The name of a new run changes nothing, but that the settings of the last one go.
-        return shown(None, source) if recipe == OWN else [gr.skip()] * len(outputs)
+        return shown(None, source) if recipe == OWN else tuple(gr.skip() for _ in outputs)
 
-    quiet = dict(show_progress="hidden")
-    name.change(shows_errors(named), [name, source, recipe], outputs, **quiet, api_name="settings")
-    source.input(shows_errors(shown), [name, source], outputs, **quiet, api_name="start_from")
-    recipe.input(shows_errors(shown), [name, source, recipe], outputs, **quiet, api_name="recipe")
+    act(name.change, named, [name, source, recipe], outputs, told, api_name="settings")
+    act(source.input, shown, [name, source], outputs, told, api_name="start_from")
+    act(recipe.input, shown, [name, source, recipe], outputs, told, api_name="recipe")
 
 
 def _watch(studio, said, name, now, state):
     """Curves, sample and log of the run, looked at every other second; unchanged ones are not sent again."""
-    losses = gr.LinePlot(x="step", y="loss", color="stage", label=said["losses"], elem_id="train_losses")
-    look = dict(interactive=False, buttons=["download"], elem_id="train_sample")
+    look = dict(x="step", y="loss", color=said["kind"], height=240, visible=False)
+    with gr.Row():
+        plots = [
+            gr.LinePlot(title=said["losses"].format(stage), elem_id=f"train_losses_{stage}", min_width=420, **look)
+            for stage in STAGES
+        ]
+    look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
     sample = gr.Audio(label=said["sample"], type="filepath", **look)
-    log = log_box(said["log"], "log", 12)
+    log = log_box(said["log"], "log", 12, visible=False)
     seen = gr.State(None)
 
     def look_at(run, seen):
         try:
-            view = studio.view(run or "")
+            view = view_run(named_folder(studio.home, run or ""))
         except UserError:
-            return _now(studio, said), *[gr.skip()] * 4, seen
-        words = view.failed or " · ".join([said[view.state], *view.facts])
-        newest = str(view.samples[0]) if view.samples else None
-        fresh = (run, len(view.losses), newest, view.log[-200:])
+            return _now(studio, said), *[gr.skip()] * (len(plots) + 3), seen
+        words = view.failed or " · ".join([said[view.state], *view.facts(said)])
+        newest = view.samples[0] if view.samples else None
+        fresh = (run, len(view.metrics), newest, view.log[-200:])
         if fresh == seen:
-            return _now(studio, said), words, *[gr.skip()] * 3, seen
-        kept = view.losses[:: -(-len(view.losses) // MOST_POINTS) or 1]
-        table = pd.DataFrame(kept or None, columns=["step", "loss", "stage"])
+            return _now(studio, said), words, *[gr.skip()] * (len(plots) + 2), seen
+        curves, names = view.curves(), {"training": said["train_loss"], "validation": said["validation"]}
+        tables = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
+        columns = ["step", "loss", said["kind"]]
+        shown = [gr.LinePlot(pd.DataFrame(rows or None, columns=columns), visible=bool(rows)) for rows in tables]
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
-        return _now(studio, said), words, table, newest if is_new else gr.skip(), view.log, fresh
+        label = f"{said['sample']}: {newest.stem}" if newest else None
+        heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
+        return _now(studio, said), words, *shown, heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
-    outputs = [now, state, losses, sample, log, seen]
+    outputs = [now, state, *plots, sample, log, seen]
     quiet = dict(show_progress="hidden", api_name="state")
     gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look_at, [name, seen], outputs, **quiet)
 

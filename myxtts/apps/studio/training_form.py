@@ -156,9 +156,7 @@ def _value_in(nested, place):
 
 
 def _plain(value):
-    """A value of the form as it is compared: None for an empty box and for a switch that is off."""
-    if isinstance(value, str):
-        return value.strip() or None
+    """A value of the form as it is compared: None for an empty box and for a switch that is off, else text."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return None if value is False else value
+    return None if value is None or value is False else str(value).strip() or None

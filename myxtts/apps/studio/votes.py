@@ -35,17 +35,12 @@ class Votes:
     def counts(self) -> list[list]:
         """Of each pair: its names, how often each was better, and how often neither."""
         found: dict[tuple, Counter] = {}
-        for one in self._read():
-            pair = tuple(sorted((one["first"], one["second"])))
-            found.setdefault(pair, Counter())[one["better"]] += 1
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else ()
+        for one in csv.DictReader(lines):
+            if one.get("better"):
+                pair = tuple(sorted((one["first"], one["second"])))
+                found.setdefault(pair, Counter())[one["better"]] += 1
         return [[*pair, votes[pair[0]], votes[pair[1]], votes[SAME]] for pair, votes in found.items()]
-
-    def _read(self):
-        try:
-            with open(self.path, encoding="utf-8", newline="") as file:
-                return [row for row in csv.DictReader(file) if row.get("better")]
-        except FileNotFoundError:
-            return []
 
 
 def _line(values):

@@ -14,9 +14,11 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.data_sets import DataSets
+from myxtts.apps.studio.kept import kept_in, to_trash
 from myxtts.apps.studio.processes import Tasks, output_path, start_training, stop_training, trainer_of
-from myxtts.apps.studio.run_view import named_folder, runs_in, view_run
+from myxtts.apps.studio.run_view import MAIN_LOSSES, named_folder, runs_in, view_run
 from myxtts.apps.studio.studio import Studio
+from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.apps.studio.votes import Votes
 from myxtts.config.checks import UserError
@@ -24,6 +26,7 @@ from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.storage.files import append_line, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.training.stages.classes import STAGE_CLASSES
 
 
 def write_metrics(folder, *lines):
@@ -36,24 +39,37 @@ def test_metrics_of_a_run_give_losses_times_and_progress(tmp_path):
     timing = {"avg_ms": 96.9, "stall": 0.02}
     (tmp_path / "train.log").write_text("17:23:33 INFO dvae step 700/800 | loss 7.0\n")
     write_metrics(tmp_path, ("dvae", 50, {"loss": 0.8227, **timing}), ("dvae", 100, {"loss": 0.4361, **timing}))
-    append_line(tmp_path / "metrics.jsonl", '{"stage": "dvae", "step": 100, "kind": "validation", "loss": 9}')
     view = view_run(tmp_path)
     assert not view.running and view.failed is None and "700/800" in view.log
-    assert [(one["step"], one["loss"]) for one in view.losses] == [(50, 0.8227), (100, 0.4361)]
-    assert (view.state, view.facts) == ("not training", ["dvae 100/800", "loss 0.4361", "97 ms a step", "stall 2 %"])
-
-
-def test_loss_that_is_not_a_number_breaks_nothing(tmp_path):
+    facts = "dvae step 100/800 · loss 0.4361 · 97 ms a step · waits for data 2% of the time"
+    assert view.state == "not training" and " · ".join(view.facts(TEXTS["en"])) == facts
     (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
-    write_metrics(tmp_path, ("dvae", 50, {"loss": None}))
-    assert view_run(tmp_path).facts == ["dvae 50/800"]
+    write_metrics(tmp_path, ("dvae", 150, {"loss": None}))
+    assert view_run(tmp_path).facts(TEXTS["en"]) == ["dvae step 150/800"]
+
+
+def test_curves_of_each_stage_hold_training_beside_validation_and_forget_what_a_run_went_back_from(tmp_path):
+    write_metrics(tmp_path, *[("dvae", step, {"loss": 9, "reconstruction": step / 100}) for step in (10, 20, 30, 15)])
+    append_line(tmp_path / "metrics.jsonl", '{"stage": "dvae", "step": 15, "kind": "validation", "reconstruction": 2}')
+    write_metrics(tmp_path, ("gpt", 5, {"loss": 1, "text": 0.4, "codes": 0.5}))
+    points = [(10, 0.1, "training"), (15, 0.15, "training"), (15, 2, "validation")]
+    assert view_run(tmp_path).curves() == {"dvae": points, "gpt": [(5, 0.5, "training")]}
+    assert {stage.main_loss for stage in STAGE_CLASSES.values()} == set(MAIN_LOSSES)
+
+
+def test_time_left_and_stage_of_a_run_are_told(tmp_path):
+    write_json(tmp_path / "config.json", XTTSConfig(model=ModelConfig("nano")).to_dict())
+    write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
+    view = replace(view_run(tmp_path), running=True)
+    assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
+    assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
 def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
     folder = tmp_path / "run"
-    # A suite that was started in the background has its children ignore what stops them.
-    holds = "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    # As what a shell starts in the background: it ignores Ctrl-C until it takes steps.
+    holds = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     holds += "from myxtts.storage.run_folder import own_run_folder\n"
     holds += f"with own_run_folder({str(folder)!r}):\n"
     holds += " print('held', flush=True); time.sleep(600)"
@@ -105,12 +121,12 @@ def test_dropped_files_become_a_data_set(tmp_path):
     data = DataSets(tmp_path / "home")
     folder = data.keep("mine", list(map(str, given)))
     assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "a.wav", "b.WAV", "b.txt"]
-    assert data.names() == ["mine"] and runs_in(tmp_path / "home") == [] and data.cuts(folder) == ([], [])
+    assert data.choices() == [("mine", str(folder))] and runs_in(tmp_path / "home") == [] and not data.lists(folder)
     listed = tmp_path / "up" / "metadata.csv"
     listed.write_text("a|one")
     assert (data.keep("listed", [str(listed), str(given[0])]) / "wavs/a.wav").read_bytes() == b"sound or text"
-    recordings, made = data.keep_long("talk", [str(given[0]), str(given[1])])
-    assert recordings.is_dir() and not made.exists() and recordings.parent == made.parent
+    recordings = data.keep("talk", [str(given[0]), str(given[1])], is_long=True)
+    assert recordings.is_dir() and not data.folder("talk").exists() and recordings.parent == data.home
     for number in (1, 2):
         data.add_recording("mine", str(given[0]), " one two. ")
         assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
@@ -121,6 +137,36 @@ def test_dropped_files_become_a_data_set(tmp_path):
         data.keep("../up", [str(given[0])])
     with pytest.raises(UserError, match="Write what is said"):
         data.add_recording("mine", str(given[0]), " ")
+
+
+def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
+    data, columns = DataSets(tmp_path), "audio_file|text|speaker_name|language"
+    (folder := data.folder("talk")).mkdir(parents=True)
+    (folder / "metadata_train.csv").write_text(f'{columns}\nwavs/1.wav|won to.|a|en\nwavs/2.wav|"so ""he"""|a|en\n')
+    (folder / "metadata_eval.csv").write_text(f"{columns}\nwavs/3.wav|tree|a|en\n")
+    texts = [["wavs/1.wav", "one | two.\n"], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", ""]]
+    assert data.correct(str(folder), texts) == 2
+    train = f'{columns}\nwavs/1.wav|one two.|a|en\nwavs/2.wav|"so ""he"""|a|en\n'
+    assert [path.read_text() for path in data.lists(str(folder))] == [train, f"{columns}\n"]
+    assert data.correct(str(tmp_path), texts) == 0
+
+
+def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
+    places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
+    for place in places:
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / ("config.json" if place == "run" else "x.wav")).write_text("{}" + " " * 2**20)
+    found = kept_in(tmp_path)
+    kinds = ["run", "data", "export", "evaluation"]
+    assert tuple(found) == places and [one.kind for one in found.values()] == kinds
+    assert {one.size for one in found.values()} == {"1.0 MB"}
+    with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trains in"):
+        to_trash(tmp_path, "run")
+    for bad in ("..", "_trash", None, "_data"):
+        with pytest.raises(UserError):
+            to_trash(tmp_path, bad)
+    assert to_trash(tmp_path, "_data/set") == tmp_path / "_trash/set" and (tmp_path / "_trash/set/x.wav").is_file()
+    assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
 
 
 def test_votes_are_kept_and_counted_by_pair(tmp_path):
@@ -134,8 +180,7 @@ def test_votes_are_kept_and_counted_by_pair(tmp_path):
 
 
 def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
-    # A suite that was started in the background has its children ignore what stops them.
-    ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
     monkeypatch.setattr(processes, "command", lambda *given: [sys.executable, "-c", ready + given[0]])
     monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     known = Tasks()
@@ -155,11 +200,11 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_messages_of_a_speech_hold_every_part_in_order():
-    from myxtts.apps.studio.speak_tab import REPEATED_PARTS, Messages
+    from myxtts.apps.studio.speak_tab import REPEATED_PARTS, message_of
 
-    messages, parts = Messages("1", 24000), [np.arange(n, n + 5, dtype=np.int16) for n in range(20)]
-    heard = {}
-    for told in [json.loads(messages.add(part)) for part in parts][::REPEATED_PARTS]:  # those between are missed
+    parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
+    for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed
+        told = json.loads(message_of("1", 24000, parts[:count]))
         heard |= {told["first"] + n: base64.b64decode(part) for n, part in enumerate(told["parts"])}
     assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
 
@@ -221,10 +266,11 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     found = Studio(tmp_path).preset("run", None).values
     shown = (found["train_data"], found["batch_size"], found["model_size"], found["g2p"])
     assert shown == ("recordings", 3, "nano", "am")
-    assert Studio(tmp_path).flags("run", OWN, found | dict(data_gpu=0, keep=2.0))[1:] == [
-        "--language=en",
-        "--data-gpu=0",
-    ]
+    flags = Studio(tmp_path).flags("run", OWN, found | dict(data_gpu="0", keep=2.0))
+    assert flags[1:] == ["--language=en", "--data-gpu=0"]
+    fresh = Studio(tmp_path).preset("new", "").values | dict(train_data=" --odd", max_steps="20", lr="", xla=False)
+    flags = ["--train-data=--odd", "--language=en", "--max-steps=20", "--gradient-checkpointing"]
+    assert sorted(Studio(tmp_path).flags("new", "", fresh | dict(gradient_checkpointing=True))) == sorted(flags)
     base = Studio(tmp_path).preset("new", "base")
     assert [row[:2] for row in base.stages] == [["dvae", 600], ["gpt", 400], ["decoder", 1500]]
     flags = Studio(tmp_path).flags("new", base.recipe, base.values | dict(model_size="tiny"))
@@ -233,24 +279,10 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     assert released.stages == [["gpt", "500 epochs", 3, "5.0e-06"]] and released.values["model_size"] == "big"
 
 
-@pytest.mark.parametrize("name", ["", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
+@pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
 def test_name_of_a_run_is_no_path(tmp_path, name):
     with pytest.raises(UserError, match="A run's name"):
         named_folder(tmp_path, name)
-
-
-def test_flags_are_those_of_the_command(tmp_path):
-    from myxtts.cli.train import build_parser, config_from_arguments
-
-    form = Studio(tmp_path).preset("new", "").values
-    form |= dict(train_data=" --odd name", language="am", model_size="nano", stage="gpt", batch_size=4, epochs=3)
-    form |= dict(max_steps=20, grad_accum=2, save_every=50, g2p="am", gradient_checkpointing=True, xla=False)
-    config = config_from_arguments(build_parser().parse_args(Studio(tmp_path).flags("new", "", form)))
-    assert config.data.train_data == "--odd name" and config.data.language == "am" and config.data.g2p == ("am",)
-    training = config.training
-    assert (config.model.size, training.stage, config.data.batch_size) == ("nano", "gpt", 4)
-    assert (training.epochs, training.gpt.max_steps, training.gradient_accumulation) == (3, 20, 2)
-    assert training.checkpoint_every_steps == 50 and training.gradient_checkpointing and not training.xla
 
 
 def test_plan_and_data_are_told_by_the_commands(tmp_path, tiny_corpus):
@@ -326,13 +358,24 @@ def test_page_of_this_machine_asks_for_the_token_that_it_printed(page_client):
     files = {"files": ("a.txt", b"text")}
     assert client.get("/ui/config").status_code == 401
     assert client.post("/ui/gradio_api/upload", files=files).status_code == 401
-    assert (
-        client.get("/").status_code == client.get("/?token=wrong").status_code == 401
-        and client.get("/ui/config").status_code == 401
-    )
+    for path in ("/", "/?token=wrong", "/ui-fa/?token=wrong", "/ui/config"):
+        assert client.get(path).status_code == 401, path
     assert client.get("/?token=right").status_code == 200 and client.get("/ui/config").status_code == 200
     assert client.get("/ui-fa/config").status_code == 200
     assert client.post("/ui/gradio_api/upload", files=files).status_code == 200
+
+
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
+def test_page_on_a_server_without_a_key_asks_for_the_token_that_it_printed(tmp_path, capsys):
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
+
+    from myxtts.apps.server.__main__ import _mount_page
+
+    _mount_page(app := FastAPI(), tmp_path / "runs", None)
+    client, address = TestClient(app, base_url="http://127.0.0.1:8000"), capsys.readouterr().out.split()[-1]
+    assert client.get("/ui/").status_code == client.get("/ui-fa/config").status_code == 401
+    assert client.get(address).status_code == client.get("/ui-fa/config").status_code == 200
 
 
 def test_upload_from_a_foreign_site_is_refused(page_client):
