@@ -1,6 +1,7 @@
 """`myxtts evaluate`: how well models speak, side by side, with recordings to compare with."""
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
@@ -85,9 +86,10 @@ def main(argv: list[str] | None = None) -> int:
     judged = subjects(arguments.folders, arguments.which, local)
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     asked = arguments.data, arguments.texts, arguments.voices, arguments.language, count
-    with get_device_context(arguments.device and device_named(arguments.device)):
+    device = get_device_context(arguments.device and device_named(arguments.device))
+    with device, tempfile.TemporaryDirectory() as room:
         tools = Tools.find(arguments.recognizer, arguments.speaker_encoder)
-        sentences = choose_sentences(judged, *asked)
+        sentences = choose_sentences(judged, *asked, Path(room))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)
         settings = {

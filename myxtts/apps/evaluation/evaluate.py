@@ -11,6 +11,7 @@ from pathlib import Path
 from myxtts.apps.evaluation.comparison import Comparison, Row
 from myxtts.apps.evaluation.report import heard, page
 from myxtts.apps.evaluation.sentences import (
+    espeak_data,
     in_voices,
     sentences_of_data,
     sentences_of_texts,
@@ -24,7 +25,7 @@ from myxtts.config.checks import UserError, printable
 from myxtts.hearing.measuring import Measurer, Tools
 from myxtts.hearing.spoken import Sentence
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.storage.base_model import is_base, model_name
+from myxtts.storage.base_model import BASE_NAME, is_base, model_name
 from myxtts.storage.files import read_json, write_json, write_text, write_whole_folder
 from myxtts.storage.provenance import read_config
 
@@ -56,20 +57,17 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
     Raises:
         UserError: One of them is no folder that can be judged.
     """
-    found, names = [], Counter()
+    found, result = [], []
     for one in asked:
         folder, at, chosen = one.rpartition("@")
-        is_chosen = bool(at) and chosen in WHICH
-        asked_for = folder if is_chosen else one
-        path = Path(local_folder(asked_for))
+        folder, chosen = (folder, chosen) if at and chosen in WHICH else (one, "")
+        path, place = Path(local_folder(folder)), Path(folder).resolve()
         if not path.is_dir():
             rule = "What is evaluated must be the folder of a run, of a converted model, or of spoken files"
             raise UserError(f"{rule} with a metadata.csv. {one} is not a folder.")
-        end = f"@{chosen}" if is_chosen else ""
-        plain, parent = Path(asked_for).resolve().name, Path(asked_for).resolve().parent.name
-        short, long = (model_name(path),) * 2 if is_base(path) else (plain, f"{parent}/{plain}")
-        found.append((path, chosen if is_chosen else which, short + end, long + end))
-    shorts, result = Counter(short for _, _, short, _ in found), []
+        short, long = (BASE_NAME,) * 2 if is_base(path) else (place.name, f"{place.parent.name}/{place.name}")
+        found.append((path, chosen or which, *(f"{name}@{chosen}" if chosen else name for name in (short, long))))
+    shorts, names = Counter(short for _, _, short, _ in found), Counter()
     for path, chosen, short, long in found:
         name = long if shorts[short] > 1 else short
         names[name] += 1
@@ -79,9 +77,18 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
 
 
 def choose_sentences(
-    judged: Sequence[Subject], data: str | None, texts: str | None, voices: Sequence[str], language: str, count: int
+    judged: Sequence[Subject],
+    data: str | None,
+    texts: str | None,
+    voices: Sequence[str],
+    language: str,
+    count: int,
+    room: Path | None = None,
 ) -> list[Sentence]:
     """The sentences that all of them say.
+
+    Args:
+        room: Empty folder for recordings by eSpeak NG, which are the reference of the bundled model.
 
     Raises:
         UserError: There are none, or nobody whose voice they could be said in.
@@ -97,6 +104,8 @@ def choose_sentences(
         if models and not voices:
             raise UserError("The texts need voices to be said in: give --voices FILE… or --data FOLDER.")
         return sentences_of_texts(texts, voices, language, count)
+    if not data and room and any(map(is_base, models)):
+        data = espeak_data(room, language)
     if data:
         found = sentences_of_data(data, models, language, count)
         return in_voices(found, voices) if voices else found
