@@ -7,7 +7,7 @@ from test_architecture import ROWS
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
     "apps/datasets": 2200,
-    "apps/evaluation": 1190,
+    "apps/evaluation": 1210,
     "apps/server": 1430,
     "apps/studio": 1740,
     "audio": 990,
@@ -18,16 +18,16 @@ BUDGETS = {
     "devices": 1220,
     "distributed": 540,
     "hearing": 820,
-    "inference": 1930,
+    "inference": 1980,
     "interchange": 3010,
     "memory": 660,
     "models": 2410,
     "runs": 2390,
     "storage": 1350,
-    "tests": 26200,
+    "tests": 26230,
     "text": 2020,
     "training": 4850,
-    "utilities": 5220,
+    "utilities": 5350,
     "utils": 110,
 }
 """Most lines of Python in a room. Only a commit that says why may raise one."""

@@ -80,9 +80,8 @@ class Calibration(NamedTuple):
         path = Path(folder) / CONFIDENCE_FILE
         return cls(**read_json(path)) if path.is_file() else None
 
-    def __call__(self, reading: Reading) -> float:
-        """Probability from 0.01 to 0.99: no recognizer is surer than that."""
-        found = features(reading)
+    def __call__(self, found: dict[str, float]) -> float:
+        """Probability from 0.01 to 0.99, of a sentence with these `features`."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
         return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
 
@@ -145,7 +144,10 @@ def judge(
         heard = f"{100 * wrong_share:.0f} % of its characters are understood otherwise"
         found.append((_score(wrong_share, 0.1, 0.35), heard))
     if calibration is not None:
-        found = [(calibration(reading), "a listener may not understand it"), *(one for one in found if one[0] < DOUBT)]
+        found = [
+            (calibration(features(reading)), "a listener may not understand it"),
+            *(one for one in found if one[0] < DOUBT),
+        ]
     confidence, reason = min(found)
     doubts = tuple(phrase for score, phrase in found if score < DOUBT)
     return Verdict(confidence, reason if doubts else "", doubts, calibration is not None)
