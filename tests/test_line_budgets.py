@@ -7,8 +7,8 @@ from test_architecture import ROWS
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
     "apps/datasets": 2200,
-    "apps/evaluation": 1190,
-    "apps/server": 1690,
+    "apps/evaluation": 1210,
+    "apps/server": 1430,
     "apps/studio": 1740,
     "audio": 990,
     "bundled": 10,
@@ -18,17 +18,17 @@ BUDGETS = {
     "devices": 1180,
     "distributed": 520,
     "hearing": 820,
-    "inference": 1950,
-    "interchange": 3170,
+    "inference": 1980,
+    "interchange": 3010,
     "memory": 660,
     "models": 2410,
     "runs": 2420,
     "storage": 1350,
-    "tests": 26420,
+    "tests": 26230,
     "text": 2020,
     "training": 4850,
-    "utilities": 5230,
-    "utils": 90,
+    "utilities": 5350,
+    "utils": 110,
 }
 """Most lines of Python in a room. Only a commit that says why may raise one."""
 

@@ -1,5 +1,7 @@
 """Which sentences are doubted, and what is done about it."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -11,8 +13,10 @@ from myxtts.data.pipeline import Clip
 from myxtts.hearing.recognizers import Listening
 from myxtts.inference import synthesizer as speaking
 from myxtts.inference.code_engine import mark_text
-from myxtts.inference.self_check import CODE_SECONDS, Reading, SecondReading, Verdict, judge
+from myxtts.inference.self_check import CODE_SECONDS, Calibration, Reading, SecondReading, Verdict, features, judge
+from myxtts.inference.speech import Speech, SpokenPiece
 from myxtts.models.xtts import XTTS
+from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, read_rates, rule_of_thumb
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -31,11 +35,12 @@ def good(seconds, seed=0):
     return codes
 
 
-def reading(places, tokens, **values):
-    """What the GPT says of codes that look at `places`; nothing speaks against them unless `values` do."""
+def reading(places, tokens, gain=0.5, surprise=0.0, stop=-0.1):
+    """What the GPT says of codes that look at `places`; nothing speaks against them unless the values do."""
     attention = np.full((len(places), tokens), 0.2 / (tokens - 1))
     attention[np.arange(len(places)), places] = 0.8
-    return Reading(attention, **{"gain": 0.5, "surprise": 0.0, "stop": -0.1, **values})
+    logs = np.append(np.full(len(places), -1.0), stop)
+    return Reading(attention, logs, logs - gain, -logs - surprise)
 
 
 def test_fluent_sentences_are_not_doubted():
@@ -46,7 +51,7 @@ def test_fluent_sentences_are_not_doubted():
         if judge(text, good(seconds, seed), True, ENGLISH).doubts
     ]
     assert not doubted
-    assert judge("我们明天去北京看朋友", good(2.2), True, rule_of_thumb("zh")) == Verdict(1.0, "", ())
+    assert judge("我们明天去北京看朋友", good(2.2), True, rule_of_thumb("zh")) == Verdict(1.0)
 
 
 @pytest.mark.parametrize(
@@ -88,18 +93,37 @@ def test_what_the_gpt_says_of_a_sentence_counts(read, words):
     assert (verdict.confidence < 0.5) == bool(words)
 
 
-def test_confidence_falls_with_every_step_towards_a_doubt_and_says_why():
+def test_confidence_falls_with_every_step_towards_a_doubt_and_says_why_where_it_is_low():
     verdicts = [judge(TEXT, good(4.6), True, ENGLISH, None, share) for share in (0.0, 0.2, 0.3, 0.5, 0.9)]
     confidences = [verdict.confidence for verdict in verdicts]
     assert confidences[0] == 1 > confidences[1] > confidences[2] > 0.5 > confidences[3] > confidences[4] == 0
-    assert not verdicts[2].doubts and verdicts[2].reason == "30 % of its characters are understood otherwise"
-    assert verdicts[3].doubts == ("50 % of its characters are understood otherwise",)
-
-
-def test_letters_that_are_not_in_the_vocabulary_lower_the_confidence():
+    assert [bool(one.doubts) for one in verdicts] == [bool(one.reason) for one in verdicts] == [False] * 3 + [True] * 2
     verdicts = [judge(TEXT, good(4.0), True, ENGLISH, unspoken_share=share) for share in (0.0, 0.03, 0.2)]
     assert verdicts[0].confidence == 1 and 0.5 < verdicts[1].confidence < 1 and not verdicts[1].doubts
     assert verdicts[2].doubts == ("20 % of its letters are not in the vocabulary",)
+
+
+def test_calibrated_confidence_is_a_probability_and_low_where_there_is_a_cause():
+    calibration = Calibration(["en"], -2.0, {"evenness": 3.0, "sharpness": 2.0, "coverage": 1.0})
+    clear, fault = reading(STEADY, 20), reading(STEADY, 20, stop=-9.0)
+    verdict = judge(TEXT, good(4.6), True, ENGLISH, clear, calibration=calibration)
+    evenness = np.corrcoef(clear.attention @ np.arange(20), np.arange(100))[0, 1]
+    expected = 1 / (1 + np.exp(2 - 3 * evenness - 2 * 0.8 - 0.8))
+    assert verdict == Verdict(pytest.approx(expected, abs=0.005), "", (), True)
+    strict = judge(TEXT, good(4.6), True, ENGLISH, clear, calibration=calibration._replace(intercept=-9.0))
+    assert strict.confidence < 0.5 and strict.doubts == (strict.reason,)
+    assert judge(TEXT, good(4.6), True, ENGLISH, fault, calibration=calibration).confidence < 0.5
+
+
+def test_only_a_calibrated_model_tells_a_number():
+    pieces = [
+        SpokenPiece("a", 0, 1, np.zeros(1), True, *verdict) for verdict in (Verdict(1.0), Verdict(0.93, "", (), True))
+    ]
+    plain, calibrated = (Speech(np.zeros(1), 24000, (piece,)).summary for piece in pieces)
+    assert not re.search("[0-9]", plain) and "0.93" in calibrated
+    found = Calibration.read(BASE_FOLDER)
+    assert found.languages == ["en"] and found.weights.keys() == features(reading(STEADY, 20)).keys()
+    assert Calibration.read(BASE_FOLDER / "gpt") is None
 
 
 def test_recognizer_is_asked_for_the_share_of_wrong_characters():
@@ -128,7 +152,7 @@ def test_second_reading_is_what_single_passes_give():
     entropy = -(np.exp(logs) * logs).sum(axis=-1)
     assert found.gain == pytest.approx((own - without[np.arange(10), targets])[:-1].mean(), abs=1e-5)
     assert found.surprise == pytest.approx(-(own + entropy).mean(), abs=1e-5)
-    assert found.stop == pytest.approx(own[-1], abs=1e-5)
+    assert found.logs[-1] == pytest.approx(own[-1], abs=1e-5)
     assert found.attention.shape == (9, 6)
     np.testing.assert_allclose(found.attention.sum(axis=1), 1, rtol=1e-5)
 

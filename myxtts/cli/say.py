@@ -193,10 +193,10 @@ def _progress():
 
 
 def _confidence(spoken):
-    """Prints the flagged sentences, and returns the confidence of all and its reason."""
+    """Prints the flagged sentences, and returns the result of the self-check."""
     for sentence, why in spoken.doubts.items():
         print(f"Listen to this one, {'; '.join(why)}: {printable(sentence)}", file=sys.stderr)
-    return f"confidence {spoken.confidence:.2f}" + (f" ({spoken.reason})" if spoken.reason else "")
+    return spoken.summary
 
 
 def _check(arguments):

@@ -110,14 +110,7 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
     try:
         # Not synced: a corpus that a power failure damaged is noticed by its checksums and made again.
         with write_whole_folder(root, sync=False) as new:
-            (new / "wavs").mkdir()
-            speak_to_files(
-                [
-                    SpeechJob(str(new / "wavs" / f"{name}.wav"), text, *speech, WORDS_PER_MINUTE)
-                    for name, text, (_, _, *speech) in clips
-                ]
-            )
-            _write_tables(clips, new)
+            speak_clips(clips, new)
             files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}
             write_json(new / MANIFEST_FILE, {"plan": plan, "files": files})
     except OSError:
@@ -148,6 +141,16 @@ def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) ->
         sentences = random.Random(f"{seed} {voice.speaker}").sample(heard[voice.language], share)
         clips += [Clip(f"{voice.language}_{voice.speaker}_{k:03d}", text, voice) for k, text in enumerate(sentences)]
     return clips
+
+
+def speak_clips(clips: Sequence[Clip], root: Path) -> None:
+    """Has eSpeak NG speak the clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if it fails."""
+    (root / "wavs").mkdir()
+    paths = [str(root / "wavs" / f"{clip.id}.wav") for clip in clips]
+    speak_to_files(
+        [SpeechJob(path, text, *speech, WORDS_PER_MINUTE) for path, (_, text, (_, _, *speech)) in zip(paths, clips)]
+    )
+    _write_tables(clips, root)
 
 
 def unheard_sentences(language: str) -> list[str]:

@@ -136,13 +136,6 @@ class CodeEngine:
             self.changed.notify_all()
         return stream
 
-    def reopen(self, stream: CodeStream, attempt: int) -> CodeStream:
-        """Queues a sentence once more; each `attempt`, 1 or more, has noise of its own."""
-        sentence = stream.sentence % 2**32 + attempt * 2**32
-        return self.open(
-            stream.ids, stream.voice_latents, stream.sampling, stream.seed, sentence, stream.max_codes, stream.hurry
-        )
-
     def wait(self, ready: Callable[[], bool]) -> None:
         """Returns once `ready()` holds, which is asked after each draw."""
         with self.changed:

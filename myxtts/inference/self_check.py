@@ -1,11 +1,14 @@
 """Signs that a sentence went wrong: a model may loop, babble, skip, break off or not end.
 
-Each check gives a score: 1 where nothing speaks against the sentence, 0.5 where it is as likely wrong as right, 0 for
-nonsense. The values at which a score is 1 and 0.5 were set on half of a planted set, see docs/benchmarks.md.
+Rules look for faults. Each gives a score: 1 where nothing speaks against the sentence, 0.5 where it is as likely wrong
+as right, 0 for nonsense; the values at which a score is 1 and 0.5 were set on half of a planted set, see
+docs/benchmarks.md. Where a model has a `Calibration`, the confidence is the estimated probability that a speech
+recognizer understands the sentence, see docs/base.md.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +16,7 @@ import tensorflow as tf
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import mark_text
 from myxtts.models.gpt import GPT
+from myxtts.storage.files import read_json
 from myxtts.text.speech_rates import SpeechRate
 
 NUM_TAGS = 1
@@ -21,9 +25,9 @@ CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Codes (1.5 s) and turns from which a repetition is no held sound or pause, and the longest period looked for."""
 DOUBT = 0.5
-"""A check whose score is below has something to say."""
-SURE = 0.75
-"""A confidence from which on no reason is named: nothing is likely to be wrong."""
+"""Confidence below which a sentence is flagged."""
+CONFIDENCE_FILE = "confidence.json"
+"""File in a model's folder with its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
 """Where the score of a duration is 1 and 0.5, as a multiple of the longest usual one or of the shortest one over it."""
 LEAST_SHARPNESS, LEAST_EVENNESS = 0.5, 0.5
@@ -33,29 +37,74 @@ Listener = Callable[[np.ndarray, int, str, str], float]
 
 
 class Reading(NamedTuple):
-    """Of a sentence with C codes and L text tokens, marks included."""
+    """The GPT's second reading of a sentence with C codes and L text tokens, marks included."""
 
     attention: np.ndarray
     """`(C, L)`, a distribution over start, text and stop for each code: the first head of the block that goes through
     the text most evenly. Guided attention trains that head of the middle block; in a model trained without it, another
     block may follow the text better."""
-    gain: float
-    """By how many nats a code is likelier with the text than without it, on average."""
-    surprise: float
-    """By how many nats codes and stop are less likely than the GPT expects of its own draws, on average."""
-    stop: float
-    """Logarithm of the probability to stop where the sentence ends."""
+    logs: np.ndarray
+    """`(C + 1,)` log-probabilities of the codes and of stopping after them."""
+    without: np.ndarray
+    """`(C + 1,)` the same without the text."""
+    entropy: np.ndarray
+    """`(C + 1,)` in nats, of the distributions that `logs` are from."""
+
+    @property
+    def gain(self) -> float:
+        """By how many nats a code is likelier with the text than without it, on average."""
+        return float((self.logs - self.without)[:-1].mean())
+
+    @property
+    def surprise(self) -> float:
+        """By how many nats codes and stop are less likely than the GPT expects of its own samples, on average."""
+        return float(-(self.logs + self.entropy).mean())
+
+
+class Calibration(NamedTuple):
+    """Logistic regression from the `features` of a sentence to the probability that a recognizer understands it.
+
+    `utilities/base/calibrate_confidence.py` fits it for the bundled model. It holds for the weights that it was fitted
+    on and for languages that the recognizer understands, so that other models and languages have none.
+    """
+
+    languages: list[str]
+    """Codes of the languages that it holds for."""
+    intercept: float
+    weights: dict[str, float]
+    """By name of a feature."""
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self | None:
+        """The one of the model in `folder`; None where it was never calibrated."""
+        path = Path(folder) / CONFIDENCE_FILE
+        return cls(**read_json(path)) if path.is_file() else None
+
+    def __call__(self, found: dict[str, float]) -> float:
+        """Probability from 0.01 to 0.99, of a sentence with these `features`."""
+        total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
+        return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
+
+
+def features(reading: Reading) -> dict[str, float]:
+    """What a `Calibration` goes by: how evenly and how sharply the attention follows the text, and its share seen."""
+    attention = reading.attention
+    evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
+    coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
+    return {"evenness": float(evenness), "sharpness": float(sharpness), "coverage": float(coverage)}
 
 
 class Verdict(NamedTuple):
     """What the checks say of a sentence."""
 
     confidence: float
-    """0 to 1: the lowest score."""
-    reason: str
-    """What lowers it most; empty from `SURE` on."""
-    doubts: tuple[str, ...]
+    """0 to 1: the probability that a recognizer understands it where the model is calibrated, else the lowest score."""
+    reason: str = ""
+    """What lowers it most, where it is below `DOUBT`."""
+    doubts: tuple[str, ...] = ()
     """What speaks against the sentence, each a phrase; none for one that seems right."""
+    is_calibrated: bool = False
+    """Whether the confidence is a probability."""
 
 
 def judge(
@@ -66,6 +115,7 @@ def judge(
     reading: Reading | None = None,
     wrong_share: float | None = None,
     unspoken_share: float = 0.0,
+    calibration: Calibration | None = None,
 ) -> Verdict:
     """What the checks say of a sentence.
 
@@ -76,6 +126,7 @@ def judge(
         reading: What the GPT says of it; None leaves these checks out.
         wrong_share: What a `Listener` says of it; None where there is none.
         unspoken_share: Of its letters, those that the model has no token for.
+        calibration: Makes the confidence a probability; needs the reading.
     """
     if not len(codes):
         return Verdict(0.0, "it is empty", ("it is empty",))
@@ -92,9 +143,14 @@ def judge(
     if wrong_share is not None:
         heard = f"{100 * wrong_share:.0f} % of its characters are understood otherwise"
         found.append((_score(wrong_share, 0.1, 0.35), heard))
+    if calibration is not None:
+        found = [
+            (calibration(features(reading)), "a listener may not understand it"),
+            *(one for one in found if one[0] < DOUBT),
+        ]
     confidence, reason = min(found)
     doubts = tuple(phrase for score, phrase in found if score < DOUBT)
-    return Verdict(round(confidence, 2), reason if confidence < SURE else "", doubts)
+    return Verdict(confidence, reason if doubts else "", doubts, calibration is not None)
 
 
 def _duration(text, seconds, rate):
@@ -107,7 +163,7 @@ def _as_read(reading, stopped):
     yield _score(reading.gain, 0.3, 0.13), "its sounds hardly depend on the text"
     yield _score(reading.surprise, 0.6, 1.4), "its sounds are not what the model expects"
     if stopped:
-        yield _score(reading.stop, -1.5, -4.0), "it breaks off"
+        yield _score(reading.logs[-1], -1.5, -4.0), "it breaks off"
     tokens = reading.attention.shape[1]
     if not follows_text(reading.attention):
         return
@@ -120,11 +176,8 @@ def _as_read(reading, stopped):
 
 def follows_text(attention: np.ndarray) -> bool:
     """Whether each code looks at few tokens and later codes at later ones."""
-    codes, tokens = attention.shape
-    if codes < 3 or attention.max(axis=1).mean() < LEAST_SHARPNESS:
-        return False
-    place = attention @ np.arange(tokens)
-    return place.std() > 0 and np.corrcoef(place, np.arange(codes))[0, 1] >= LEAST_EVENNESS
+    is_sharp = len(attention) >= 3 and attention.max(axis=1).mean() >= LEAST_SHARPNESS
+    return is_sharp and _evenness(attention) >= LEAST_EVENNESS
 
 
 def furthest_place(attention: np.ndarray) -> np.ndarray:
@@ -135,7 +188,7 @@ def furthest_place(attention: np.ndarray) -> np.ndarray:
 
 def _score(value, full, half):
     """1 up to `full`, 0.5 at `half`, linear in between and beyond, and at least 0."""
-    return float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1))
+    return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
 
 
 def longest_loop(codes: np.ndarray) -> int:
@@ -166,13 +219,11 @@ class SecondReading:
         text, nothing = (np.array([mark_text(part, config)], np.int32) for part in (ids, ids[:NUM_TAGS]))
         logs, entropy, attention = self._read(latents, text, audio)
         without, _, _ = self._read(latents, nothing, audio)
-        logs = logs.numpy()
         followed = max(attention.numpy()[:, :-1], key=_evenness)
-        gain, surprise = (logs - without.numpy())[:-1].mean(), -(logs + entropy.numpy()).mean()
-        return Reading(followed, float(gain), float(surprise), float(logs[-1]))
+        return Reading(followed, logs.numpy(), without.numpy(), entropy.numpy())
 
     def _pass(self, latents, text, audio):
-        """Log-probabilities of codes and stop `(C + 1,)`, entropies `(C + 1,)`, attention of blocks `(N, C + 1, L)`."""
+        """`logs` and `entropy` of the `Reading`, and the attention of all blocks, `(N, C + 1, L)`."""
         gpt, seen = self.gpt, {}
         before = tf.concat([[[gpt.config.start_audio_token]], audio[:, :-1]], axis=1)
         hidden = gpt.hidden(latents, text, before, see_input=seen.__setitem__)[:, tf.shape(text)[1] :]

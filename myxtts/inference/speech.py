@@ -32,11 +32,13 @@ class SpokenPiece:
     stopped: bool
     """False when it ran into the limit of codes instead of ending by itself: its end is missing."""
     confidence: float = 1.0
-    """0 to 1: how little speaks against it; below 0.5 there are doubts."""
+    """0 to 1, as `self_check.Verdict` has it; below 0.5 there are doubts."""
     reason: str = ""
-    """What lowers the confidence most."""
+    """What lowers the confidence most, where there are doubts."""
     doubts: tuple[str, ...] = ()
     """What speaks against it, see `self_check.judge`; none where it seems right."""
+    is_calibrated: bool = False
+    """Whether the confidence is the estimated probability that a recognizer understands it."""
 
 
 class Spoken:
@@ -62,8 +64,15 @@ class Spoken:
 
     @property
     def reason(self) -> str:
-        """What lowers the confidence most; empty where it is high."""
+        """What lowers the confidence most, where it is below 0.5."""
         return min(self.pieces, key=lambda piece: piece.confidence).reason if self.pieces else ""
+
+    @property
+    def summary(self) -> str:
+        """The result of the self-check: a number only where the model is calibrated."""
+        if all(piece.is_calibrated for piece in self.pieces):
+            return f"confidence {self.confidence:.2f}" + (f" ({self.reason})" if self.reason else "")
+        return f"possible fault: {self.reason}" if self.reason else "no fault found"
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:

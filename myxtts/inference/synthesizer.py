@@ -17,7 +17,7 @@ from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
-from myxtts.inference.self_check import Listener, SecondReading
+from myxtts.inference.self_check import Calibration, Listener, SecondReading
 from myxtts.inference.speech import Speech, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.text_stream import Manner, Sentence, SpeechStream
@@ -55,6 +55,7 @@ class Synthesizer:
         traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
             save; without, only the drawing of codes is one.
         rates: How long texts take, by language; for others there is a rule of thumb.
+        calibration: What makes the self-check's confidence a probability; None for a model that was never calibrated.
     """
 
     def __init__(
@@ -67,9 +68,10 @@ class Synthesizer:
         remember_voices: int = 0,
         traced: bool = True,
         rates: dict[str, SpeechRate] | None = None,
+        calibration: Calibration | None = None,
     ):
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.rates = rates or {}
+        self.rates, self.calibration = rates or {}, calibration
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
         self.voice = VoiceEncoder(model, config, remember_voices, traced)
@@ -105,7 +107,8 @@ class Synthesizer:
             only_speech: Leave out what can be done without, of a model with a waveform decoder: the mel of a `Speech`.
         """
         model, tokenizer, config = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
-        options = {"remember_voices": REMEMBERED_VOICES, "rates": read_rates(folder), **options}
+        known = {"rates": read_rates(folder), "calibration": Calibration.read(folder)}
+        options = {"remember_voices": REMEMBERED_VOICES, **known, **options}
         synthesizer = cls(model, tokenizer, config, **options)
         synthesizer.folder = Path(folder)
         if "decoder" not in synthesizer.model.parts:
@@ -179,9 +182,7 @@ class Synthesizer:
                 those of one other language alone.
             sampling: How codes are drawn; None takes the run's.
             speed: How much faster than the model speaks by itself, at the same pitch.
-            retries: How often a sentence in doubt (`self_check`) is drawn anew; the one with most confidence stays.
-            listener: What a recognizer says of a sentence counts too, see `evaluation.recognizers.Listening`.
-            progress: As in `batch`.
+            retries: As in `batch`, like `listener` and `progress`.
             engine: What draws the codes, one of `choices.ENGINES`; None takes the one that was chosen at loading.
             drawing: Single values of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -208,11 +209,20 @@ class Synthesizer:
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Speech]:
-        """Speaks several texts together, each as `speak` does it alone.
+        """Speaks several texts of any length together, sentence by sentence.
 
         Args:
+            voices: None takes the voice of its own that the model in the box has for the language.
+            languages: Codes, such as `en` or `fa`.
+            sampling: How codes are drawn; None takes the run's.
             max_codes: Most codes of a sentence; 0 takes the model's limit.
+            speed: How much faster than the model speaks by itself, at the same pitch.
+            retries: How often a sentence of low confidence is sampled again; the one with the highest stays.
+            listener: A recognizer whose errors count too, see `hearing.recognizers.Listening`.
             progress: Called with how many pieces of the texts are spoken, and of how many.
+
+        Raises:
+            SpeechError: The model cannot speak one of the texts.
         """
         found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
         spoken = []
@@ -230,8 +240,7 @@ class Synthesizer:
                         with self.engine.changed:
                             for following in sentences[done : done + MOST_AHEAD]:
                                 following.open()
-                    sentence.keep_the_best(retries, listener)
-                    parts += [sentence.whole(), silence(sentence.piece.pause_seconds, self.sample_rate)]
+                    parts += [sentence.best(retries, listener), silence(sentence.piece.pause_seconds, self.sample_rate)]
                     sentence.end(end, end + len(parts[-2]))
                     end += len(parts[-2]) + len(parts[-1])
                     done += 1

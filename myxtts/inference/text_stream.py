@@ -9,7 +9,7 @@ import numpy as np
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
-from myxtts.inference.self_check import DOUBT, Listener, Verdict, judge
+from myxtts.inference.self_check import Listener, Verdict, judge
 from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
@@ -36,7 +36,7 @@ class Manner(NamedTuple):
 
 
 class Sentence:
-    """One piece of a text: `open` queues its codes, `more` or `whole` gives its audio, `check` judges it.
+    """One piece of a text: `open` queues its codes, `more` gives its audio and `check` judges it, `best` does all.
 
     Args:
         number: Of the piece within its text.
@@ -53,11 +53,17 @@ class Sentence:
         self.is_heard, self._known = False, 0
         """Whether its audio has begun, and how many of its codes `more` has seen."""
 
-    def open(self, hurry: bool = False) -> None:
-        """Queues its codes in the engine; `hurry` says that somebody waits for the first of them."""
-        ids = self.synthesizer.text_front.ids(self.piece.text, self.manner.language)
+    def open(self, hurry: bool = False, attempt: int = 0) -> None:
+        """Queues its codes in the engine.
+
+        Args:
+            hurry: Whether somebody waits for the first of them.
+            attempt: Each has noise of its own.
+        """
+        ids, number = self.synthesizer.text_front.ids(self.piece.text, self.manner.language), self.number
         voice, _, sampling, seed, _, max_codes = self.manner
-        self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, self.number, max_codes, hurry)
+        options = dict(sentence=number + attempt * 2**32, max_codes=max_codes, hurry=hurry)
+        self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, **options)
 
     def ready(self) -> bool:
         """Whether there is anything new for `more`."""
@@ -67,43 +73,41 @@ class Sentence:
         """The samples that follow, `(S,)` float32, as far as its codes are drawn, and whether this is the end."""
         self._known = len(self.stream.codes)
         if self._sound is None:
-            self._sound = self._begin()
+            self._sound = self.synthesizer.to_waveform.begin(self.manner.voice, self.manner.speed)
         samples, ended = self._follow(self._sound)
         if len(samples):
             samples = faded(samples, self.synthesizer.sample_rate, not self.is_heard, ended)
             self.is_heard = True
         return samples, ended
 
-    def whole(self) -> np.ndarray:
-        """All samples of a finished sentence, `(S,)` float32."""
-        return faded(self._unfaded(), self.synthesizer.sample_rate)
-
     def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
-        """Has the self-check judge the finished sentence; with a `listener`, what it hears in `samples` counts too."""
+        """Has the self-check judge the finished sentence; what a `listener` understands of `samples` counts too."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
-        rate = synthesizer.rates.get(get_language(language).code) or rule_of_thumb(language)
+        code, calibration = get_language(language).code, synthesizer.calibration
+        rate = synthesizer.rates.get(code) or rule_of_thumb(language)
+        calibration = calibration if calibration and code in calibration.languages else None
         reading, wrong_share = None, None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken)
+        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration)
         return self.verdict
 
-    def keep_the_best(self, retries: int, listener: Listener | None) -> None:
-        """Waits for the codes and checks them; while in doubt draws them again, and keeps those of most confidence."""
-        engine, first = self.synthesizer.engine, self.stream
-        best = None
+    def best(self, retries: int, listener: Listener | None) -> np.ndarray:
+        """Samples `(S,)` of the finished sentence. A flagged one is sampled again; the most confident stays."""
+        found = []
         for attempt in range(retries + 1):
             if attempt:
-                self.stream = engine.reopen(first, attempt)
-            engine.finish([self.stream])
-            verdict = self.check(listener, self._unfaded() if listener else None)
-            if best is None or verdict.confidence > best[1].confidence:
-                best = self.stream, verdict
-            if verdict.confidence >= DOUBT:
+                self.open(attempt=attempt)
+            self.synthesizer.engine.finish([self.stream])
+            self._sound, self.is_heard = None, False
+            samples, _ = self.more()
+            found.append((self.check(listener, samples), self.stream, samples))
+            if not self.verdict.doubts:
                 break
-        self.stream, self.verdict = best
+        self.verdict, self.stream, samples = max(found, key=lambda one: one[0].confidence)
+        return samples
 
     def end(self, start: int, end: int) -> None:
         """Notes where its audio stands in the speech, in samples, and warns if it is not as it should be."""
@@ -126,12 +130,6 @@ class Sentence:
         """Frees its row before the next codes."""
         if self.stream is not None:
             self.stream.cancel()
-
-    def _begin(self):
-        return self.synthesizer.to_waveform.begin(self.manner.voice, self.manner.speed)
-
-    def _unfaded(self):
-        return self._follow(self._begin())[0]
 
     def _follow(self, sound):
         codes, latents, finished = self.stream.drawn()

@@ -4,6 +4,7 @@
     python utilities/base/make_base.py --work runs/base
 
 Started again, it goes on where it stopped, as every run does. `myxtts/bundled/base/CARD.md` says what came of it.
+The confidence of its speech is calibrated afterwards, by `calibrate_confidence.py`.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,10 @@ def _evaluate(arguments, judged):
     configure_for_speech()
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     asked = arguments.data, arguments.texts, arguments.voices, arguments.language, count
-    with get_device_context(arguments.device and device_named(arguments.device)):
+    device = get_device_context(arguments.device and device_named(arguments.device))
+    with device, tempfile.TemporaryDirectory() as room:
         tools = Tools.find(arguments.recognizer, arguments.speaker_encoder)
-        sentences = choose_sentences(judged, *asked)
+        sentences = choose_sentences(judged, *asked, Path(room))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)
         settings = {

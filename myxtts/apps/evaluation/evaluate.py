@@ -9,6 +9,7 @@ from pathlib import Path
 from myxtts.apps.evaluation.comparison import Comparison, Row
 from myxtts.apps.evaluation.report import heard, page
 from myxtts.apps.evaluation.sentences import (
+    espeak_data,
     in_voices,
     sentences_of_data,
     sentences_of_texts,
@@ -23,7 +24,7 @@ from myxtts.config.checks import UserError, printable
 from myxtts.hearing.measuring import Measurer, Tools
 from myxtts.hearing.spoken import Sentence
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.storage.base_model import model_name
+from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.files import write_json, write_text, write_whole_folder
 from myxtts.storage.provenance import read_config
 
@@ -32,9 +33,18 @@ SHOWN_EVERY = 20
 
 
 def choose_sentences(
-    judged: Sequence[Subject], data: str | None, texts: str | None, voices: Sequence[str], language: str, count: int
+    judged: Sequence[Subject],
+    data: str | None,
+    texts: str | None,
+    voices: Sequence[str],
+    language: str,
+    count: int,
+    room: Path | None = None,
 ) -> list[Sentence]:
     """The sentences that all of them say.
+
+    Args:
+        room: Empty folder for recordings by eSpeak NG, which are the reference of the bundled model.
 
     Raises:
         UserError: There are none, or nobody whose voice they could be said in.
@@ -50,6 +60,8 @@ def choose_sentences(
         if models and not voices:
             raise UserError("The texts need voices to be said in: give --voices FILE… or --data FOLDER.")
         return sentences_of_texts(texts, voices, language, count)
+    if not data and room and any(map(is_base, models)):
+        data = espeak_data(room, language)
     if data:
         found = sentences_of_data(data, models, language, count)
         return in_voices(found, voices) if voices else found

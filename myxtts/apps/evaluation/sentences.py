@@ -4,6 +4,7 @@ import csv
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import soundfile
 from myxtts.audio.files import AudioError, read_audio
 from myxtts.config.checks import UserError, read_bounded
 from myxtts.data.corpora import Utterance, load_corpus
+from myxtts.data.sample_corpus import VOICES, Clip, speak_clips, unheard_sentences
 from myxtts.data.splits import split_by_hash
 from myxtts.hearing.spoken import Sentence, spread
 from myxtts.storage.files import CheckpointError
@@ -63,6 +65,28 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     return found
 
 
+def espeak_data(folder: Path, language: str) -> Path:
+    """A data set for the bundled model: eSpeak NG says sentences of the sample corpus that no clip of either holds.
+
+    Raises:
+        UserError: The bundled model does not speak the language, or eSpeak NG cannot be used.
+    """
+    code = get_language(language).code
+    voices = [voice for voice in VOICES if voice.language == code]
+    if not voices:
+        known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
+        raise UserError(f"--language must be one that base speaks: {known}. Received: {language}.")
+    clips = [
+        Clip(f"{code}_{number:02d}", text, voices[number % len(voices)])
+        for number, text in enumerate(unheard_sentences(code))
+    ]
+    try:
+        speak_clips(clips, folder)
+    except RuntimeError as error:
+        raise UserError(f"Recordings to compare base with cannot be made: {error} Give --data FOLDER.") from error
+    return folder
+
+
 def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set[str]:
     """Ids of the clips that a run was trained on; of a data set that it does not know, or of no run, none."""
     try:
@@ -86,20 +110,18 @@ def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set
 
 def _longest(utterances, trained, keys):
     """The two longest recordings of each speaker and language, of those trained on if there are any."""
+
+    def seconds(one):
+        with suppress(soundfile.LibsndfileError):
+            found = soundfile.info(str(one.wav_path)).duration
+            return found if found <= MOST_SECONDS else 0.0
+        return 0.0
+
     found = {}
     for key in keys:
         same = [one for one in utterances if (one.speaker, one.language) == key]
-        pool = [one for one in same if one.id in trained] or same
-        found[key] = sorted(pool, key=lambda one: -_seconds(one.wav_path))[:2]
+        found[key] = sorted([one for one in same if one.id in trained] or same, key=seconds, reverse=True)[:2]
     return found
-
-
-def _seconds(path):
-    try:
-        seconds = soundfile.info(str(path)).duration
-    except soundfile.LibsndfileError:
-        return 0.0
-    return seconds if seconds <= MOST_SECONDS else 0.0
 
 
 def sentences_of_texts(path: str, voices: Sequence[str], language: str, count: int) -> list[Sentence]:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,16 +43,11 @@ def model_sources(
     name: str, load: Callable[[], Synthesizer], sentences: Sequence[Sentence], seeds: Sequence[int]
 ) -> list[Source]:
     """A model's resynthesis of the recordings, if there are any, and then its speech; it is loaded once for both."""
-    loaded: list[Synthesizer] = []
-
-    def synthesizer():
-        if not loaded:
-            loaded.append(load())
-        return loaded[0]
+    synthesizer = cache(load)
 
     def speech():
         yield from speak_all(synthesizer(), sentences, seeds)
-        loaded.clear()  # the model is no longer needed
+        synthesizer.cache_clear()  # the model is no longer needed
 
     sources = [Source(name, "model", speech)]
     if any(one.recording for one in sentences):

@@ -37,12 +37,13 @@ def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
     Args:
         parts, wholes: `(sentences,)`, each summed over what was spoken of a sentence.
     """
-    return _bootstrapped(_ratio, parts, wholes)
+    return _bootstrapped(lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), parts, wholes)
 
 
 def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
     """The second `ratio` minus the first, of the same sentences: they are resampled together."""
-    return _bootstrapped(_ratio_difference, *first, *second)
+    statistic = lambda a, b, c, d, axis=-1: c.sum(axis) / d.sum(axis) - a.sum(axis) / b.sum(axis)
+    return _bootstrapped(statistic, *first, *second)
 
 
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
@@ -90,11 +91,3 @@ def _bootstrapped(statistic, *columns) -> Estimate:
     options = dict(n_resamples=RESAMPLES, paired=True, vectorized=True, method="percentile", rng=0)
     low, high = bootstrap(columns, statistic, confidence_level=level, **options).confidence_interval
     return Estimate(value, float(low), float(high))
-
-
-def _ratio(parts, wholes, axis=-1):
-    return parts.sum(axis) / wholes.sum(axis)
-
-
-def _ratio_difference(first_parts, first_wholes, second_parts, second_wholes, axis=-1):
-    return _ratio(second_parts, second_wholes, axis) - _ratio(first_parts, first_wholes, axis)

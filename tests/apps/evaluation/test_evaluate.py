@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import soundfile
 from tiny import WORDS, make_tiny_corpus, tiny_run_config, write_run
 
 from myxtts.__main__ import main
@@ -162,18 +163,18 @@ def test_what_is_wrong_is_one_sentence(spoken, monkeypatch, capsys, arguments, s
     assert not (spoken.parent / "evaluation").exists()
 
 
-def test_model_in_the_box_is_called_base_wherever_the_package_lies(spoken, monkeypatch, capsys):
+def test_model_in_the_box_needs_no_data_and_is_called_base_wherever_the_package_lies(spoken, monkeypatch, capsys):
     monkeypatch.chdir(spoken.parent)
-    assert main(["evaluate", "base"]) == 2
-    told = capsys.readouterr().err
-    assert "that base was trained on is not known" in told and str(BASE_FOLDER) not in told
+    assert main(["evaluate", "base", "--language", "ja"]) == 2
+    assert "en, de" in capsys.readouterr().err
     kept = []
-    monkeypatch.setattr(
-        "myxtts.apps.evaluation.evaluate.evaluate_into", lambda *arguments: kept.append(arguments) or ""
-    )
-    assert main(["evaluate", "base", "base", "base@last", "--data", "spoken"]) == 0
-    _, sources, _, _, settings = kept[0]
+    keep = lambda folder, sources, sentences, *rest: kept.append((sources, [*map(seconds_of, sentences)], *rest)) or ""
+    seconds_of = lambda one: soundfile.info(one.recording).duration if one.voice != one.recording else 0
+    monkeypatch.setattr("myxtts.apps.evaluation.evaluate.evaluate_into", keep)
+    assert main(["evaluate", "base", "base", "base@last", "--sentences", "3"]) == 0
+    sources, seconds, _, settings = kept[0]
     assert [one.name for one in sources if one.kind == "model"] == ["base", "base (2)", "base@last"]
+    assert len(seconds) == 3 and min(seconds) > 0.8
     assert set(settings["folders"].values()) == {"base"}
     assert str(BASE_FOLDER) not in capsys.readouterr().out
 

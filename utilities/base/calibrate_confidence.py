@@ -1,0 +1,123 @@
+"""Calibrates the self-check of the bundled model: when does a recognizer understand what it says?
+
+    python utilities/base/calibrate_confidence.py --recognizer whisper-base
+
+The English sentences of `confidence_sentences.txt` are spoken by the model, by copies with noise on the weights of the
+GPT or of the decoder, and claimed to be other sentences. The coefficients in the model's folder are made of all of
+them; in the tables that are printed, each half of the sentences is judged by coefficients that are made of the other.
+What was measured is kept in `--work`, of which a second call makes the coefficients at once.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+from myxtts.hearing.recognizers import Listening, Whisper
+from myxtts.inference.self_check import CONFIDENCE_FILE, DOUBT, Calibration, features
+from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.voices import stored_voice
+from myxtts.storage.base_model import BASE_FOLDER
+from myxtts.storage.files import read_json, write_json
+
+SENTENCES = Path(__file__).with_name("confidence_sentences.txt")
+"""A line `language|sentence` each, which were written before any of them was heard."""
+LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
+"""The language that a small Whisper understands well when the teacher, eSpeak NG, speaks."""
+UNDERSTOOD = 1 / 3
+"""Most wrong characters over those of the text."""
+SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
+"""Standard deviations of the noise on the weights of a part, over those of the weights."""
+PENALTY = 0.01
+"""On squared coefficients of standardized features."""
+
+
+def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
+    """Number and kind of every spoken sentence, its features and the share of wrong characters."""
+    lines = (line.split("|", 1) for line in SENTENCES.read_text(encoding="utf-8").splitlines())
+    texts = [text for language, text in lines if language == LANGUAGE]
+    voices = [synthesizer.as_voice(stored_voice(BASE_FOLDER, name, synthesizer.voice)) for name in VOICES]
+
+    def spoken(kind, numbers, seed, claimed=lambda number: number):
+        """Rows of some sentences; `claimed` gives the number of the sentence that each is claimed to be."""
+        own = [voices[number // 2 % 2] for number in numbers]
+        said = [texts[number] for number in numbers]
+        speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)
+        for number, voice, speech in zip(numbers, own, speeches):
+            if not len(speech.codes):
+                continue  # flagged without a reading
+            text = texts[claimed(number)]
+            ids = synthesizer.text_front.ids(text, LANGUAGE)
+            reading = synthesizer.read_again(voice.latents, ids, speech.codes)
+            wrong = listener(speech.samples, speech.sample_rate, text, LANGUAGE)
+            yield {"number": claimed(number), "kind": kind, "wrong": wrong, "features": features(reading)}
+
+    some = [number for number in range(len(texts)) if number % 10 in (0, 1, 4, 5)]
+    for seed in (0, 1):
+        yield from spoken("as trained", range(len(texts)), seed)
+    yield from spoken("another text", some, 0, lambda number: (number + 10) % len(texts))
+    for part, strength in ((part, strength) for part, strengths in SPOILT.items() for strength in strengths):
+        weights = synthesizer.model.part_weights(part).values()
+        kept, random = [weight.numpy() for weight in weights], np.random.default_rng(int(100 * strength))
+        for weight, value in zip(weights, kept):
+            weight.assign(value + (strength * value.std() * random.standard_normal(value.shape)).astype(value.dtype))
+        yield from spoken(f"{part}, noise {strength}", some, 2)
+        for weight, value in zip(weights, kept):
+            weight.assign(value)
+
+
+def fitted(rows: list[dict]) -> Calibration:
+    """Logistic regression on standardized features, with a small penalty."""
+    names = list(rows[0]["features"])
+    values = np.array([[row["features"][name] for name in names] for row in rows])
+    signs = np.where([row["wrong"] <= UNDERSTOOD for row in rows], 1.0, -1.0)
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    scaled = (values - mean) / spread
+
+    def loss(weights):
+        return np.logaddexp(0, -signs * (scaled @ weights[1:] + weights[0])).mean() + PENALTY * (weights[1:] ** 2).sum()
+
+    intercept, *weights = minimize(loss, np.zeros(len(names) + 1)).x
+    weights = np.array(weights) / spread
+    return Calibration([LANGUAGE], float(intercept - weights @ mean), dict(zip(names, weights.tolist())))
+
+
+def tables(rows: list[dict]) -> str:
+    """How many sentences of each kind are flagged, and which share of those of a confidence is understood."""
+    halves = [[row for row in rows if row["number"] % 2 == half] for half in (0, 1)]
+    rows, judges = halves[0] + halves[1], [fitted(halves[1])] * len(halves[0]) + [fitted(halves[0])] * len(halves[1])
+    sure = np.array([judge(row["features"]) for judge, row in zip(judges, rows)])
+    right, kinds = np.array([row["wrong"] <= UNDERSTOOD for row in rows]), np.array([row["kind"] for row in rows])
+    lines = ["| sentences | not understood | of them flagged | understood | of them flagged |", "|" + "---|" * 5]
+    for kind in ("all", *dict.fromkeys(kinds)):
+        own = (kinds == kind) | (kind == "all")
+        cells = [str(n) for group in (own & ~right, own & right) for n in (group.sum(), (sure[group] < DOUBT).sum())]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    lines += ["", "| confidence | sentences | mean confidence | share understood |", "|" + "---|" * 4]
+    for low in np.arange(0, 1, 0.2):
+        group = (sure >= low) & (sure < low + 0.2)
+        found = f"{sure[group].mean():.2f} | {right[group].mean():.2f}" if group.any() else "– | –"
+        lines.append(f"| {low:.1f} to {low + 0.2:.1f} | {group.sum()} | {found} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measures what is not measured yet, writes the coefficients and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recognizer", type=Path, required=True, help="folder of a Whisper model")
+    parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file for what was measured")
+    arguments = parser.parse_args()
+    if not arguments.work.is_file():
+        listener = Listening(Whisper(arguments.recognizer))
+        write_json(arguments.work, list(measured(Synthesizer.load(BASE_FOLDER), listener)))
+    rows = read_json(arguments.work)
+    write_json(BASE_FOLDER / CONFIDENCE_FILE, fitted(rows)._asdict())
+    print(tables(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
