@@ -62,10 +62,16 @@ def open_run(
     """A run on its devices and recordings, to be trained; arguments as in `train`."""
     config = configure(config, **named)
     _require_use(named, config.data.train_data)
-    from myxtts.runs.setup import require_inputs, require_run
+    from myxtts.data.corpora import require_data_set
+    from myxtts.hearing.recognizers import settle_recognizer
 
-    require_inputs(config, download_ljspeech)
+    # Before the run's modules bring TensorFlow.
+    for folder in () if download_ljspeech else filter(None, (config.data.train_data, config.data.val_data)):
+        require_data_set(folder)
+    if config.training.evaluation_recognizer:
+        settle_recognizer(config.training.evaluation_recognizer)
     from myxtts.runs.run import Run
+    from myxtts.runs.setup import require_run
 
     if resume:
         if not named.get("init_from"):  # a recipe's says how the run began

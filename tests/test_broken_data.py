@@ -114,7 +114,7 @@ def test_sets_use_and_skip_the_clips_they_should(name):
     [
         ("set_latin1", "is not UTF-8: line 2"),
         ("set_empty_metadata", "is empty: no clips"),
-        ("set_no_metadata", "nothing that is known"),
+        ("set_no_metadata", "no texts. .myxtts make-dataset"),
     ],
 )
 def test_sets_without_a_usable_list_give_one_clear_error(name, message):

@@ -13,11 +13,9 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import flat, run_settings
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
-from myxtts.data.corpora import require_data_set
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
-from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub.fetching import is_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
@@ -56,15 +54,6 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
             config = _with_data(config, download)
         workers.gather()  # what worker 0 makes or fetches is there for those that share its disk
         return _with_data(config, download), plan
-
-
-def require_inputs(config: XTTSConfig, download: bool) -> None:
-    """Raises `UserError` where what is named as data or recognizer is certainly none, before TensorFlow starts."""
-    for folder in filter(None, (config.data.train_data, config.data.val_data)):
-        if not download:
-            require_data_set(Path(folder))
-    if config.training.evaluation_recognizer:
-        settle_recognizer(config.training.evaluation_recognizer)
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
