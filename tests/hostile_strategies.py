@@ -16,6 +16,7 @@ import soundfile
 from hypothesis import strategies as st
 
 from myxtts.audio.files import read_audio
+from myxtts.config.checks import UNPRINTABLE
 from myxtts.config.loading import config_from_dict, read_yaml
 from myxtts.data import download
 from myxtts.data.corpora import load_corpus
@@ -103,13 +104,17 @@ def corpora(draw):
     encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1", "utf-32-le"]))
     content = draw(damaged(text.encode(encoding, "replace")))
     names = ["metadata.csv", "speakers.csv", "a.txt", "b.txt", "anna/metadata.csv", "anna/a.txt", "anna/speakers.csv"]
+    names += "metadata.jsonl metadata_train.csv train.csv val.txt wav.scp text transcripts.txt x.trans.txt".split()
     files = {name: content for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=4))}
     return files | dict.fromkeys(draw(st.sets(st.sampled_from(["wavs/a.wav", "a.wav", "b.FLAC", "anna/a.wav"]))), b"x")
 
 
 def read_corpus(folder):
     corpus = load_corpus(folder)
-    assert corpus.given == len(corpus.utterances) + len(corpus.rejections)
+    assert all(u.wav_path.is_relative_to(folder.resolve()) for u in corpus.utterances)
+    assert len({u.id for u in corpus.utterances}) == len(corpus.utterances)
+    shown = [*corpus.notes, *(u.speaker + u.language for u in corpus.utterances), *(r.id for r in corpus.rejections)]
+    assert not any(UNPRINTABLE.search(one) for one in shown)
 
 
 def _sounds():

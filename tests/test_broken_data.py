@@ -89,11 +89,6 @@ def test_unusable_audio_is_refused_with_the_file_and_the_reason(name):
     assert caught.value.reason == REFUSED[name] and name in str(caught.value)
 
 
-def test_the_too_short_clip_is_told_the_limit():
-    with pytest.raises(AudioError, match="lasts 0.05 s; the least is 0.1 s"):
-        read_audio(BROKEN / "audio" / "short_50ms.wav")
-
-
 def test_the_tables_here_cover_the_whole_folder():
     assert {path.name for path in (BROKEN / "audio").iterdir()} == {*ACCEPTED, *REFUSED}
     refused_sets = {"set_latin1", "set_empty_metadata", "set_no_metadata"}
@@ -119,7 +114,7 @@ def test_sets_use_and_skip_the_clips_they_should(name):
     [
         ("set_latin1", "is not UTF-8: line 2"),
         ("set_empty_metadata", "is empty: no clips"),
-        ("set_no_metadata", "nothing that is known"),
+        ("set_no_metadata", "no texts. .myxtts make-dataset"),
     ],
 )
 def test_sets_without_a_usable_list_give_one_clear_error(name, message):
@@ -142,7 +137,3 @@ def test_quotes_and_tabs_are_text():
         "in being, comparatively; modern,",
         "tab\there",
     ]
-
-
-def test_the_header_is_reported():
-    assert "Line 1 of metadata.csv was read as a header" in load_corpus(BROKEN / "set_header_row").notes[0]

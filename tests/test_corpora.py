@@ -180,24 +180,6 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
     assert "metadata.csv" in str(caught.value)
 
 
-def test_folders_that_cannot_be_used_are_named_with_the_way_out(tmp_path):
-    (tmp_path / "file").write_bytes(b"\xff\xfe\xff")
-    (tmp_path / "archive.zip").write_bytes(b"PK\3\4")
-    (tmp_path / "talk.wav").write_bytes(b"RIFF\xff\xff")
-    (tmp_path / "empty").mkdir()
-    messages = {
-        "talk.wav": "is a recording. `myxtts make-dataset .*talk.wav --output DIR --recognizer base` cuts",
-        "none": "does not exist. Give a folder",
-        "file": "is not UTF-16",
-        "archive.zip": "is an archive. Unpack it",
-        "empty": "holds nothing that is known. Seen: nothing. ljspeech is a folder with "
-        ".*id\\|text\\|normalized.*docs/data.md",
-    }
-    for name, message in messages.items():
-        with pytest.raises(CorpusError, match=rf"{name} .*{message}"):
-            load_corpus(tmp_path / name)
-
-
 def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     root = make_corpus(tmp_path, f"a|x\nb|{'y' * 70_000}\n")
     assert reasons(load_corpus(root)) == [(2, "line too long")]

@@ -1,6 +1,5 @@
 """Whatever people name as their data is read, or answered with what it is and the command that it is for."""
 
-import json
 import shutil
 
 import numpy as np
@@ -190,10 +189,3 @@ def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys
     *parts, last = answer.replace("{d}", str(tmp_path / "my set")).split(".*")
     assert all(part in said for part in (*parts, last)) and "doctor data" not in said
     assert printed.err.count("\n") <= 1
-
-
-def test_json_lines_keep_their_other_fields(tmp_path):
-    audio(tmp_path, ["a", "b"])
-    lines = [{"path": f"{name}.wav", "sentence": "hello", "speaker": 7, "lang": "fa"} for name in "ab"]
-    text(tmp_path / "train.jsonl", "\n".join(map(json.dumps, lines)))
-    assert {(clip.speaker, clip.language) for clip in load_corpus(tmp_path).utterances} == {("7", "fa")}

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import soundfile
 from command_helpers import sentence_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from myxtts.cli import doctor as doctor_command
 from myxtts.data import doctor
@@ -158,16 +156,6 @@ def test_the_cache_spares_what_has_not_changed_and_nothing_else(corpus, tmp_path
     assert len(decoder.taken()) == 13
 
 
-def test_two_corpora_share_a_cache(corpus, tmp_path, monkeypatch):
-    other = make_corpus(tmp_path / "other", {"x": ("hello", speech(), 22050)})
-    inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
-    inspect_corpus(other, cache_path=tmp_path / "cache.json")
-    decoder = Decoder(monkeypatch)
-    inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
-    inspect_corpus(other, cache_path=tmp_path / "cache.json")
-    assert decoder.taken() == []
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -271,38 +259,3 @@ def test_command_rejects_text_that_the_vocabulary_cannot_write(tmp_path, capsys)
 def test_limits_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match="min_seconds must be below 2"):
         ClipLimits(min_seconds=3, max_seconds=2)
-
-
-FORMATS = {"a.wav": "PCM_16", "b.wav": "FLOAT", "c.flac": "PCM_16", "d.ogg": "VORBIS", "e.mp3": "MPEG_LAYER_III"}
-
-
-@pytest.fixture(scope="module")
-def fuzzed_set(tmp_path_factory):
-    root = tmp_path_factory.mktemp("fuzzed")
-    (root / "wavs").mkdir()
-    for name, subtype in FORMATS.items():
-        soundfile.write(root / "wavs" / name, speech(0.3), 22050, subtype=subtype)
-    (root / "metadata.csv").write_text("".join(f"{Path(name).stem}|hello|\n" for name in FORMATS))
-    return root, {name: (root / "wavs" / name).read_bytes() for name in FORMATS}
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    damages=st.lists(
-        st.tuples(st.sampled_from(sorted(FORMATS)), st.floats(0, 1), st.binary(max_size=40), st.booleans()),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_accepted_and_rejected_make_up_all_that_was_given_whatever_the_damage(fuzzed_set, damages):
-    root, contents = fuzzed_set
-    damaged = {name: bytearray(content) for name, content in contents.items()}
-    for name, place, replacement, cut in damages:
-        position = int(place**3 * len(damaged[name]))
-        damaged[name][position : None if cut else position + len(replacement)] = replacement
-    for name, content in damaged.items():
-        (root / "wavs" / name).write_bytes(content)
-    inspection = inspect_corpus(load_corpus(root), workers=2)
-    assert sorted(item.id for item in (*inspection.accepted, *inspection.rejections)) == list("abcde")
-    untouched = {name[0] for name in FORMATS} - {name[0] for name, *_ in damages}
-    assert untouched <= {utterance.id for utterance in inspection.accepted}

@@ -22,9 +22,7 @@ from myxtts.storage.files import AnyPath
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """File names looked for when a data set names a clip without its extension, in order of preference."""
-MEDIA_EXTENSIONS = tuple(
-    f"{' '.join(AUDIO_EXTENSIONS)} .aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split()
-)
+MEDIA_EXTENSIONS = (*AUDIO_EXTENSIONS, *".aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split())
 """File names that are taken for recordings."""
 
 MIN_SAMPLE_RATE = 4_000
@@ -253,24 +251,37 @@ def _open(path, max_seconds=None):
         broken = "broken header", f"its header is broken: {error.error_string}"
         raise AudioError(path, *_OPEN_ERRORS.get(error.code, broken)) from error
     with file:
-        _check_claims(path, file, max_seconds)
+        check_header(path, file)
+        limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
+        if (seconds := file.frames / file.samplerate) > limit:
+            raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; the most is {limit:g} s.")
+        if file.frames * file.channels > MAX_DECODED_VALUES:
+            raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
         yield file
 
 
-def _check_claims(path, file, max_seconds):
+def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
+    """Raises `AudioError` where the header of an open file claims what is not read; a stream may lack a length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
     # libsndfile's SF_COUNT_MAX: a FLAC stream of unstated length, in which it cannot keep its position.
-    if file.frames == 2**63 - 1:
+    if file.frames == 2**63 - 1 and not is_stream:
         raise AudioError(path, "broken header", "its header does not state its length; encode it again into a file.")
     if not file.frames:
         raise AudioError(path, "no audio", "it has a header and no samples.")
-    limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
-    if (seconds := file.frames / file.samplerate) > limit:
-        raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; the most is {limit:g} s.")
-    if file.frames * file.channels > MAX_DECODED_VALUES:
-        raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
+
+
+def check_peak(path: AnyPath, frames: np.ndarray) -> float:
+    """The largest magnitude of samples; raises `AudioError` where it is not finite or beyond `MAX_PEAK`."""
+    low, high = frames.min(), frames.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise AudioError(path, "not finite", "it holds samples that are NaN or infinite.")
+    peak = max(-low, high)
+    if peak > MAX_PEAK:
+        cause = "damaged samples, or numbers of another scale stored as float"
+        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale: {cause}.")
+    return peak
 
 
 def _read_frames(path, file):
@@ -291,13 +302,7 @@ def _read_frames(path, file):
 
 def _mix_to_mono(path, frames):
     """Returns the mix, `(S,)` within `[-1, 1]`, and the peak that the file had."""
-    low, high = frames.min(), frames.max()
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise AudioError(path, "not finite", "it holds samples that are NaN or infinite.")
-    peak = max(-low, high)
-    if peak > MAX_PEAK:
-        cause = "damaged samples, or numbers of another scale stored as float"
-        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale: {cause}.")
+    peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak
     if frames.shape[1] == 1:

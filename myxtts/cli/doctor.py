@@ -124,6 +124,4 @@ def report_data(arguments: argparse.Namespace) -> int:
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)
     print(f"every clip and its reason: {arguments.report}")
-    if not inspection.accepted:
-        return 2
-    return 1 if arguments.strict and (inspection.rejections or leaks) else 0
+    return int(bool(arguments.strict and (inspection.rejections or leaks))) if inspection.accepted else 2

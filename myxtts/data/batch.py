@@ -51,20 +51,12 @@ def noise_batch(
 ) -> WaveBatch:
     """A `WaveBatch` (B, S, L, R) of arrays without padding: noise and random text, for measurements."""
     draw, num_targets = np.random.default_rng(0), target_width(num_samples) if targets else 0
-    return WaveBatch(
-        np.zeros(num_clips, np.int32),
-        0.1 * draw.standard_normal((num_clips, num_samples), np.float32),
-        np.full(num_clips, num_samples, np.int32),
-        draw.integers(0, num_text_tokens, (num_clips, num_tokens), np.int32),
-        np.full(num_clips, num_tokens, np.int32),
-        0.1 * draw.standard_normal((num_clips, num_conditioning_samples), np.float32),
-        np.zeros((num_clips, 2), np.int32),
-        0.1 * draw.standard_normal((num_clips, num_targets), np.float32),
-        np.full(num_clips, num_targets, np.int32),
-        np.full(num_clips, DECODER_SAMPLE_RATE * targets, np.int32),
-        np.zeros(num_clips, np.int32),
-        np.zeros((num_clips, 0), np.int32),
-    )
+    noise = lambda size: 0.1 * draw.standard_normal((num_clips, size), np.float32)
+    same = lambda value, *size: np.full((num_clips, *size), value, np.int32)
+    wav, text = noise(num_samples), draw.integers(0, num_text_tokens, (num_clips, num_tokens), np.int32)
+    spoken = same(0), wav, same(num_samples), text, same(num_tokens), noise(num_conditioning_samples), same(0, 2)
+    target = noise(num_targets), same(num_targets), same(DECODER_SAMPLE_RATE * targets)
+    return WaveBatch(*spoken, *target, same(0), same(0, 0))
 
 
 class DVAEBatch(NamedTuple):

@@ -47,27 +47,28 @@ class SampleCache:
 
         The rate of a prepared clip is the one it is kept at.
         """
-        if (kept := self._arrays.get((path, sample_rate))) is None:
+
+        def read():
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
-                kept = self._prepared.read_samples(path), sample_rate
-            else:
-                samples, source_rate = load_with_rate(path, sample_rate)
-                kept = to_int16(samples), source_rate
-            self._keep((path, sample_rate), kept)
-        return kept[0].astype(np.float32) * (1.0 / 32767.0), kept[1]
+                return self._prepared.read_samples(path), sample_rate
+            samples, source_rate = load_with_rate(path, sample_rate)
+            return to_int16(samples), source_rate
+
+        samples, source_rate = self._kept((path, sample_rate), read)
+        return samples.astype(np.float32) * (1.0 / 32767.0), source_rate
 
     def codes(self, path: str) -> np.ndarray:
         """Codes of a prepared recording, `(C,)` int32."""
-        if (kept := self._arrays.get((path, 0))) is None:
-            kept = self._prepared.read_codes(path), 0
-            self._keep((path, 0), kept)
-        return kept[0]
+        return self._kept((path, 0), lambda: (self._prepared.read_codes(path), 0))[0]
 
-    def _keep(self, key, entry):
-        with self._lock:
-            if key not in self._arrays and entry[0].nbytes <= self._room:
-                self._room -= entry[0].nbytes
-                self._arrays[key] = entry
+    def _kept(self, key, read):
+        if (entry := self._arrays.get(key)) is None:
+            entry = read()
+            with self._lock:
+                if key not in self._arrays and entry[0].nbytes <= self._room:
+                    self._room -= entry[0].nbytes
+                    self._arrays[key] = entry
+        return entry
 
 
 @dataclass(frozen=True)

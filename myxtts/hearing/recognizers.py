@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,15 +112,11 @@ def _download(source):
 
     (repository, revision), hub = fetching.parse_hub_name(source), fetching.import_hub()
     by_hand = Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"))
-    if (by_hand / "model.bin").is_file():
-        return by_hand
     get = lambda files, **how: hub.snapshot_download(repository, revision=revision, allow_patterns=files, **how)
-    try:
-        kept = Path(get(_WHISPER_FILES, local_files_only=True))
+    with suppress(hub.errors.LocalEntryNotFoundError):
+        kept = by_hand if by_hand.is_dir() else Path(get(_WHISPER_FILES, local_files_only=True))
         if not _missing_files({path.name for path in kept.iterdir()}):
             return kept
-    except hub.errors.LocalEntryNotFoundError:
-        pass
     try:
         with fetching.hub_errors(source):
             terms = Path(get(fetching.TERMS))

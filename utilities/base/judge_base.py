@@ -1,10 +1,10 @@
 """What the model in the box says, as a recognizer understands it: a table with every sentence, none left out.
 
-    python utilities/base/judge_base.py --recognizer whisper-base --output base.md
+    python utilities/base/judge_base.py --recognizer base --output base.md
 
 100 sentences of the grammars that it was trained on, which it never heard, then free ones, of words it may never have
 heard. A male and a female voice of each language take turns: those of the teacher's that are understood best.
-`--recognizer` is a folder with a Whisper model for CTranslate2, of the base size or larger, and what it makes of
+`--recognizer` is Whisper of the size base or larger, or another recognizer, and what it makes of
 eSpeak's own speech is the figure beside ours.
 """
 
@@ -24,7 +24,7 @@ from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.espeak_ng import SpeechJob  # noqa: E402
 from myxtts.data.sample_corpus import unheard_sentences  # noqa: E402
-from myxtts.hearing.recognizers import Whisper  # noqa: E402
+from myxtts.hearing.recognizers import open_recognizer  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import stored_voice  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
@@ -67,12 +67,12 @@ def main() -> int:
     """Prints the figures and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=BASE_FOLDER)
-    parser.add_argument("--recognizer", type=Path, required=True, help="folder of a Whisper model")
+    parser.add_argument("--recognizer", required=True, help="base or a larger Whisper, or another recognizer")
     parser.add_argument("--output", type=Path, help="page to write, with every sentence")
     parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
-    whisper, rng = Whisper(arguments.recognizer), np.random.default_rng(0)
+    whisper, rng = open_recognizer(arguments.recognizer), np.random.default_rng(0)
     synthesizer = Synthesizer.load(arguments.checkpoint, decoder=arguments.decoder)
     rate = synthesizer.sample_rate
     rows, sentences = ["| language | sentences | errors | by eSpeak | shuffled | noise |", "|" + "---|" * 6], []

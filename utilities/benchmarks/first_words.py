@@ -1,8 +1,8 @@
 """What a model of the sample corpus says of sentences that it has never heard, as a recognizer understands it.
 
-    python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer whisper-base
+    python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-`--recognizer` is a folder with a Whisper model for CTranslate2, of the base size or larger. Character error rates of
+`--recognizer` is Whisper of the size base or larger, or another recognizer. Character error rates of
 32 sentences, half of them in each voice, beside those of recordings, and of the same speech held against other
 sentences, under noise and replaced by silence: a figure that does not rise there says nothing. Every sentence is listed
 with what was understood.
@@ -18,7 +18,7 @@ from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import unheard_sentences
-from myxtts.hearing.recognizers import Whisper
+from myxtts.hearing.recognizers import open_recognizer
 from myxtts.hearing.text_errors import character_errors
 from myxtts.inference.synthesizer import Synthesizer
 
@@ -40,11 +40,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True, help="run of the sample corpus in English")
     parser.add_argument("--corpus", type=Path, required=True, help="that corpus, which the voices are taken from")
-    parser.add_argument("--recognizer", type=Path, required=True, help="folder of a Whisper model")
+    parser.add_argument("--recognizer", required=True, help="base or a larger Whisper, or another recognizer")
     parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
-    whisper, rng = Whisper(arguments.recognizer), np.random.default_rng(0)
+    whisper, rng = open_recognizer(arguments.recognizer), np.random.default_rng(0)
     recognize = lambda samples, sample_rate: whisper(samples, sample_rate, "en")
     recordings = {one.speaker: one for one in load_corpus(arguments.corpus).utterances if one.language == "en"}
     unheard = unheard_sentences("en")

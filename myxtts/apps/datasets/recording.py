@@ -13,7 +13,7 @@ import soundfile
 from scipy.signal import butter, sosfilt
 
 from myxtts.apps.datasets.speech import SILENCE_DB, find_speech
-from myxtts.audio.files import MAX_CHANNELS, MAX_PEAK, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, AudioError, check_container
+from myxtts.audio.files import AudioError, check_container, check_header, check_peak
 from myxtts.config.checks import printable
 from myxtts.hearing.silero import SileroModel
 
@@ -22,7 +22,6 @@ FRAMES_PER_SECOND = 100
 
 # `file:` and the list of protocols keep a file's name, or a playlist's content, from opening connections.
 _FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -map 0:a:0 -f au -c:a pcm_f32be -"
-_UNSTATED_FRAMES = 2**63 - 1  # libsndfile's SF_COUNT_MAX
 _CANCELLED_SHARE = 0.1  # -20 dB of the loudest channel; a mean below it is what opposite polarity left over
 _SPEECH_LOWEST_HZ = 120.0
 
@@ -87,11 +86,7 @@ class LongAudio:
             try:
                 while len(block := file.read(size, dtype="float32", always_2d=True)):
                     count += len(block)
-                    peak = max(-block.min(), block.max())
-                    if not np.isfinite(peak):
-                        raise AudioError(self.path, "not finite", "it holds samples that are NaN or infinite.")
-                    if peak > MAX_PEAK:
-                        raise AudioError(self.path, "absurd level", f"its samples reach {peak:.3g} times full scale.")
+                    check_peak(self.path, block)
                     yield block
             except soundfile.LibsndfileError as error:
                 detail = f"it is damaged: decoding stopped with '{error.error_string}'."
@@ -104,14 +99,7 @@ class LongAudio:
     def _read_header(self):
         with self._open() as file:
             self.sample_rate, self.channels = file.samplerate, file.channels
-            if file.frames == _UNSTATED_FRAMES and not self._by_ffmpeg:
-                raise AudioError(self.path, "broken header", "its header does not state its length.")
-            if not file.frames:
-                raise AudioError(self.path, "no audio", "it has a header and no samples.")
-        if not MIN_SAMPLE_RATE <= self.sample_rate <= MAX_SAMPLE_RATE:
-            raise AudioError(self.path, "sample rate", f"its header states a sample rate of {self.sample_rate} Hz.")
-        if self.channels > MAX_CHANNELS:
-            raise AudioError(self.path, "unsupported", f"it has {self.channels} channels; at most {MAX_CHANNELS} do.")
+            check_header(self.path, file, is_stream=self._by_ffmpeg)
 
     @contextmanager
     def _open(self) -> Iterator[soundfile.SoundFile]:

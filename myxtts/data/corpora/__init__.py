@@ -89,8 +89,9 @@ def load_corpus(
     return Corpus(place_path, layout, *found, is_list=place.list_path is not None)
 
 
-def require_data_set(root: Path) -> None:
+def require_data_set(root: str | Path) -> None:
     """Raises `CorpusError` where a path is certainly no data set, with what it is and what to do with it."""
+    root = Path(root)
     name, kind = printable(str(root)), root.suffix.lower() if root.is_file() else ""
     if not root.exists():
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"

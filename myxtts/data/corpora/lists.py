@@ -138,15 +138,15 @@ def read_lists(reading: Reading, place: Place) -> bool:
 def _find_lists(reading, place, folder):
     """The lists of clips among the files of a folder, `{path: how to read it}`."""
     named = [folder / name for name in reading.folder.files(folder) if name.endswith(_LISTS)]
-    if len(named) > _MOST_LISTS:  # transcripts
-        named = [path for path in named if path.suffix != ".txt"]
+    if len(named) > _MOST_LISTS:  # transcripts, or facts of single clips
+        named = [path for path in named if path.suffix not in (".txt", ".json")]
     found = {}
     for path in named if len(named) <= _MOST_LISTS else ():
         options = reading, path, (place.path / "wavs", place.path)
         try:
             found[path] = header_table(*options) or content_table(*options)
         except CorpusError:
-            if path.suffix != ".txt":  # notes of any kind
+            if path.suffix not in (".txt", ".json"):  # notes of any kind
                 raise
     return {path: table for path, table in found.items() if table}
 
