@@ -92,6 +92,7 @@ def test_confidence_falls_with_every_step_towards_a_doubt_and_says_why():
     verdicts = [judge(TEXT, good(4.6), True, ENGLISH, None, share) for share in (0.0, 0.2, 0.3, 0.5, 0.9)]
     confidences = [verdict.confidence for verdict in verdicts]
     assert confidences[0] == 1 > confidences[1] > confidences[2] > 0.5 > confidences[3] > confidences[4] == 0
+    assert confidences[1] == 0.8 and not verdicts[1].reason  # nothing is likely to be wrong
     assert not verdicts[2].doubts and verdicts[2].reason == "30 % of its characters are understood otherwise"
     assert verdicts[3].doubts == ("50 % of its characters are understood otherwise",)
 
