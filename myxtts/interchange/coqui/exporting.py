@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from myxtts.audio.mel import SPEAKER_MEL
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
@@ -50,7 +51,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     stats = parts[MEL_STATS] if dvae is None else dvae.pop(MEL_STATS)
     weights = parts["gpt"] | parts["speaker"] | parts["decoder"] | {MEL_STATS: stats}
     counters, dvae_constants = coqui.constant_tensors(config.model)
-    model = _tensors(coqui.model_tensors(config.model), weights, folder) | counters | coqui.speaker_front_end()
+    model = _tensors(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
     files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(stats, np.float32)}
     if dvae is not None:
         files["dvae.pth"] = _tensors(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
@@ -73,6 +74,13 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         write_json(places["config.json"], settings)
         shutil.copyfile(vocabulary, places["vocab.json"])
     return written
+
+
+def speaker_front_end() -> dict[str, np.ndarray]:
+    """The speaker encoder's pre-emphasis, window and mel filters, which the released files hold as tensors."""
+    root, taps = coqui.SPEAKER_FRONT_END, np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    spectrogram = {"spectrogram.window": SPEAKER_MEL.window_values(), "mel_scale.fb": SPEAKER_MEL.filterbank()}
+    return {f"{root}.0.filter": taps} | {f"{root}.1.{name}": values for name, values in spectrogram.items()}
 
 
 def _read_part(folder, part, which):

@@ -13,6 +13,7 @@ import numpy as np
 
 from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
@@ -224,8 +225,16 @@ def _coverage(stored, weights):
 
 def _check_front_end(stored):
     """The speaker encoder's front-end is computed here, so a checkpoint that brings another one is refused."""
-    for name, values in coqui.speaker_front_end().items():
-        one = stored.get(name)
+    hertz = 700 * (10 ** np.linspace(0, np.log10(1 + SPEAKER_SAMPLE_RATE / 2 / 700), 66) - 1)  # HTK's mel scale
+    low, peak, high = hertz[:-2], hertz[1:-1], hertz[2:]
+    bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)[:, np.newaxis]
+    expected = {
+        "0.filter": np.array([[[-0.97, 1.0]]]),
+        "1.spectrogram.window": 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400),
+        "1.mel_scale.fb": np.clip(np.minimum((bins - low) / (peak - low), (high - bins) / (high - peak)), 0, None),
+    }
+    for name, values in expected.items():
+        one = stored.get(name := f"{coqui.SPEAKER_FRONT_END}.{name}")
         if one and (one.array.shape != values.shape or not np.allclose(one.array.astype(float), values, atol=5e-3)):
             raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder takes another spectrum.")
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, ModelConfig
-from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 
 _GAIN, _DIRECTION = "parametrizations.weight.original0", "parametrizations.weight.original1"
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
@@ -45,19 +44,6 @@ class Tensor(NamedTuple):
     """How the values are arranged: a key of `_LAYOUTS`."""
 
 
-def speaker_front_end() -> dict[str, np.ndarray]:
-    """The speaker encoder's pre-emphasis, window and mel filters, which the released files hold as tensors."""
-    hertz = 700 * (10 ** np.linspace(0, np.log10(1 + SPEAKER_SAMPLE_RATE / 2 / 700), 66) - 1)  # HTK's mel scale
-    low, peak, high = hertz[:-2], hertz[1:-1], hertz[2:]
-    bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)[:, np.newaxis]
-    values = {
-        "0.filter": np.array([[[-0.97, 1.0]]]),
-        "1.spectrogram.window": 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400),
-        "1.mel_scale.fb": np.clip(np.minimum((bins - low) / (peak - low), (high - bins) / (high - peak)), 0, None),
-    }
-    return {f"{SPEAKER_FRONT_END}.{name}": array.astype(np.float32) for name, array in values.items()}
-
-
 def skip_reason(name: str) -> str | None:
     """Why a tensor of the released files has no weight here, or None for a name that is not known to be superfluous."""
     return next((reason for pattern, reason in _SKIPPED.items() if re.fullmatch(pattern, name)), None)
@@ -76,7 +62,7 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Tensors without a weight here that the reference's strict loading asks for, at their initial values: arrays by
-    name, for `model.pth` and for `dvae.pth`. `speaker_front_end` has those of the speaker encoder."""
+    name, for `model.pth` and for `dvae.pth`. `coqui_export.speaker_front_end` has those of the speaker encoder."""
     names = [tensor.names[0] for tensor in _speaker_encoder(config)]
     norms = [name.removesuffix("running_var") for name in names if name.endswith(".running_var")]
     loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
