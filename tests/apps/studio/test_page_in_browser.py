@@ -134,9 +134,10 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.click("data_keep")
         page.wait(lambda: "what was heard" in page.find("data_clips").text, "texts", PATIENCE_SECONDS)
         page.click("data_clips", "[role=gridcell][aria-colindex='2']")
-        ActionChains(page.driver).send_keys("corrected", Keys.ENTER).perform()
+        editing = ActionChains(page.driver).double_click(page.find("data_clips", "[role=gridcell][aria-colindex='2']"))
+        editing.key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).send_keys("corrected", Keys.ENTER).perform()
         page.click("data_save")
-        page.wait_value("data_told", "1 text")
+        page.wait_value("data_keep_told", "1 texts")
         lists = [path.read_text() for path in (home / "_data/talk").glob("metadata_*.csv")]
         assert sum("|corrected|" in one for one in lists) == 1
         page.picture("transcribed")
