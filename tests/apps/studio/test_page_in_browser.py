@@ -137,7 +137,7 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         editing = ActionChains(page.driver).double_click(page.find("data_clips", "[role=gridcell][aria-colindex='2']"))
         editing.key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).send_keys("corrected", Keys.ENTER).perform()
         page.click("data_save")
-        page.wait_value("data_keep_told", "1 texts")
+        page.wait_value("data_told", "changed: 1")
         lists = [path.read_text() for path in (home / "_data/talk").glob("metadata_*.csv")]
         assert sum("|corrected|" in one for one in lists) == 1
         page.picture("transcribed")
