@@ -72,7 +72,7 @@ def _evaluation(studio, said, sides, language):
         sentences = gr.Number(30, label=said["sentences"], precision=0, minimum=1, elem_id="evaluate_sentences")
         button, line = command_buttons(said, "evaluate", lambda: studio.tasks.cancel("evaluate"))
         table = log_box(said["evaluation"], "evaluation", 12)
-        shown = lambda: report_view(studio.home / EVALUATION / "report.html", language)
+        shown = lambda: report_view(studio.home / EVALUATION, language)
         page = gr.HTML(shown, elem_id="evaluation_page")
 
     def evaluate(first, first_which, second, second_which, sentences):

@@ -1,10 +1,8 @@
 """The tab in which recordings become a data set."""
 
-from pathlib import Path
-
 import gradio as gr
 
-from myxtts.apps.studio.parts import Choices, act, command_buttons, language_box, log_box, report_view
+from myxtts.apps.studio.parts import Choices, act, command_buttons, language_box, log_box, report_view, state_line
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
 
@@ -31,7 +29,7 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
                 add = gr.Button(said["add_recording"], elem_id="data_add")
     look = dict(allow_custom_value=True, elem_id="data_folder")
     folder = gr.Dropdown(studio.data.choices(), value=None, label=said["train_data"], **look)
-    report, examine_on = _checked(studio, said, choices.language, [folder, language], line)
+    report, examine_on = _checked(studio, said, choices.language, [folder, language])
 
     def make(name, files, is_long, language, recognizer):
         if not files:
@@ -51,16 +49,17 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     choices.data_folder = folder
 
 
-def _checked(studio, said, page_language, chosen, line):
+def _checked(studio, said, page_language, chosen):
     """The doctor's report on the folder and the language that are `chosen`, clips to hear, texts to correct and the
     set's page; returns the box of the report and what examines on an event."""
     check = gr.Button(said["check"], elem_id="data_check")
-    report = log_box(said["report"], "data_report", 6, visible=False)
+    line, report = state_line("data_told"), log_box(said["report"], "data_report", 6, visible=False)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
         look = dict(headers=[said["clip"], said["text"]], column_widths=["30%", "70%"], static_columns=[0])
+        sound = dict(buttons=["download"], elem_id="data_heard")
         look |= dict(label=said["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
         clips = gr.Dataframe(type="array", **look)
-        heard = gr.Audio(label=said["clip"], interactive=False, autoplay=True, elem_id="data_heard")
+        heard = gr.Audio(label=said["clip"], interactive=False, autoplay=True, **sound)
         save = gr.Button(said["save_texts"], visible=False, elem_id="data_save")
     with gr.Accordion(said["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
         page = gr.HTML(elem_id="data_page")
@@ -69,7 +68,7 @@ def _checked(studio, said, page_language, chosen, line):
         yield gr.Textbox(studio.check_data(folder, language), visible=True)
         rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
         is_own = bool(studio.data.lists(folder))
-        shown = report_view(Path(folder, "report.html"), page_language) if is_own else ""
+        shown = report_view(folder, page_language) if is_own else ""
         yield gr.skip(), rows, shown, *(kind(visible=bool(of)) for kind, of in zip(kinds, (rows, is_own, shown)))
 
     def hear(folder, language, event: gr.SelectData):

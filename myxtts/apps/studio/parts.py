@@ -73,9 +73,9 @@ def command_buttons(
     return button, line
 
 
-def report_view(page: Path, language: str) -> str:
-    """A page of a command to be shown within this one: nothing in it runs, and its sounds come from its folder."""
-    if not page.is_file():
+def report_view(folder: str | Path, language: str) -> str:
+    """The `report.html` of a folder to be shown within this page: nothing in it runs, its sounds are the folder's."""
+    if not (page := Path(folder, "report.html")).is_file():
         return ""
     files = f'src="{PREFIX[language]}/gradio_api/file={html.escape(str(page.parent.resolve()))}/'
     content = re.sub(r'src="(?=[^/":]+/)', lambda _: files, page.read_text(encoding="utf-8"))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from page_browser import CHROMIUM, DRIVER, Page, free_port, page_server
 from released_model import write_release
+from tiny import voiced
 
 from myxtts.audio.encoding import write_audio
-from myxtts.audio.files import load_samples
 
 MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
 MISSING += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
@@ -33,6 +33,17 @@ def pictures():
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def sentences_of_buzzes(count, rate):
+    """Sentences of 2.6 s with pauses between them, whose level rises and falls as that of speech, `(S,)` at a rate."""
+    hush = lambda seconds: 3e-4 * np.random.default_rng(0).standard_normal(int(seconds * rate))
+    parts = [hush(0.7)]
+    for number in range(count):
+        sound = voiced(0.6, 120, number, number, rate)
+        word = sound * (0.1 + 0.9 * np.abs(np.cos(2 * np.pi * 4.5 * np.arange(len(sound)) / rate)))
+        parts += [word, hush(0.06)] * 4 + [hush(0.7)]
+    return np.concatenate(parts).astype(np.float32)
 
 
 def files_of(corpus):
@@ -108,11 +119,10 @@ def test_recordings_become_a_voice_that_is_heard_compared_and_exported(home, tin
         assert not page.foreign_hosts()
 
 
-def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(home, tiny_corpus, tmp_path, pictures):
+def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(home, tmp_path, pictures):
     port, hears = free_port(), tmp_path / "hears.py"
-    hears.write_text("print('what was heard')")
-    long = np.concatenate([load_samples(path, 16_000) for path in sorted((tiny_corpus / "wavs").iterdir())])
-    write_audio(tmp_path / "talk.wav", long, 16_000)
+    hears.write_text("print('what was heard of this sentence')")
+    write_audio(tmp_path / "talk.wav", sentences_of_buzzes(4, 16_000), 16_000)
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
@@ -124,9 +134,10 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.click("data_keep")
         page.wait(lambda: "what was heard" in page.find("data_clips").text, "texts", PATIENCE_SECONDS)
         page.click("data_clips", "[role=gridcell][aria-colindex='2']")
-        ActionChains(page.driver).send_keys("corrected", Keys.ENTER).perform()
+        editing = ActionChains(page.driver).double_click(page.find("data_clips", "[role=gridcell][aria-colindex='2']"))
+        editing.key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).send_keys("corrected", Keys.ENTER).perform()
         page.click("data_save")
-        page.wait_value("data_told", "1 text")
+        page.wait_value("data_told", "changed: 1")
         lists = [path.read_text() for path in (home / "_data/talk").glob("metadata_*.csv")]
         assert sum("|corrected|" in one for one in lists) == 1
         page.picture("transcribed")
