@@ -30,8 +30,7 @@ NUM_CLOSING_TEXTS = 4
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`, which
-    counts on it."""
+    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`."""
     config = with_workers(config)
     data, training = config.data, config.training
     check_devices(data.data_gpu, data.model_gpu, **devices)
@@ -49,7 +48,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     for named in filter(None, (data.train_data, data.val_data)):
         if not download:
             load_corpus(named, data.language, data.format, data.audio_roots)
-    if data.vocabulary and not os.path.isfile(data.vocabulary):
+    if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
     for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
         if named and "://" not in named and not os.path.isdir(named):
