@@ -50,7 +50,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     """
     memory, disk, largest, training = 0, 0, 0, config.training
     shares = max(1, len(training.workers)) * current_plan().num_replicas
-    longest = max(clip.num_samples for clip in dataset.train) / MODEL_SAMPLE_RATE
+    longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     for work in works:
         estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
         if not work.trains or estimate is None:
