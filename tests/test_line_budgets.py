@@ -13,7 +13,7 @@ BUDGETS = {
     "audio": 990,
     "bundled": 10,
     "cli": 1220,
-    "config": 1550,
+    "config": 1540,
     "data": 3360,
     "devices": 1280,
     "distributed": 540,
