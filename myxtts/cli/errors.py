@@ -54,6 +54,7 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     target = os.path.realpath(path)
     if not path or os.path.isdir(target) and not makes_folders:
         raise UserError(f"{flag} must name a file. Received: {path!r}.")
+    require(len(os.path.basename(target).encode()) <= 255, flag, "a name of at most 255 bytes", repr(path[:80]))
     place = os.path.dirname(target)
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)

@@ -170,12 +170,6 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
                 place, plain = "training.automatic_batch_size", True
             section, _, rest = place.partition(".")
             for stage in STAGES if section == EVERY_STAGE else (None,):
-                values = merge(values, _nested(f"training.{stage}.{rest}" if stage else place, plain))
+                names = (f"training.{stage}.{rest}" if stage else place).split(".")
+                values = merge(values, functools.reduce(lambda value, name: {name: value}, reversed(names), plain))
     return values
-
-
-def _nested(place, value):
-    """A value at the dotted name of its setting."""
-    for name in reversed(place.split(".")):
-        value = {name: value}
-    return value

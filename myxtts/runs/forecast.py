@@ -49,16 +49,18 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         UserError: The machine, its GPU or the disk has less.
     """
     memory, disk, largest, training = 0, 0, 0, config.training
-    longest = max(clip.num_samples for clip in dataset.train) / MODEL_SAMPLE_RATE
+    shares = max(1, len(training.workers)) * current_plan().num_replicas
+    longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     for work in works:
         estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
         if not work.trains or estimate is None:
             continue
-        batch = 1 if training.automatic_batch_size else settings.batch_size
+        batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
         shapes = Shapes.of_data(config.data, batch, min(longest, settings.crop_seconds or longest))
         shapes = replace(shapes, slice_frames=getattr(settings, "frames", shapes.slice_frames))
         found = estimate(config.model, shapes, asked_for(training)[0], True)
-        frozen = sum(ESTIMATES[name](config.model, shapes).parameters for name in STAGES[work.stage].builds_on)
+        below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
+        frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         memory, checkpoint = max(memory, found.peak + frozen), found.resident - found.accumulators
         largest = max(largest, checkpoint)
         disk += checkpoint * (training.keep_checkpoints + 1) * (work.step is None)
@@ -104,9 +106,9 @@ class TimeLeft(Callback):
 
     def on_stage(self, stage: str, order):
         self._began = time.monotonic()
+        self._later.pop(stage, None)
 
     def on_start(self, start):
-        self._later.pop(start.stage, None)
         self._stage, self._total, self._first, self._marked = start.stage, start.total_steps, start.step, None
 
     def on_step(self, step: int):

@@ -46,7 +46,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     for named in filter(None, (data.train_data, data.val_data)):
         if not download:
             load_corpus(named, data.language, data.format, data.audio_roots)
-    if data.vocabulary and not os.path.isfile(data.vocabulary):
+    if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
     for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
         if named and "://" not in named and not os.path.isdir(named):

@@ -37,8 +37,9 @@ def ensure_gpu_placement(tensor: Any) -> Any:
 
 
 def line_width() -> int:
-    """`LINE_WIDTH`, or the columns of a terminal that has fewer."""
-    return min(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns)
+    """`LINE_WIDTH`, or the columns of standard output where that is a terminal with fewer."""
+    columns = shutil.get_terminal_size((LINE_WIDTH, 24)).columns if sys.stdout.isatty() else LINE_WIDTH
+    return min(LINE_WIDTH, columns)
 
 
 def folded(line: str, width: int = 0) -> str:
