@@ -139,7 +139,7 @@ WRONG = {
     "no texts": (["spoken", "--texts", "none.txt"], "--texts must be a file"),
     "empty texts": (["spoken", "--texts", "empty.txt"], "holds no sentence"),
     "other texts": (["spoken", "--texts", "lines.txt"], "it says none of them"),
-    "no voice": (["spoken", "--voices", "none.wav"], "none.wav is not a file"),
+    "no voice": (["spoken", "--voices", "none.wav"], "--voices must be a file"),
     "no recognizer": (["spoken", "--recognizer", "whisper-none"], "--recognizer must be"),
     "not a recognizer": (["spoken", "--recognizer", "empty"], "model.bin"),
     "failing recognizer": (["spoken", "--recognizer", "false {wav}"], "ended with code 1"),
