@@ -104,8 +104,8 @@ def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run
             PreparedClips.open(tmp_path)
         prepare(home, tmp_path, 3, "/CPU:0", number, train_data)
     assert clips_of(tmp_path) == clips_of(shards)
-    manifest = read_json(shards / "manifest.json")
-    assert PreparedClips.open(tmp_path).dvae == manifest["dvae"]
+    manifest = read_json(tmp_path / "manifest.json")
+    assert PreparedClips.open(tmp_path).dvae == read_json(shards / "manifest.json")["dvae"]
     for damaged in (["a"], {**manifest, "shards": 5}, {**manifest, "shards": [{}]}):
         write_json(tmp_path / "manifest.json", damaged)
         with pytest.raises(UserError, match="manifest.json is damaged|another version"):

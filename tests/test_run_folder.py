@@ -108,24 +108,6 @@ def test_folder_that_cannot_be_written_to_is_one_sentence(tmp_path, monkeypatch)
         pass
 
 
-WITHOUT_LOCKS = """
-import sys
-import time
-sys.modules["fcntl"] = None  # as on Windows
-import myxtts.runs.opening, myxtts.runs.console, myxtts.training.trainer, myxtts.cli.train
-from myxtts.storage.run_folder import own_run_folder
-with own_run_folder(sys.argv[1]) as folder:
-    (folder / "inside").touch()
-"""
-
-
-def test_system_without_locks_trains_with_a_warning(tmp_path):
-    command = [sys.executable, "-c", WITHOUT_LOCKS, str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run/inside").is_file() and "cannot be locked on this system" in done.stderr
-
-
 def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_nothing(tmp_path):
     store = CheckpointStore(tmp_path / "gpt")
     store.write(1, {"model": {"a": np.zeros(3, np.float32)}}, {})
