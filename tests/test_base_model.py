@@ -19,10 +19,8 @@ from myxtts.config.sampling import SamplingConfig
 from myxtts.config.stages import STAGES
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import stored_voice
-from myxtts.interchange.hub import fetching as hub
 from myxtts.models.xtts import XTTS
 from myxtts.runs import origin
-from myxtts.storage import base_model
 from myxtts.storage.base_model import BASE_FOLDER, default_speaker
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.provenance import chosen_step, is_start, read_config, vocabulary_path
@@ -114,19 +112,6 @@ def test_files_are_half_precision_small_and_know_no_place():
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".json", ".md", ".py")]
     assert not [found for text in texts for found in re.findall(r'"/[a-z]+/[^"]*"', text)]
     assert "CARD.md" in {path.name for path in files}
-
-
-@pytest.fixture
-def without_base(monkeypatch, tmp_path):
-    for module in (base_model, hub):
-        if hasattr(module, "BASE_FOLDER"):
-            monkeypatch.setattr(module, "BASE_FOLDER", tmp_path / "base")
-
-
-@pytest.mark.parametrize("main, argv", [(say.main, ["--text", "Hello."]), (train.main, ["--init-from", "base"])])
-def test_package_without_it_says_so(without_base, capsys, tmp_path, main, argv):
-    extra = ["--train-data", str(tmp_path), "--checkpoint-dir", str(tmp_path / "run")] if main is train.main else []
-    assert "The base model is missing from" in sentence_of(capsys, main, *argv, *extra)
 
 
 def test_a_run_from_it_reads_sounds_and_not_letters(capsys, tmp_path):

@@ -91,14 +91,6 @@ def test_high_variation_is_warned_of_with_advice_where_steps_wait_for_data(capsy
     assert "High timing variation" not in capsys.readouterr().out, "a CPU's steps vary with what else runs"
 
 
-def test_report_tells_of_accumulation_and_loss_scale_where_there_are_any(capsys):
-    progress = ConsoleProgress()
-    progress.on_start(start_of(accumulation=4))
-    progress.on_end(end_of(loss_scale=2.0**15))
-    said = capsys.readouterr().out
-    assert "Batch size: 16 x 4 accumulated" in said and "Loss scale: 32768, steps skipped: 3" in said
-
-
 def test_compare_logs_reads_what_the_console_shows(capsys, compare_logs, tmp_path):
     for stage in ("dvae", "gpt"):
         progress = ConsoleProgress()

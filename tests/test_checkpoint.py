@@ -64,44 +64,6 @@ def test_the_newest_and_the_best_are_kept(store):
     ]
 
 
-def test_a_step_written_again_is_replaced(store):
-    store.write(3, tensors(1.0), {"finished": False})
-    store.write(3, tensors(2.0), {"finished": True})
-    read, state = store.read(3, ("model",))
-    assert read["model"]["gpt/kernel"][0, 0] == 2.0 and state["finished"]
-
-
-def test_a_crash_while_replacing_a_step_keeps_the_old_one(store, monkeypatch):
-    store.write(1, tensors(1.0), {})
-    replace = os.replace
-
-    def crash(source, target):
-        if not str(source).endswith(".old.tmp") and str(target).endswith("step_00000001"):
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", crash)
-    with pytest.raises(KeyboardInterrupt):
-        store.write(1, tensors(2.0), {})
-    assert store.read(1, ("model",))[0]["model"]["gpt/kernel"][0, 0] == 1.0
-
-
-@pytest.mark.parametrize("crash_in", ["save_file", "write_json", "digest_file", "fsync", "replace"])
-def test_a_crash_while_writing_leaves_the_old_checkpoints_alone(store, monkeypatch, crash_in):
-    store.write(1, tensors(1.0), {}, best=True)
-
-    def crash(*arguments, **keywords):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os if crash_in in ("fsync", "replace") else checkpoint, crash_in, crash)
-        with pytest.raises(KeyboardInterrupt):
-            store.write(2, tensors(2.0), {}, best=True)
-    assert store.steps() == [1] and store.best_step() == 1
-    assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001", "best.json"}
-    store.verify(1)
-
-
 def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(store):
     store.write(1, tensors(1.0), {})
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -114,18 +76,6 @@ def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, before)
     assert store.newest_sound(pytest.fail) == 1
-    assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
-
-
-def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
-    store.write(1, tensors(), {})
-    # As after a kill: the temporary folder of another process stays behind.
-    left_over = files.temporary_path(store.folder / "step_00000002")
-    left_over.mkdir()
-    (left_over / "model.safetensors").write_bytes(b"half")
-    files.temporary_path(store.folder / "best.json").write_text("{")
-    assert store.newest_sound(pytest.fail) == 1
-    files.remove_leftovers(store.folder)
     assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
 
 
@@ -300,35 +250,8 @@ def test_all_files_of_a_checkpoint_have_the_permissions_that_the_umask_gives(sto
     assert {path.stat().st_mode & 0o777 for path in files_of_it} == {0o666 & ~umask} and len(files_of_it) == 5
 
 
-def test_a_kill_while_an_old_checkpoint_goes_leaves_no_half_of_it(store, monkeypatch):
-    for step in (1, 2):
-        store.write(step, tensors(), {})
-
-    def killed(path):
-        (path / "model.safetensors").unlink()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shutil, "rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        CheckpointStore(store.folder, keep=1)._prune()
-    monkeypatch.undo()
-    assert store.newest_sound(pytest.fail) == 2 and not store.path(1).exists()
-
-
-def test_all_damaged_is_none(store):
-    store.write(1, tensors(), {})
-    DAMAGE["truncated"](store.path(1))
-    assert store.newest_sound(lambda line: None) is None
-
-
 def test_folder_that_is_not_there_has_no_checkpoint(store):
     assert store.steps() == [] and store.best_step() is None and store.newest_sound(pytest.fail) is None
-
-
-def test_missing_tensor_file_is_named(store):
-    store.write(1, {"model": {"a": np.zeros(1, np.float32)}}, {})
-    with pytest.raises(CheckpointError, match="optimizer.safetensors"):
-        store.read(1, ("model", "optimizer"))
 
 
 def test_assigning_fits_names_and_shapes_or_changes_nothing():

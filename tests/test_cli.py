@@ -68,13 +68,6 @@ def test_gpt_stage_without_a_dvae_is_one_sentence(capsys, argv):
     assert "needs a trained dvae" in line and "--stage dvae" in line
 
 
-def test_resume_never_starts_a_run(capsys, tmp_path, argv):
-    argv = [*argv, "--resume"]
-    assert "holds no checkpoint" in sentence_of(capsys, train.main, *argv)
-    assert "holds no checkpoint" in sentence_of(capsys, train.main, *argv, "--config", "first_words.yaml")
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     "error, code, words",
     [
@@ -124,10 +117,6 @@ def test_plan_writes_through_a_device(capsys):
     assert Path("/dev/null").is_char_device()
 
 
-def test_download_without_a_folder_is_one_sentence(capsys, tiny_yaml):
-    assert "--train-data" in sentence_of(capsys, train.main, "--config", tiny_yaml, "--download-ljspeech")
-
-
 def test_flags_win_over_the_file(tiny_yaml):
     flags = "--batch-size 5 --lr 0.1 --max-steps 9 --num-workers 4 --buffer-size 7 --grad-accum 2 --seed 3"
     config = settings_of("--config", tiny_yaml, *flags.split(), "--enable-static-shapes", "--train-data", "x")
@@ -169,16 +158,6 @@ def test_myxtts_lists_its_commands_and_refuses_others(capsys):
     assert all(name in listed for name in ("train", "say", "doctor"))
     assert myxtts_command.main(["sing"]) == 2
     assert "sing is not a command" in capsys.readouterr().err
-
-
-def test_help_of_training_names_the_command_that_was_typed(capsys, monkeypatch):
-    with pytest.raises(SystemExit):
-        myxtts_command.main(["train", "--help"])
-    assert capsys.readouterr().out.startswith("usage: myxtts train ")
-    monkeypatch.setattr(sys, "argv", ["train_main.py", "--help"])
-    with pytest.raises(SystemExit):
-        train.main()
-    assert capsys.readouterr().out.startswith("usage: train_main.py ")
 
 
 @pytest.mark.parametrize("name", ["out.wav", "out.flac", "deep/../out.ogg"])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from myxtts.devices.kinds import runs_on_cpu, short_name
 from myxtts.utils import commons
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,14 +32,6 @@ def test_setup_logging_prints_each_line_once_however_often_it_is_called(logger, 
     logging.getLogger("myxtts.training").debug("detail")
     out, err = capsys.readouterr()
     assert out.count("step 1") == 1 and "INFO step 1" in out and "detail" not in out and err == ""
-
-
-def test_setup_logging_leaves_other_handlers_alone(logger):
-    mine = logging.NullHandler()
-    logger.addHandler(mine)
-    commons.setup_logging()
-    assert mine in logger.handlers
-    logger.removeHandler(mine)
 
 
 def test_a_log_line_does_not_run_through_a_progress_bar(logger, capsys):
@@ -103,14 +94,3 @@ def test_gpu_placement_copies_to_the_first_gpu(monkeypatch):
     tensor = tf.constant([1.0, 2.0])
     np.testing.assert_array_equal(commons.ensure_gpu_placement(tensor), [1.0, 2.0])
     assert asked == ["/GPU:0"]
-
-
-@pytest.mark.parametrize("device", ["/CPU:0", "CPU:1", "/cpu:0", "/job:localhost/replica:0/task:0/device:CPU:3"])
-def test_names_of_cpus_are_told_from_names_of_gpus(device):
-    assert runs_on_cpu(device)
-    assert not runs_on_cpu(device.replace("CPU", "GPU").replace("cpu", "gpu"))
-
-
-def test_short_names_keep_kind_and_number():
-    assert short_name("/job:localhost/replica:0/task:0/device:GPU:12") == short_name("/GPU:12") == "/GPU:12"
-    assert short_name("/job:localhost/replica:0/task:0") == "/job:localhost/replica:0/task:0"

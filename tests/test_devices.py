@@ -113,16 +113,6 @@ def test_an_unmet_accelerator_is_an_error_and_cpu_keeps_off_the_gpus():
 # Applying it, on stand-in GPUs.
 
 
-@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (3, 1)])
-def test_the_chosen_gpus_get_the_roles_whatever_their_numbers(machine, pair):
-    tensorflow = machine(4)
-    early_gpu_configuration(*pair)
-    assert tensorflow().boards() == [str(pair[0]), str(pair[1])]
-    assert sorted(tensorflow().state.growth) == sorted(map(str, pair))
-    assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")
-    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
 def test_indices_count_within_the_users_own_visible_devices(machine):
     tensorflow = machine(6, CUDA_VISIBLE_DEVICES="5,1,4")
     plan = early_gpu_configuration(2, 0)

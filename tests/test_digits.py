@@ -5,7 +5,7 @@ import pytest
 
 from myxtts.audio.encoding import write_audio
 from utilities.benchmarks.digit_recognizer import DigitRecognizer
-from utilities.benchmarks.digits import HELD_OUT_INDICES, Clip, Row, Scores, figures, table_line, training_folder
+from utilities.benchmarks.digits import HELD_OUT_INDICES, training_folder
 
 RATE = 22050
 
@@ -39,14 +39,6 @@ def test_recognizer_names_held_out_digits_and_no_word_in_noise_or_silence(recogn
     assert sum(heard is None for heard in recognizer([*noise, np.zeros(RATE)], RATE)) >= 4
 
 
-def test_weights_are_kept_and_used_again(tones, tmp_path):
-    path = tmp_path / "kept" / "recognizer.weights.h5"
-    first = DigitRecognizer.load_or_train(tones, path, range(4), epochs=1)
-    again = DigitRecognizer.load_or_train(tones / "nowhere", path, range(4))
-    for one, other in zip(first.network.get_weights(), again.network.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_training_folder_leaves_out_what_is_scored(tmp_path):
     data = tmp_path / "fsdd"
     (data / "wavs").mkdir(parents=True)
@@ -59,14 +51,3 @@ def test_training_folder_leaves_out_what_is_scored(tmp_path):
     assert {path.stem for path in (folder / "wavs").iterdir()} == set(clips[1:])
     assert (folder / "metadata.csv").read_text() == "".join(f"{clip}|three|three\n" for clip in clips[1:])
     assert (folder / "speakers.csv").read_text().splitlines()[0] == "id,speaker" and 10 in HELD_OUT_INDICES
-
-
-def test_table_names_the_worst_and_figures_count_the_signal_only_with_a_decoder():
-    clips = [Clip("ann", 1, np.zeros(8)), Clip("bob", 2, np.zeros(8))]
-    scores = Scores(np.array([True, False]), np.array([False, True]), 2.5)
-    assert "50.0 % (two 0 %)" in table_line(Row("free speech", clips, RATE), scores)
-    assert "not available" in table_line(Row("free speech", clips, RATE), scores._replace(voices=None))
-    results = {"free speech": scores}
-    assert set(figures(results)) == {"digits, %", "voices, %"}
-    results["free speech, Griffin-Lim"] = scores._replace(signal=2.0)
-    assert figures(results)["DNSMOS signal above Griffin-Lim's"][0] == 0.5
