@@ -3,6 +3,7 @@
 import itertools
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,9 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
     [
         ("model: [", ["cannot be read"]),
         ("model: " + 2000 * "[", ["cannot be read"]),
+        ("\0", ["cannot be read"]),
+        ("include: 5", ["include:"]),
+        ("include: missing.yaml", ["missing.yaml is not there"]),
         ("modell: {}", ["Did you mean model?"]),
         ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
         ('data: {batch_size: "\\e[2J"}', [r"'\x1b[2J'"]),
@@ -56,16 +60,14 @@ def test_corrupt_config_is_one_sentence(capsys, tmp_path, content, words):
     assert all(word in line for word in words) and line.isprintable(), line
 
 
-def test_bad_vocabulary_is_one_sentence(capsys, tmp_path, argv):
+def test_run_that_lacks_what_it_builds_on_is_one_sentence(capsys, tmp_path, argv):
+    line = sentence_of(capsys, train.main, *argv, "--stage", "gpt")
+    assert "needs a trained dvae" in line and "--stage dvae" in line
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/vocab.json").write_text("{")
     line = sentence_of(capsys, train.main, *argv)
     assert "run/vocab.json" in line and "own vocabulary" in line
-
-
-def test_gpt_stage_without_a_dvae_is_one_sentence(capsys, argv):
-    line = sentence_of(capsys, train.main, *argv, "--stage", "gpt")
-    assert "needs a trained dvae" in line and "--stage dvae" in line
 
 
 @pytest.mark.parametrize(

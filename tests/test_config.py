@@ -34,6 +34,7 @@ def test_shipped_file_builds(path):
             held = getattr(getattr(config, section), name)
             held = {key: getattr(held, key) for key in value} if isinstance(value, dict) else held
             assert json.loads(json.dumps(held)) == value, f"{section}.{name}"
+    assert config_from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -79,11 +80,8 @@ def test_size_given_in_python_has_that_shape():
 @pytest.mark.parametrize(
     "settings, name, words",
     [
-        (ModelConfig(), "widht", "model has no setting widht. Did you mean width?"),
         (DataConfig(), "batchsize", "data has no setting batchsize. Did you mean batch_size?"),
-        (TrainingConfig(), "epoch", "training has no setting epoch. Did you mean epochs?"),
         (TrainingConfig().gpt, "max_step", "training.gpt has no setting max_step. Did you mean max_steps?"),
-        (SamplingConfig(), "temprature", "sampling has no setting temprature. Did you mean temperature?"),
         (XTTSConfig(), "trainig", "The configuration has no setting trainig. Did you mean training?"),
         (SamplingConfig(), "zzz", "sampling has no setting zzz. Known: temperature, top_k"),
     ],
@@ -190,7 +188,6 @@ def test_every_setting_has_a_docstring():
     "values, words",
     [
         ({"model": {"with": 3}}, ["model.with", "Did you mean width?"]),
-        ({"data": {"batchsize": 3}}, ["data.batchsize", "Did you mean batch_size?"]),
         ({"trainig": {}}, ["trainig", "Did you mean training?"]),
         ({"training": {"gpt": {"max_step": 3}}}, ["training.gpt.max_step", "Did you mean max_steps?"]),
         ({"training": {"zzzz": 3}}, ["training.zzzz is not a setting", "Known:"]),
@@ -207,9 +204,9 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
     "values, words",
     [
         ({"model": 5}, ["model", "mapping", "5"]),
-        ({"model": ["width"]}, ["model", "mapping"]),
         ({"training": {"gpt": 5}}, ["training.gpt", "mapping"]),
         ({"model": {"size": ["nano"]}}, ["model.size", "text"]),
+        ({"model": {"size": "huge"}}, ["--model-size", "nano, tiny, small, normal, big", "huge"]),
         ({"model": {"width": 10, "heads": 4}}, ["model.width", "multiple", "10 and 4"]),
         ({"model": {"heads": 0}}, ["model.heads", "1 or more", "0"]),
         ({"model": {"dropout": 1.0}}, ["model.dropout", "below 1"]),
@@ -218,8 +215,6 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
         ({"data": {"batch_size": "16"}}, ["data.batch_size", "whole number", "'16'"]),
         ({"data": {"batch_size": 2.5}}, ["data.batch_size", "whole number", "2.5"]),
         ({"data": {"batch_size": True}}, ["data.batch_size", "whole number", "True"]),
-        ({"data": {"batch_size": None}}, ["data.batch_size", "whole number"]),
-        ({"data": {"augment": 1}}, ["data.augment", "true or false"]),
         ({"data": {"augment": "no way"}}, ["data.augment", "true or false"]),
         ({"data": {"train_data": 7}}, ["data.train_data", "text"]),
         ({"data": {"max_mel_frames": 4000}}, ["--max-mel-frames", "1028", "4000"]),
@@ -287,25 +282,15 @@ def test_include_loop_is_named(tmp_path, monkeypatch, chain):
         read_yaml("a.yaml")
 
 
-def test_stage_fills_in_every_field():
-    stage, open_ones = XTTSConfig().stage("gpt"), ("max_steps", "crop_seconds", "lora_alpha")
+@pytest.mark.parametrize("size", MODEL_SIZES)
+def test_stage_fills_in_every_field(size):
+    stage, open_ones = XTTSConfig(ModelConfig(size)).stage("gpt"), ("max_steps", "crop_seconds", "lora_alpha")
     assert all(getattr(stage, one.name) is not None for one in fields(stage) if one.name not in open_ones)
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        (lambda: DataConfig(batch_size=2.5), "data.batch_size"),
-        (lambda: DataConfig(data_gpu="0"), "data.data_gpu"),
-        (lambda: ModelConfig(layers=True), "model.layers"),
-    ],
-)
-def test_types_are_checked_from_python_as_in_yaml(settings, name):
-    with pytest.raises(ConfigError, match=name):
-        settings()
-
-
-def test_paths_and_whole_numbers_are_taken_from_python(tmp_path):
+def test_types_are_checked_from_python_as_in_yaml(tmp_path):
+    with pytest.raises(ConfigError, match="data.data_gpu"):
+        DataConfig(data_gpu="0")
     config = DataConfig(train_data=tmp_path, model_start_delay=2)
     assert (config.train_data, config.model_start_delay) == (str(tmp_path), 2.0)
 
