@@ -128,8 +128,6 @@ def test_an_ascending_pair_works_when_tensorflow_is_imported_already(machine):
 
     early_gpu_configuration(2, 3)
     assert tensorflow().boards() == ["2", "3"] and tensorflow().state.growth == ["2", "3"]
-    assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")
-    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_a_reversed_pair_after_the_import_is_an_error_not_a_swap(machine):
@@ -197,11 +195,13 @@ def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
 
 
 def test_the_same_request_again_is_the_same_plan_and_another_pair_is_an_error(machine, capsys):
-    machine(4)
+    tensorflow = machine(4)
     plan = early_gpu_configuration(3, 1)
     said = capsys.readouterr().out
     assert early_gpu_configuration(3, 1) is plan and devices.plan_for() is plan
     assert capsys.readouterr().out == "" and said
+    assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     with pytest.raises(DeviceError, match="already configured .*Start a new process"):
         early_gpu_configuration(0, 1)
 

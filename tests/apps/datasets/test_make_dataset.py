@@ -268,38 +268,23 @@ def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (["missing.wav"], "missing.wav: it is not there"),
         (["empty.wav"], "empty.wav: it is an empty file"),
-        (["talk.wav"], "talk.wav has no text"),
         (["film.mp4"], "Install ffmpeg"),
-        (["talk.wav", "--transcript", "blank.txt"], "--recognizer"),
-        (["talk.wav", "--transcript", "none.txt", "--recognizer", "echo {wav}"], "none.txt cannot be read"),
-        (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "holds no letter"),
-        (["talk.wav", "--transcript", "talk.wav", "--recognizer", "echo {wav}"], "is not UTF-8 text"),
-        (["talk.wav", "--recognizer", "no-such-command {wav}"], "no-such-command is not there"),
-        (["talk.wav", "--recognizer", "echo"], "a command with {wav} in it"),
         (["talk.wav", "--recognizer", "false {wav}"], "ended with code 1"),
-        (["talk.wav", "--recognizer", "echo {wav}", "--output", "full"], "full holds something else"),
-        (["talk.wav", "--recognizer", "echo {wav}", "--min-seconds", "12"], "--min-seconds must be"),
-        (["talk.wav", "--recognizer", "echo {wav}", "--language", "xx"], "Language 'xx' is not supported"),
+        (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "holds no letter"),
     ],
 )
 def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr("myxtts.apps.datasets.recording.shutil.which", lambda name: None)
+    monkeypatch.setattr(
+        "myxtts.apps.datasets.recording.shutil.which", lambda name: name in ("echo", "false") and f"/bin/{name}"
+    )
     shutil.copy(planted.path, "talk.wav")
     Path("empty.wav").touch()
     Path("film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))
     for name in ("film.srt", "empty.srt"):
         planted.write_srt(Path(name))
     Path("blank.txt").write_text(" - \n")
-    Path("full").mkdir()
-    Path("full", "thesis.tex").touch()
-    words = words if "--output" in words else [*words, "--output", "set"]
-    if "no-such-command" not in " ".join(words) and "--recognizer" in words:
-        monkeypatch.undo()
-        monkeypatch.chdir(tmp_path)
-    assert make(*words) == 2
+    assert make(*words, "--output", "set") == 2
     error = capsys.readouterr().err
     assert sentence in error and len(error.splitlines()) == 1

@@ -24,7 +24,6 @@ openai = pytest.importorskip("openai", reason="needs the extra test")
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
 from tiny import voiced  # noqa: E402
 
-from myxtts.apps.server.__main__ import main  # noqa: E402
 from myxtts.apps.server.serving import log_as_json  # noqa: E402
 from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import to_pcm16  # noqa: E402
@@ -306,22 +305,3 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--host", "0.0.0.0"], "without a key"),
-        (["--host", "::"], "without a key"),
-        (["--port", "70000"], "--port must be"),
-        (["--allow-uploads"], "needs --voices"),
-        (["--api-key", "short"], "8 or more"),
-        (["--language", "xx"], "--language"),
-        (["--queue", "-1"], "--queue must be"),
-        (["--voice-map", "alloy"], "--voice-map must be"),
-    ],
-)
-def test_command_refuses_in_a_sentence(flags, said, capsys, monkeypatch):
-    monkeypatch.delenv("MYXTTS_API_KEY", raising=False)
-    assert main(["--checkpoint", "nowhere", *flags]) == 2
-    assert said in capsys.readouterr().err
