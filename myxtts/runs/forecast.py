@@ -13,7 +13,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.configuration import current_plan
+from myxtts.devices.configuration import plan_for
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus
 from myxtts.devices.machine import BYTES_PER_GB, read_memory, resident_bytes
 from myxtts.memory import ESTIMATES
@@ -49,7 +49,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         UserError: The machine, its GPU or the disk has less.
     """
     memory, disk, largest, training = 0, 0, 0, config.training
-    shares = max(1, len(training.workers)) * current_plan().num_replicas
+    shares = max(1, len(training.workers)) * plan_for().num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     for work in works:
         estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
@@ -80,7 +80,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 def _memory(needed):
     """Needed, free and in all, in bytes: of the plan's smallest GPU, where it has one and NVML knows it."""
-    plan = current_plan()
+    plan = plan_for()
     if plan.visible_ids:
         with suppress(NVMLUnavailable):
             room = min(gpu.memory_mb for gpu in list_gpus() if gpu.id in plan.visible_ids) * BYTES_PER_MB
