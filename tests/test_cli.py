@@ -18,7 +18,6 @@ from myxtts import __main__ as myxtts_command
 from myxtts.audio.encoding import write_audio
 from myxtts.cli import train
 from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.stages import STAGES, StageEntry
 
 pytestmark = pytest.mark.usefixtures("devices_as_before")
 
@@ -127,14 +126,6 @@ def test_flags_win_over_the_file(tiny_yaml):
     assert config.stage("dvae").max_steps == 9 and config.training.gradient_accumulation == 2
     assert (config.data.num_workers, config.data.pipeline_buffer_size, config.data.static_shapes) == (4, 7, True)
     assert config.training.seed == 3 and config.model.width == 16
-
-
-def test_registered_stage_has_its_place_in_the_flags(monkeypatch):
-    rates = STAGES["gpt"].learning_rates
-    monkeypatch.setitem(STAGES, "echo", StageEntry("echo", ("gpt",), learning_rates=rates))
-    config = settings_of(*"--train-data x --stage echo --max-steps 9 --lr 0.1 --batch-size 5".split())
-    stage = config.stage("echo")
-    assert (config.training.stage, stage.max_steps, stage.learning_rate, stage.batch_size) == ("echo", 9, 0.1, 5)
 
 
 def test_switch_that_is_not_given_leaves_the_file_as_it_is(tmp_path):

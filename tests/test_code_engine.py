@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import resource
-import threading
 from unittest import mock
 
 import keras
@@ -214,22 +213,6 @@ def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, end
     assert engine.steps.num_traces == traces
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100_000
     assert len(drawn) > 50
-
-
-def test_threads_that_draw_at_once_get_their_own_codes(engine, alone):
-    found = {}
-
-    def draw(number):
-        stream = engine.open(TEXTS[number], voice_latents(number), SAMPLED, 3, number)
-        engine.finish([stream])
-        found[number] = stream.codes
-
-    threads = [threading.Thread(target=draw, args=(number,)) for number in range(len(TEXTS))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert [found[number] for number in range(len(TEXTS))] == [codes for codes, _ in alone]
 
 
 @pytest.mark.usefixtures("endless")

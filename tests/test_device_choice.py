@@ -11,7 +11,6 @@ from logical_devices import on_logical_devices
 from stand_in_machine import stand_in_machine
 from tiny import tiny_run_config
 
-from myxtts import api
 from myxtts.cli.train import build_parser, config_from_arguments, set_up_options
 from myxtts.config.checks import UserError
 from myxtts.runs import device_choice
@@ -46,12 +45,6 @@ def test_quickest_of_those_that_run_is_taken():
     assert choose(measured(single=0.2, dual=0.25))[0].name == "single"
     with pytest.raises(UserError, match="No device plan runs. single: out of memory"):
         choose(measured(single=None, dual=None))
-
-
-@pytest.mark.parametrize("named", [{"data_gpu": 0}, {"model_gpu": 1}, {"model_gpus": (1, 2)}])
-def test_naming_devices_as_well_is_an_error(named):
-    with pytest.raises(UserError, match="--device-plan auto chooses the devices itself"):
-        api.open_run(device_plan="auto", **named)
 
 
 def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys):
