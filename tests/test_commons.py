@@ -55,7 +55,7 @@ def test_long_lines_are_folded_on_a_terminal_and_whole_elsewhere(logger, capsys,
     assert commons.folded("x" * 200) == "x" * 200, "nothing is cut within a word"
 
 
-def test_device_context_is_the_given_device_or_the_default():
+def test_device_context_is_the_given_device_or_the_first_gpu_or_the_cpu(monkeypatch):
     import tensorflow as tf
 
     default = "GPU:0" if tf.config.get_visible_devices("GPU") else "CPU:0"
@@ -63,11 +63,6 @@ def test_device_context_is_the_given_device_or_the_default():
         assert tf.constant(1.0).device.endswith(default)
     with commons.get_device_context("/CPU:0"):
         assert tf.constant(1.0).device.endswith("CPU:0")
-
-
-def test_default_device_is_the_first_gpu_where_there_is_one(monkeypatch):
-    import tensorflow as tf
-
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["stand-in"])
     monkeypatch.setattr(tf, "device", lambda name: name)
     assert commons.get_device_context() == "/GPU:0"
