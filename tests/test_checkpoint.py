@@ -250,10 +250,6 @@ def test_all_files_of_a_checkpoint_have_the_permissions_that_the_umask_gives(sto
     assert {path.stat().st_mode & 0o777 for path in files_of_it} == {0o666 & ~umask} and len(files_of_it) == 5
 
 
-def test_folder_that_is_not_there_has_no_checkpoint(store):
-    assert store.steps() == [] and store.best_step() is None and store.newest_sound(pytest.fail) is None
-
-
 def test_assigning_fits_names_and_shapes_or_changes_nothing():
     variables = {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(3.0)}
 

@@ -113,11 +113,6 @@ def test_output_that_cannot_be_written_is_one_sentence_before_the_work(capsys, t
     assert {path.name for path in tmp_path.iterdir()} == {"folder", "file", "link"}
 
 
-def test_plan_writes_through_a_device(capsys):
-    assert myxtts_command.main(["plan", "--model-size", "nano", "--json", "/dev/null"]) == 0
-    assert Path("/dev/null").is_char_device()
-
-
 def test_flags_win_over_the_file(tiny_yaml):
     flags = "--batch-size 5 --lr 0.1 --max-steps 9 --num-workers 4 --buffer-size 7 --grad-accum 2 --seed 3"
     config = settings_of("--config", tiny_yaml, *flags.split(), "--enable-static-shapes", "--train-data", "x")

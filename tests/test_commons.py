@@ -1,5 +1,4 @@
 import logging
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,14 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture
 def logger():
     return logging.getLogger("myxtts")  # left afterwards as it was found, see conftest.py
-
-
-def test_ground_modules_are_importable_without_tensorflow_and_keras():
-    code = (
-        "import sys, myxtts.devices.configuration, myxtts.utils.commons, myxtts.devices.gpu_monitor\n"
-        "sys.exit(any(name in sys.modules for name in ('tensorflow', 'keras')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_setup_logging_prints_each_line_once_however_often_it_is_called(logger, capsys):

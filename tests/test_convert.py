@@ -265,9 +265,7 @@ def test_a_wrong_file_or_option_is_named(released, converted, tmp_path, capsys):
     alone.parent.mkdir()
     alone.write_bytes(model.read_bytes())
     for arguments, message in (
-        (("--from-coqui", tmp_path / "none.pth", *to), "--from-coqui must be a file"),
         (("--from-coqui", model, "--dvae", tmp_path / "d.pth", *to), "--dvae must be a file"),
-        (("--from-coqui", alone, *to), "vocab.json"),
         (("--from-coqui", alone, "--vocab", released / "vocab.json", *to), "Give its config.json with --config"),
         (
             ("--from-coqui", model, "--config", tmp_path / "other.json", *to),

@@ -236,8 +236,3 @@ def test_command_rejects_text_that_the_vocabulary_cannot_write(tmp_path, capsys)
     report = str(tmp_path / "report.csv")
     doctor_command.main(["data", str(root), "--vocabulary", str(tmp_path / "vocab.json"), "--report", report])
     assert "rejected: text not usable: 1 (first: b)" in capsys.readouterr().out.splitlines()
-
-
-def test_limits_that_contradict_each_other_are_refused():
-    with pytest.raises(ValueError, match="min_seconds must be below 2"):
-        ClipLimits(min_seconds=3, max_seconds=2)
