@@ -1,7 +1,6 @@
 """Reading and writing audio files: what comes out, and what is refused."""
 
 import os
-import pickle
 import struct
 import wave
 from pathlib import Path
@@ -219,11 +218,6 @@ def test_pipes_folders_and_missing_files_are_refused_and_do_not_hang(tmp_path):
 def test_a_name_that_says_raw_is_refused_whatever_the_content(tmp_path):
     (tmp_path / "a.raw").write_bytes(wav_bytes(PCM))
     assert refusal(tmp_path / "a.raw") == "unsupported"
-
-
-def test_audio_errors_survive_pickling(tmp_path):
-    error = pickle.loads(pickle.dumps(AudioError(tmp_path / "a.wav", "silent", "it is silent.")))
-    assert (error.reason, str(error)) == ("silent", f"{tmp_path / 'a.wav'}: it is silent.")
 
 
 def test_write_audio_is_read_back_and_clipped(tmp_path):

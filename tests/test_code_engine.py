@@ -105,14 +105,11 @@ def test_codes_are_those_of_repeated_teacher_forcing(gpt, engine, endless, sampl
     assert len(set(stream.codes)) > 1 and len(stream.codes) == 18 and not stream.stopped
 
 
-def test_sentences_end_by_themselves_at_different_codes(alone):
+def test_sentences_end_by_themselves_and_their_codes_are_the_same_in_a_batch_at_any_place(engine, alone):
     lengths = [len(codes) for codes, _ in alone]
     assert len(set(lengths)) > 2 and min(lengths) > 0 and min(lengths) < CONFIG.max_codes
     codes = sum((codes for codes, _ in alone), [])
     assert min(codes) >= 0 and max(codes) < CONFIG.num_codes
-
-
-def test_codes_are_the_same_alone_and_in_a_batch_at_any_place(engine, alone):
     order = [3, 0, 5, 4, 1, 2]
     streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED, 3, n) for n in order]
     engine.finish(streams)

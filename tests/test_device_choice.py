@@ -14,7 +14,7 @@ from tiny import tiny_run_config
 from myxtts.cli.train import build_parser, config_from_arguments, set_up_options
 from myxtts.config.checks import UserError
 from myxtts.runs import device_choice
-from myxtts.runs.device_choice import Measured, Way, candidates, choose, quickest_devices
+from myxtts.runs.device_choice import Measured, Way, choose, quickest_devices
 
 
 def measured(**seconds):
@@ -25,12 +25,6 @@ def asked_for(*flags):
     """Configuration and device options of a command line, as the command hands them to `quickest_devices`."""
     arguments = build_parser().parse_args(["--train-data", "x", *flags])
     return config_from_arguments(arguments), set_up_options(arguments)
-
-
-def test_ways_to_use_the_devices():
-    assert candidates(1) == [Way("single", options={"virtual_devices": 0})]
-    assert candidates(2) == [*candidates(1), Way("dual", {"data_gpu": 0, "model_gpu": 1})]
-    assert candidates(4) == [*candidates(2), Way("mirrored", {"data_gpu": 0}, {"model_gpus": (1, 2, 3)})]
 
 
 def test_quickest_of_those_that_run_is_taken():

@@ -36,14 +36,6 @@ def test_nothing_asked_is_single_mode_on_the_first_gpu_or_the_cpu():
         assert not plan.is_dual and plan.num_replicas == 1
 
 
-@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (3, 1)])
-def test_any_pair_becomes_gpu_0_for_data_and_gpu_1_for_the_model(pair):
-    plan = plan_devices(data_gpu=pair[0], model_gpu=pair[1], num_gpus=4)
-    assert (plan.mode, plan.data_device, plan.model_device) == ("dual", "/GPU:0", "/GPU:1")
-    assert plan.visible == pair and plan.is_dual
-    assert plan.describe() == f"dual: data on /GPU:0 (GPU {pair[0]}), model on /GPU:1 (GPU {pair[1]})"
-
-
 def test_several_model_gpus_are_replicas_that_one_data_gpu_feeds():
     plan = plan_devices(data_gpu=0, model_gpus=[3, 1, 2], num_gpus=4)
     assert plan.model_devices == ("/GPU:1", "/GPU:2", "/GPU:3")
