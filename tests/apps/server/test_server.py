@@ -21,7 +21,7 @@ import soundfile
 pytest.importorskip("uvicorn", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs the extra test")
 
-from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
+from live_server import is_alike, live_server, talkative_synthesizer, write_voices  # noqa: E402
 from tiny import voiced  # noqa: E402
 
 from myxtts.apps.server.serving import log_as_json  # noqa: E402
@@ -74,12 +74,6 @@ def test_openai_client_gets_every_format(live, client):
     assert len(pcm) > 10_000 and np.frombuffer(pcm, "<i2").any()
     assert read["wav"] == read["flac"] == len(pcm) / 48_000
     assert all(abs(seconds - read["wav"]) < 0.1 for seconds in read.values())
-
-
-def is_alike(pcm, other):
-    """Whether two sounds of 16 bits differ by one step at most: rounding depends on what is computed together."""
-    samples, others = (np.frombuffer(sound, "<i2").astype(int) for sound in (pcm, other))
-    return len(samples) == len(others) and np.abs(samples - others).max() <= 1
 
 
 def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, synthesizer, folders):
