@@ -45,7 +45,7 @@ def random_model(languages: list[str]) -> tuple[Synthesizer, Voice]:
     tokenizer = XTTSTokenizer.train([(text, one) for one in languages for text in unheard_sentences(one)])
     ids = dict(num_text_tokens=tokenizer.num_tokens, start_text_token=tokenizer.start_id)
     config = XTTSConfig(model=ModelConfig("nano", **ids, stop_text_token=tokenizer.stop_id))
-    model, random = XTTS(config.model, parts=("gpt", "speaker", "decoder")), np.random.default_rng(0)
+    model, random = XTTS(config.model, parts=("dvae", "gpt", "speaker", "decoder")), np.random.default_rng(0)
     latents = random.standard_normal((1, config.model.num_latents, config.model.width)).astype("float32")
     speaker = random.standard_normal((1, config.model.speaker_width)).astype("float32")
     return Synthesizer(model, tokenizer, config), Voice(latents, speaker / np.linalg.norm(speaker))

@@ -219,7 +219,9 @@ def decoder_of(size, decoder):
     if decoder == "hifigan":
         return LatentDecoder(speaking_model(size).model)
     # The fast decoder is none of the reference's: its weights are drawn by chance.
-    return LatentDecoder(XTTS(spoken_config(size, decoder), parts=("decoder",)))
+    model = XTTS(spoken_config(size, decoder), parts=("dvae", "decoder"))
+    to_mel = lambda codes: np.asarray(model.denormalize_mel(model.dvae.decode(codes[None])))[0]
+    return LatentDecoder(model, to_mel=to_mel)
 
 
 def open_stream(engine, inputs, number=0, hurry=False):

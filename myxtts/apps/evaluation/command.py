@@ -98,7 +98,8 @@ def _check(arguments):
     check_output(Path(arguments.output))
     for flag, given in (("--data", [arguments.data]), ("--texts", [arguments.texts]), ("--voices", arguments.voices)):
         for path in filter(None, given):
-            require(Path(path).exists(), flag, "there", path, "Check the name.")
+            rule = "a folder or a list" if flag == "--data" else "a file"
+            require(Path(path).exists(), flag, f"{rule} that is there", path, "Check the name.")
     if arguments.recognizer:
         from myxtts.hearing.recognizers import settle_recognizer
 

@@ -74,8 +74,6 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a folder that can be written to.")
-    if not is_hub_name(arguments.checkpoint) and not is_base(arguments.checkpoint):
-        require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     check_device(arguments.device)
     if arguments.voices is not None:
         require(Path(arguments.voices).is_dir(), "--voices", "a folder that is there", arguments.voices)
@@ -94,6 +92,8 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     if not key and not _is_local(arguments.host):
         risk = f"--host {arguments.host} can be reached from other machines, and without a key everybody could speak"
         raise UserError(f"{risk} there. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
+    if not is_hub_name(arguments.checkpoint) and not is_base(arguments.checkpoint):
+        require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     return key
 
 

@@ -25,7 +25,7 @@ def talkative_synthesizer():
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     settings = dict(num_text_tokens=tokenizer.num_tokens, max_audio_tokens=63, max_text_tokens=60)
     config = tiny_run_config(model=settings)
-    model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
+    model = XTTS(config.model, parts=("dvae", "gpt", "speaker", "decoder"))
     random = np.random.default_rng(0)
     for part in model.parts:
         for variable in model.part_weights(part).values():
