@@ -103,13 +103,7 @@ def test_stage_by_name_that_another_rests_on_is_refused_before_anything_is_chang
     settings = (home / "config.json").read_text()
     with pytest.raises(UserError) as refusal:
         train(settings_of(tiny_corpus, home, steps=2, stage="dvae"))
-    named = [
-        "--stage dvae",
-        "training.stage",
-        "from step 1 to 2",
-        "gpt was trained on it",
-        "--reset-training --stage dvae",
-    ]
+    named = ("training.stage", "from step 1 to 2", "gpt was trained on it", "--reset-training --stage dvae")
     assert all(words in str(refusal.value) for words in named)
     assert all(path.read_bytes() == content for path, content in before.items())
     assert (home / "config.json").read_text() == settings
@@ -172,18 +166,6 @@ def test_only_stages_that_nothing_rests_on_go_on(four_stages, tmp_path, there, e
     assert trained(tmp_path, 9) == expected
 
 
-def test_stage_by_name_with_steps_left_is_trained_if_nothing_rests_on_it(tmp_path):
-    write_stages(tmp_path, {"dvae": 5, "gpt": 5})
-    assert trained(tmp_path, 9, stage="gpt") == ["gpt"] and trained(tmp_path, 5, stage="gpt") == []
-
-
-def test_way_out_starts_the_stage_over(tmp_path):
-    write_stages(tmp_path, {"dvae": 5, "gpt": 5})
-    config = agenda_config(tmp_path, 9, stage="dvae")
-    works = make_agenda(config, None, reset=["dvae", "gpt"])
-    assert [work.describe() for work in works] == ["Stage dvae: steps 1 to 9"]
-
-
 def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
     state = CheckpointStore(tmp_path / "sound").read_state(5)
@@ -193,12 +175,8 @@ def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_pa
     assert trained(tmp_path, 9) == ["gpt", "voice"], "training it on, on what it does not know, would be refused"
     told = agenda(tmp_path, 9)[-1].describe()
     assert "on another gpt and voice" in told and "--stage sound" in told
-
-
-def test_imported_weights_are_taken_as_they_are(four_stages, tmp_path):
-    write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5})
     CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, {"finished": True})
-    assert trained(tmp_path, 9) == ["gpt", "voice"]
+    assert trained(tmp_path, 9) == ["gpt", "voice"], "imported weights are taken as they are"
 
 
 def test_stopped_stage_is_resumed_and_one_that_is_past_what_is_asked_for_ends(four_stages, tmp_path):
@@ -230,14 +208,15 @@ def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path
     assert trained(tmp_path, 9) == ["sound"], "it goes on although the GPT is another one now"
 
 
-def test_parts_that_are_about_to_be_taken_are_told_and_not_trained(tmp_path):
-    works = make_agenda(agenda_config(tmp_path, 9, init_from="/models/emma"), None, taken=["dvae"])
-    assert [(work.stage, work.trains) for work in works] == [("dvae", False), ("gpt", True)]
-    assert works[0].describe() == "Stage dvae: already trained, and taken as it is"
-
-
-def test_what_starting_weights_rest_on_is_not_trained(tmp_path):
+def test_works_are_those_of_the_stage_that_is_named_started_over_or_given_weights(tmp_path):
+    started = dict(init_from="/models/emma")
+    taken = make_agenda(agenda_config(tmp_path, 9, **started), None, taken=["dvae"])
+    assert [(work.stage, work.trains) for work in taken] == [("dvae", False), ("gpt", True)]
+    assert taken[0].describe() == "Stage dvae: already trained, and taken as it is"
     write_stages(tmp_path, {"dvae": 5})
-    works = agenda(tmp_path, 9, init_from="/models/emma")
-    assert [work.trains for work in works] == [False, True]
-    assert works[1].describe() == "Stage gpt: steps 1 to 9, from the weights in /models/emma"
+    rested_on, begun = agenda(tmp_path, 9, **started)
+    assert not rested_on.trains and begun.describe() == "Stage gpt: steps 1 to 9, from the weights in /models/emma"
+    write_stages(tmp_path, {"gpt": 5})
+    assert trained(tmp_path, 9, stage="gpt") == ["gpt"] and trained(tmp_path, 5, stage="gpt") == []
+    works = make_agenda(agenda_config(tmp_path, 9, stage="dvae"), None, reset=["dvae", "gpt"])
+    assert [work.describe() for work in works] == ["Stage dvae: steps 1 to 9"]

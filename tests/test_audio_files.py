@@ -1,7 +1,6 @@
 """Reading and writing audio files: what comes out, and what is refused."""
 
 import os
-import pickle
 import struct
 import wave
 from pathlib import Path
@@ -9,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from myxtts.audio import files
 from myxtts.audio.encoding import write_audio
@@ -82,7 +79,7 @@ def test_resampling_keeps_the_wave(tmp_path, rate):
     np.testing.assert_allclose(recording.samples[500:-500], voice(1)[500:-500], atol=2e-3)
 
 
-def test_stereo_is_averaged_and_a_silent_channel_is_left_out(tmp_path):
+def test_stereo_is_averaged_unless_a_channel_is_silent_or_both_cancel(tmp_path):
     left, right = voice(), voice(peak=0.25)[::-1]
     soundfile.write(tmp_path / "both.wav", np.stack([left, right], 1), MODEL_SAMPLE_RATE, subtype="FLOAT")
     soundfile.write(tmp_path / "one.wav", np.stack([np.zeros_like(left), left], 1), MODEL_SAMPLE_RATE, subtype="FLOAT")
@@ -90,12 +87,8 @@ def test_stereo_is_averaged_and_a_silent_channel_is_left_out(tmp_path):
     one = read_audio(tmp_path / "one.wav")
     np.testing.assert_allclose(one.samples, left, atol=1e-6)
     assert one.warnings[0].startswith("silent channel: ")
-
-
-def test_channels_of_opposite_polarity_do_not_cancel(tmp_path):
-    samples = voice()
-    soundfile.write(tmp_path / "a.wav", np.stack([samples, -samples], 1), MODEL_SAMPLE_RATE, subtype="FLOAT")
-    np.testing.assert_allclose(np.abs(read_audio(tmp_path / "a.wav").samples), np.abs(samples), atol=1e-6)
+    soundfile.write(tmp_path / "against.wav", np.stack([left, -left], 1), MODEL_SAMPLE_RATE, subtype="FLOAT")
+    np.testing.assert_allclose(np.abs(read_audio(tmp_path / "against.wav").samples), np.abs(left), atol=1e-6)
 
 
 def test_samples_beyond_full_scale_are_scaled_with_a_warning(tmp_path):
@@ -125,23 +118,17 @@ def test_limits_of_length_and_level(tmp_path):
     assert refusal(tmp_path / "ultrasound.wav") == "silent"
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_sample_that_is_not_finite_is_refused_by_both_readers(tmp_path, value):
-    samples = voice()
-    samples[77] = value
-    soundfile.write(tmp_path / "a.wav", samples, MODEL_SAMPLE_RATE, subtype="FLOAT")
-    assert refusal(tmp_path / "a.wav") == "not finite"
-    with pytest.raises(AudioError, match="NaN or infinite"):
-        load_samples(tmp_path / "a.wav")
-
-
-@pytest.mark.parametrize("value", [3e38, -3e38, 8.1, 32767.0])
-def test_one_absurd_sample_does_not_turn_the_rest_into_silence(tmp_path, value):
+@pytest.mark.parametrize(
+    "value, reason, words",
+    [(value, "not finite", "NaN or infinite") for value in (np.nan, np.inf, -np.inf)]
+    + [(value, "absurd level", "times full scale") for value in (3e38, -3e38, 8.1, 32767.0)],
+)
+def test_a_sample_that_is_no_level_is_refused_by_both_readers(tmp_path, value, reason, words):
     samples = voice(peak=0.3)
     samples[77] = value
     soundfile.write(tmp_path / "a.wav", np.stack([samples, voice()], 1), MODEL_SAMPLE_RATE, subtype="FLOAT")
-    assert refusal(tmp_path / "a.wav") == "absurd level"
-    with pytest.raises(AudioError, match="times full scale"):
+    assert refusal(tmp_path / "a.wav") == reason
+    with pytest.raises(AudioError, match=words):
         load_samples(tmp_path / "a.wav")
 
 
@@ -233,43 +220,6 @@ def test_a_name_that_says_raw_is_refused_whatever_the_content(tmp_path):
     assert refusal(tmp_path / "a.raw") == "unsupported"
 
 
-def test_audio_errors_survive_pickling(tmp_path):
-    error = pickle.loads(pickle.dumps(AudioError(tmp_path / "a.wav", "silent", "it is silent.")))
-    assert (error.reason, str(error)) == ("silent", f"{tmp_path / 'a.wav'}: it is silent.")
-
-
-@settings(max_examples=200, deadline=None)
-@given(position=st.integers(0, 60), replacement=st.binary(min_size=1, max_size=8), length=st.integers(0, len(PCM) + 44))
-def test_damaged_headers_never_raise_anything_but_audio_error(tmp_path_factory, position, replacement, length):
-    content = bytearray(wav_bytes(PCM))
-    content[position : position + len(replacement)] = replacement
-    path = tmp_path_factory.getbasetemp() / "fuzzed.wav"
-    path.write_bytes(content[:length])
-    try:
-        recording = read_audio(path)
-    except AudioError as error:
-        assert error.reason and error.detail.endswith((".", "'."))
-    else:
-        assert np.abs(recording.samples).max() <= 1 and recording.samples.dtype == np.float32
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    tag=st.integers(0, 2**16 - 1),
-    channels=st.integers(0, 2**16 - 1),
-    rate=st.integers(0, 2**32 - 1),
-    bits=st.integers(0, 80),
-    claimed=st.integers(0, 2**32 - 1),
-)
-def test_invented_headers_never_raise_anything_but_audio_error(tmp_path_factory, tag, channels, rate, bits, claimed):
-    path = tmp_path_factory.getbasetemp() / "invented.wav"
-    path.write_bytes(wav_bytes(PCM[:4000], tag=tag, channels=channels, sample_rate=rate, bits=bits, claimed=claimed))
-    try:
-        read_audio(path)
-    except AudioError as error:
-        assert error.reason
-
-
 def test_write_audio_is_read_back_and_clipped(tmp_path):
     samples = voice(peak=0.9)
     samples[:2] = 3.0, -3.0
@@ -279,19 +229,6 @@ def test_write_audio_is_read_back_and_clipped(tmp_path):
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
     assert pcm[0] == 32767 and pcm[1] == -32767
     np.testing.assert_allclose(pcm / 32767, np.clip(samples, -1, 1), atol=2e-5)
-
-
-def test_write_audio_leaves_the_old_file_and_no_other_when_it_fails(tmp_path, monkeypatch):
-    write_audio(tmp_path / "out.wav", voice(), DECODER_SAMPLE_RATE)
-    before = (tmp_path / "out.wav").read_bytes()
-
-    def full_disk(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        write_audio(tmp_path / "out.wav", voice(1), DECODER_SAMPLE_RATE)
-    assert (tmp_path / "out.wav").read_bytes() == before and os.listdir(tmp_path) == ["out.wav"]
 
 
 @pytest.mark.parametrize(

@@ -120,20 +120,3 @@ def test_sets_use_and_skip_the_clips_they_should(name):
 def test_sets_without_a_usable_list_give_one_clear_error(name, message):
     with pytest.raises(CorpusError, match=message):
         load_corpus(BROKEN / name)
-
-
-@pytest.mark.parametrize("name, encoding", [("set_bom_crlf_unicode", "utf-8-sig"), ("set_utf16", "utf-16")])
-def test_persian_and_amharic_are_kept_whole(name, encoding):
-    lines = (BROKEN / name / "metadata.csv").read_bytes().decode(encoding).replace("\r\n", "\n").splitlines()
-    texts = [utterance.text for utterance in load_corpus(BROKEN / name).utterances]
-    assert texts == [line.split("|")[2] for line in lines] and any("\u200c" in text for text in texts)
-
-
-def test_quotes_and_tabs_are_text():
-    texts = [utterance.text for utterance in load_corpus(BROKEN / "set_quotes_pipes").utterances]
-    assert texts == [
-        '"has never been surpassed.',
-        "in \"being\" comparatively 'modern'.",
-        "in being, comparatively; modern,",
-        "tab\there",
-    ]

@@ -115,11 +115,6 @@ def test_padding_share_counts_the_padding():
     assert order.padding_share() == pytest.approx(1 - (1000 + 1024 + 3000 + 2048) / (2 * 1024 + 2 * 3072))
 
 
-def test_empty_set_is_refused():
-    with pytest.raises(ValueError, match="at least one clip"):
-        make_order([])
-
-
 def test_validation_order_holds_every_clip_once():
     lengths = ljspeech_like_lengths(11)
     order = SequentialOrder(lengths, np.arange(1, 12), batch_size=4)

@@ -64,44 +64,6 @@ def test_the_newest_and_the_best_are_kept(store):
     ]
 
 
-def test_a_step_written_again_is_replaced(store):
-    store.write(3, tensors(1.0), {"finished": False})
-    store.write(3, tensors(2.0), {"finished": True})
-    read, state = store.read(3, ("model",))
-    assert read["model"]["gpt/kernel"][0, 0] == 2.0 and state["finished"]
-
-
-def test_a_crash_while_replacing_a_step_keeps_the_old_one(store, monkeypatch):
-    store.write(1, tensors(1.0), {})
-    replace = os.replace
-
-    def crash(source, target):
-        if not str(source).endswith(".old.tmp") and str(target).endswith("step_00000001"):
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", crash)
-    with pytest.raises(KeyboardInterrupt):
-        store.write(1, tensors(2.0), {})
-    assert store.read(1, ("model",))[0]["model"]["gpt/kernel"][0, 0] == 1.0
-
-
-@pytest.mark.parametrize("crash_in", ["save_file", "write_json", "digest_file", "fsync", "replace"])
-def test_a_crash_while_writing_leaves_the_old_checkpoints_alone(store, monkeypatch, crash_in):
-    store.write(1, tensors(1.0), {}, best=True)
-
-    def crash(*arguments, **keywords):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os if crash_in in ("fsync", "replace") else checkpoint, crash_in, crash)
-        with pytest.raises(KeyboardInterrupt):
-            store.write(2, tensors(2.0), {}, best=True)
-    assert store.steps() == [1] and store.best_step() == 1
-    assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001", "best.json"}
-    store.verify(1)
-
-
 def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(store):
     store.write(1, tensors(1.0), {})
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -114,18 +76,6 @@ def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, before)
     assert store.newest_sound(pytest.fail) == 1
-    assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
-
-
-def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_checkpoint(store):
-    store.write(1, tensors(), {})
-    # As after a kill: the temporary folder of another process stays behind.
-    left_over = files.temporary_path(store.folder / "step_00000002")
-    left_over.mkdir()
-    (left_over / "model.safetensors").write_bytes(b"half")
-    files.temporary_path(store.folder / "best.json").write_text("{")
-    assert store.newest_sound(pytest.fail) == 1
-    files.remove_leftovers(store.folder)
     assert {entry.name for entry in store.folder.iterdir()} == {"step_00000001"}
 
 
@@ -300,37 +250,6 @@ def test_all_files_of_a_checkpoint_have_the_permissions_that_the_umask_gives(sto
     assert {path.stat().st_mode & 0o777 for path in files_of_it} == {0o666 & ~umask} and len(files_of_it) == 5
 
 
-def test_a_kill_while_an_old_checkpoint_goes_leaves_no_half_of_it(store, monkeypatch):
-    for step in (1, 2):
-        store.write(step, tensors(), {})
-
-    def killed(path):
-        (path / "model.safetensors").unlink()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shutil, "rmtree", killed)
-    with pytest.raises(KeyboardInterrupt):
-        CheckpointStore(store.folder, keep=1)._prune()
-    monkeypatch.undo()
-    assert store.newest_sound(pytest.fail) == 2 and not store.path(1).exists()
-
-
-def test_all_damaged_is_none(store):
-    store.write(1, tensors(), {})
-    DAMAGE["truncated"](store.path(1))
-    assert store.newest_sound(lambda line: None) is None
-
-
-def test_folder_that_is_not_there_has_no_checkpoint(store):
-    assert store.steps() == [] and store.best_step() is None and store.newest_sound(pytest.fail) is None
-
-
-def test_missing_tensor_file_is_named(store):
-    store.write(1, {"model": {"a": np.zeros(1, np.float32)}}, {})
-    with pytest.raises(CheckpointError, match="optimizer.safetensors"):
-        store.read(1, ("model", "optimizer"))
-
-
 def test_assigning_fits_names_and_shapes_or_changes_nothing():
     variables = {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(3.0)}
 
@@ -349,3 +268,40 @@ def test_assigning_fits_names_and_shapes_or_changes_nothing():
         assert values() == {"a": [1.0, 2.0], "b": 3.0}
     assign_by_name(variables, {"a": np.array([5, 6], np.float32), "b": np.array(7, np.float32)}, "x")
     assert values() == {"a": [5.0, 6.0], "b": 7.0}
+
+
+def test_copy_made_while_checkpoints_are_written_is_taken_up_where_it_is_whole(tmp_path):
+    """The names are listed at one moment, and files copied at others: before each, another checkpoint is written."""
+    store, told = CheckpointStore(tmp_path / "run" / "gpt"), []
+    write = lambda step: store.write(step, {"model": {"a": np.full(3, step, np.float32)}}, {}, best=step == 2)
+    for step in (1, 2, 3):
+        write(step)
+    for between in range(1, 12):
+        copy = CheckpointStore(tmp_path / f"copy_{between}" / "gpt")
+        names = sorted(path.relative_to(store.folder) for path in store.folder.rglob("*"))
+        for number, name in enumerate(names):
+            if number % between == 0:
+                write(store.steps()[-1] + 1)
+            target, source = copy.folder / name, store.folder / name
+            if source.is_dir():
+                target.mkdir(parents=True)
+            elif source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(source.read_bytes())
+        is_whole = copy.has_sound()
+        step = copy.newest_sound(told.append)
+        assert is_whole and copy.read(step, ("model",))[0]["model"]["a"][0] == step, "the best is never removed"
+    assert told and all("was set aside" in one for one in told)
+
+
+def test_damaged_checkpoint_with_none_before_it_says_so(tmp_path):
+    store = CheckpointStore(tmp_path / "gpt")
+    for step in (1, 2):
+        store.write(step, {"model": {"a": np.zeros(3, np.float32)}}, {})
+        (store.path(step) / "model.safetensors").write_bytes(b"cut")
+    told = []
+    assert store.has_sound() is False and store.newest_sound(told.append) is None
+    assert [one.rpartition("; ")[2] for one in told] == [
+        "the checkpoint before it is used.",
+        "there is none before it.",
+    ]

@@ -121,15 +121,12 @@ def test_a_run_that_was_moved_is_not_made_anew_in_its_old_place(writer, caplog, 
     assert CheckpointStore(home / "gpt").steps() == [1, 4]
 
 
-def test_a_failure_is_noticed_by_polling(writer, disk, caplog):
+def test_a_failure_is_noticed_by_polling_and_what_is_no_fault_of_the_disk_is_raised(writer, disk, caplog):
     disk.errors.append(full())
     writer.start(1, TENSORS, {})
     writer._thread.join()
     writer.poll()
     assert "There is none yet" in caplog.text
-
-
-def test_what_is_no_fault_of_the_disk_is_raised_as_it_is(writer, disk):
     disk.errors.append(TypeError("not JSON"))
     writer.start(1, TENSORS, {})
     with pytest.raises(TypeError, match="not JSON"):

@@ -57,9 +57,6 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     assert len(set(NEW) - before.keys() - after.keys()) < BATCH
     following = heard(NEW, start, range(position + left, position + left + len(NEW) // BATCH))
     assert set(following.values()) == {1} and len(following) == len(NEW) // BATCH * BATCH
-
-
-def test_run_that_goes_on_with_none_of_its_clips_is_told_of_the_other_way():
     _, told = ordered([f"other_{number}" for number in range(9)]).continuing(stored(ordered(OLD).record(3)))
     assert "9 clips are new, and 26 are gone. None is left: to begin" in told and "--init-from" in told
 

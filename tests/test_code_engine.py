@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import resource
-import threading
 from unittest import mock
 
 import keras
@@ -106,14 +105,11 @@ def test_codes_are_those_of_repeated_teacher_forcing(gpt, engine, endless, sampl
     assert len(set(stream.codes)) > 1 and len(stream.codes) == 18 and not stream.stopped
 
 
-def test_sentences_end_by_themselves_at_different_codes(alone):
+def test_sentences_end_by_themselves_and_their_codes_are_the_same_in_a_batch_at_any_place(engine, alone):
     lengths = [len(codes) for codes, _ in alone]
     assert len(set(lengths)) > 2 and min(lengths) > 0 and min(lengths) < CONFIG.max_codes
     codes = sum((codes for codes, _ in alone), [])
     assert min(codes) >= 0 and max(codes) < CONFIG.num_codes
-
-
-def test_codes_are_the_same_alone_and_in_a_batch_at_any_place(engine, alone):
     order = [3, 0, 5, 4, 1, 2]
     streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED, 3, n) for n in order]
     engine.finish(streams)
@@ -214,22 +210,6 @@ def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, end
     assert engine.steps.num_traces == traces
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb < 100_000
     assert len(drawn) > 50
-
-
-def test_threads_that_draw_at_once_get_their_own_codes(engine, alone):
-    found = {}
-
-    def draw(number):
-        stream = engine.open(TEXTS[number], voice_latents(number), SAMPLED, 3, number)
-        engine.finish([stream])
-        found[number] = stream.codes
-
-    threads = [threading.Thread(target=draw, args=(number,)) for number in range(len(TEXTS))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert [found[number] for number in range(len(TEXTS))] == [codes for codes, _ in alone]
 
 
 @pytest.mark.usefixtures("endless")

@@ -1,7 +1,6 @@
 """From a folder to utterances: layouts, encodings, and names that try to leave the folder."""
 
 import os
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -247,42 +246,6 @@ def test_lists_and_speaker_folders_that_are_links_to_the_outside_are_not_read(tm
 def test_names_from_a_list_cannot_steer_the_terminal(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n"))
     assert corpus.rejections[0].id == r"\x1b[2J\x07"
-
-
-FORMAT_SOURCE = """
-from myxtts.data.corpora.base import CorpusFormat, Utterance
-
-
-def read(reading, place):
-    if "clips.toml" not in reading.folder.files(place.path):
-        return False
-    name, _, text = reading.folder.read_text(place.path / "clips.toml", 1000).strip().partition(" = ")
-    with reading.clip(name, 1, place.path / "clips.toml"):
-        wav_path = reading.folder.find_audio((place.path,), reading.folder.name_to_parts(name))
-        reading.add(Utterance(place.prefix + name, wav_path, text, place.speaker, reading.language, 1))
-    return True
-
-
-FORMAT = CorpusFormat("toml", 5, "a clips.toml", read)
-"""
-
-
-def test_format_takes_one_file_and_is_read_within_speaker_folders_too(tmp_path, monkeypatch):
-    (tmp_path / "formats").mkdir()
-    (tmp_path / "formats" / "made_up.py").write_text(FORMAT_SOURCE)
-    monkeypatch.setattr(corpora, "__path__", [*corpora.__path__, str(tmp_path / "formats")])
-    for folder, text in ((tmp_path / "set", "hello"), (tmp_path / "speakers" / "Ann", "good day")):
-        make_corpus(folder, "a|not this|\n", "a", folder=".")
-        (folder / "clips.toml").write_text(f"a = {text}\n")
-    make_corpus(tmp_path / "speakers" / "Bob", "b|hello\nc|gone\n", "b")
-    corpus = load_corpus(tmp_path / "set")
-    assert corpus.format == "toml" and [u.text for u in corpus.utterances] == ["hello"]
-    both = load_corpus(tmp_path / "speakers")
-    assert [(u.id, u.text) for u in both.utterances] == [("Ann/a", "good day"), ("Bob/b", "hello")]
-    assert [(r.id, r.reason) for r in both.rejections] == [("c", "missing file")]
-    with pytest.raises(CorpusError, match="--format must be one of .* toml, .* Received: tom"):
-        load_corpus(tmp_path / "set", format_name="tom")
-    del sys.modules["myxtts.data.corpora.made_up"]
 
 
 def test_formats_are_asked_in_order_of_their_priority():

@@ -187,25 +187,6 @@ def test_every_format_has_its_example_and_its_row_in_the_table():
         assert {*EXAMPLES, "datasets"} == set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_format_that_is_forced_on_another_is_refused_with_what_is_there(name, tmp_path):
-    (tmp_path / "notes.md").write_text("x")
-    with pytest.raises(CorpusError, match=rf"is not of the format {name}. Seen: notes.md"):
-        load_corpus(tmp_path, format_name=name)
-
-
-@pytest.mark.parametrize("separator", ["|", "\t", ",", ";"])
-@pytest.mark.parametrize("names", [True, False], ids=["header", "no header"])
-def test_separators_and_quoted_fields(tmp_path, separator, names):
-    audio(tmp_path / "a.wav", tmp_path / "b.wav")
-    lines = ["a.wav@plain", f'"b.wav"@"with {separator} and ""quotes"""']
-    lines = ["file@text"] * names + lines
-    text(tmp_path / "metadata.csv", "\n".join(lines).replace("@", separator) + "\n")
-    corpus = load_corpus(tmp_path)
-    assert [u.text for u in corpus.utterances] == ["plain", f'with {separator} and "quotes"']
-    assert corpus.format == ("header" if names else "ljspeech") and not corpus.rejections
-
-
 def test_one_quote_that_does_not_end_swallows_nothing(tmp_path):
     audio(tmp_path / "a.wav", tmp_path / "b.wav")
     text(tmp_path / "metadata.csv", 'file,text\na.wav,"not ended\nb.wav,"ended"\n')

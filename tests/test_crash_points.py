@@ -1,27 +1,33 @@
-"""Whatever operation of the disk a kill or a full disk meets, no checkpoint, mark of the best or setting is lost."""
+"""Whatever operation of the disk a kill or a full disk meets, no checkpoint, setting, log, figure or voice is lost."""
 
-import itertools
 import json
+import logging
 import os
+import resource
 import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from conversion_crashes import crash_conversion, digests
 from crash_points import crash_everywhere
+from tiny import tiny_run_config
 
 from myxtts.audio.encoding import write_audio
 from myxtts.data import sample_corpus
 from myxtts.data.doctor import Finding, Inspection, write_report
 from myxtts.data.sample_corpus import make_sample_corpus
+from myxtts.devices.configuration import plan_devices
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
+from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers, write_json
 from myxtts.storage.run_folder import own_run_folder, set_aside
-from myxtts.storage.speakers import write_speakers
+from myxtts.storage.speakers import read_speakers, write_speaker_clips, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
+from myxtts.training.watching.callbacks import EventFile
 
 
 def tensors(value):
@@ -41,15 +47,19 @@ def tmp_path():
 
 
 @pytest.fixture
-def stores(tmp_path):
+def folders(tmp_path):
+    """Makes empty folders."""
+    return lambda: Path(tempfile.mkdtemp(dir=tmp_path))
+
+
+@pytest.fixture
+def stores(tmp_path, folders):
     """Makes stores with the checkpoints 1 to 3, of which 1 is the best."""
 
     def make():
-        store = CheckpointStore(tmp_path / str(next(numbers)) / "gpt")
-        shutil.copytree(first.folder, store.folder)
-        return store
+        return CheckpointStore(shutil.copytree(first.folder, folders() / "gpt"))
 
-    first, numbers = CheckpointStore(tmp_path / "first" / "gpt"), itertools.count()
+    first = CheckpointStore(tmp_path / "first" / "gpt")
     for step in (1, 2, 3):
         first.write(step, tensors(step), {}, best=step == 1)
     return make
@@ -85,11 +95,9 @@ def test_newest_and_best_are_there_and_agree_after_a_crash_anywhere_in_a_write(s
     assert crash_everywhere(monkeypatch, stores, write, check, folder=lambda store: store.folder) > 25
 
 
-def test_the_only_checkpoint_can_be_read_after_a_crash_anywhere_while_it_is_written_again(tmp_path, monkeypatch):
-    numbers = itertools.count()
-
+def test_the_only_checkpoint_can_be_read_after_a_crash_anywhere_while_it_is_written_again(folders, monkeypatch):
     def make():
-        store = CheckpointStore(tmp_path / str(next(numbers)) / "gpt")
+        store = CheckpointStore(folders() / "gpt")
         store.write(3, tensors(3), {"finished": False}, best=True)
         return store
 
@@ -131,12 +139,11 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("shared", [(), ("dvae",)])
-def test_a_run_is_set_aside_as_one_or_not_at_all_after_a_crash_anywhere(tmp_path, monkeypatch, shared):
-    numbers = itertools.count()
+def test_a_run_is_set_aside_as_one_or_not_at_all_after_a_crash_anywhere(folders, monkeypatch, shared):
     moved = [name for name in ("dvae", "gpt", "samples", "vocab.json", "config.json", "none") if name not in shared]
 
     def make():
-        folder = tmp_path / str(next(numbers))
+        folder = folders()
         for name, text in RUN.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
@@ -179,12 +186,11 @@ WRITERS = {
 
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, monkeypatch, name, is_there):
-    numbers, write = itertools.count(), WRITERS[name]
+def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, folders, monkeypatch, name, is_there):
+    write = WRITERS[name]
 
     def make():
-        path = tmp_path / str(next(numbers)) / name
-        path.parent.mkdir()
+        path = folders() / name
         (path.parent / "other").write_text("1")
         if is_there:
             path.write_bytes(old)
@@ -211,18 +217,17 @@ def test_a_converted_model_is_whole_or_not_there_after_a_crash_anywhere(
     assert crash_conversion(monkeypatch, tmp_path, released, direction, every) > 5 * every
 
 
-def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_path, monkeypatch):
+def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_path, folders, monkeypatch):
     def speak(jobs, *_):
         for job in jobs:
             Path(job.path).write_bytes(job.text.encode())
 
     pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
     monkeypatch.setattr(sample_corpus, "speak_to_files", speak)
-    numbers = itertools.count()
     expected = digests(make_sample_corpus(tmp_path / "expected", num_clips=3))
 
     def make():
-        folder = tmp_path / str(next(numbers)) / "corpus"
+        folder = folders() / "corpus"
         make_sample_corpus(folder, num_clips=2)
         return folder
 
@@ -235,3 +240,105 @@ def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_pat
 
     act = lambda folder: make_sample_corpus(folder, num_clips=3)
     crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder.parent)
+
+
+def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_anywhere(folders, monkeypatch):
+    old, told = "12:00:00 INFO of before\n", [f"line {number}" for number in range(4)]
+    monkeypatch.setattr(logging.getLogger("myxtts"), "handlers", [logging.NullHandler()])
+    monkeypatch.setattr(logging.getLogger("myxtts"), "propagate", False)
+
+    def make():
+        folder = folders()
+        (folder / "train.log").write_text(old)
+        return folder
+
+    def act(folder):
+        run = Run(tiny_run_config(None, folder), plan_devices(num_gpus=0))
+        run._train = lambda guard, workers: [logging.getLogger("myxtts.x").info(line) for line in told]
+        return bool(run.train())
+
+    def check(folder, outcome):
+        assert not isinstance(outcome, OSError), "training would have ended"
+        text = (folder / "train.log").read_text()
+        assert text.startswith(old)
+        *lines, last = text.removeprefix(old).split("\n")
+        found = [line.partition(" INFO ")[2] for line in lines if " INFO " in line]
+        assert found == [line for line in told if line in found] and len(found) == len(set(found))
+
+    assert crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder) > 5
+
+
+def figures(folder):
+    """Steps of all figures that can be read, file by file."""
+    found = []
+    for path in sorted(folder.glob("events.*")):
+        try:
+            steps = (event.step for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value)
+            found += steps
+        except tf.errors.DataLossError:
+            pass
+    return found
+
+
+def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tmp_path, caplog):
+    # Written by TensorFlow's own code: no operation of Python's can be made to fail. The limit cuts each size in turn.
+    def fill(folder, most_bytes):
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        file = EventFile(folder)
+        try:
+            for step in range(6):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes if step < 4 else limits[0], limits[1]))
+                file.write(step, lambda step=step: tf.summary.scalar("loss", step))
+                file.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    fill(tmp_path / "whole", 100_000)
+    (whole,) = (tmp_path / "whole").iterdir()
+    assert figures(tmp_path / "whole") == [0, 1, 2, 3, 4, 5]
+    told = 0
+    for number, most_bytes in enumerate(range(0, whole.stat().st_size, 7)):
+        caplog.clear()
+        folder = tmp_path / str(number)
+        fill(folder, most_bytes)
+        found = figures(folder)
+        assert found == sorted(set(found)) and found[-2:] == [4, 5], (most_bytes, found)
+        assert len(list(folder.iterdir())) <= 5
+        told += caplog.text.count("Training goes on.") == 1
+        # A kill, or a power cut, leaves a part of the file.
+        cut = tmp_path / "cut"
+        cut.mkdir()
+        (cut / whole.name).write_bytes(whole.read_bytes()[:most_bytes])
+        file = EventFile(cut)
+        file.write(9, lambda: tf.summary.scalar("loss", 9))
+        file.flush()
+        # Files of one second are in no order.
+        assert sorted(figures(cut)) == [*range(len(figures(cut)) - 1), 9]
+        shutil.rmtree(cut)
+    assert told > 20
+
+
+def test_recordings_of_speakers_are_the_old_or_the_new_ones_after_a_crash_anywhere(folders, monkeypatch):
+    old = {"low": (b"old", "en", ("a",)), "high": (b"kept", "en", ("b",))}
+    new = {"low": (b"new", "en", ("c",)), "third": (b"more", "de", ("d",))}
+
+    def make():
+        write_speaker_clips(folder := folders(), old)
+        return folder
+
+    def listed(folder):
+        return {name: one.clip.read_bytes() for name, one in read_speakers(folder).items()}
+
+    def check(folder, outcome):
+        found = listed(folder)
+        assert found in (
+            {"low": b"old", "high": b"kept"},
+            all_new := {"low": b"new", "high": b"kept", "third": b"more"},
+        )
+        assert found == all_new or isinstance(outcome, BaseException | str)
+        write_speaker_clips(folder, new)
+        remove_leftovers(folder / "speaker_clips")
+        assert listed(folder) == all_new and len(list((folder / "speaker_clips").iterdir())) == 4
+
+    act = lambda folder: write_speaker_clips(folder, new)
+    assert crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder) > 10

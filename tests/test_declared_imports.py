@@ -6,10 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
-from utilities.benchmarks.bench_extra import import_extra
-
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test", "datasets")}
 """Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
@@ -103,56 +99,3 @@ def test_every_import_is_declared():
 
 def test_every_dependency_is_imported():
     assert unused_dependencies(ROOT) == set()
-
-
-PROJECT = """
-[project]
-name = "myxtts"
-dependencies = ["numpy>=2,<3", "PyYAML", "tensorflow[and-cuda]"]
-[project.optional-dependencies]
-languages = ["hangul-romanize"]
-bench = ["psutil"]
-test = ["myxtts[languages]", "pytest"]
-"""
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """Writes a source file into a small project; returns the project's folder."""
-
-    def write(path, source):
-        (tmp_path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(source, encoding="utf-8")
-        return tmp_path
-
-    return write
-
-
-@pytest.mark.parametrize(
-    "path, source, breach",
-    [
-        ("myxtts/a.py", "import requests", "myxtts/a.py:1 imports requests; declare it in dependencies"),
-        ("myxtts/a.py", "def f():\n    from psutil import Process", "myxtts/a.py:2 imports psutil"),
-        ("myxtts/a.py", "import hangul_romanize", "outside a function, of an optional extra"),
-        ("utilities/benchmarks/a.py", "class A:\n    def f(self):\n        import pytest", "declare it in bench"),
-        ("tests/test_a.py", "pytest.importorskip('jax')", "imports jax; declare it in test"),
-        ("myxtts/a.py", "import json\nimport numpy.linalg\nimport yaml\nfrom . import b", None),
-        ("myxtts/a.py", "def f():\n    import hangul_romanize.rule", None),
-        ("utilities/benchmarks/reference_worker.py", "import torch\nimport psutil", None),
-    ],
-)
-def test_undeclared_import_is_found(tree, path, source, breach):
-    found = list(undeclared_imports(tree(path, source)))
-    assert not found if breach is None else len(found) == 1 and breach in found[0]
-
-
-def test_dependency_that_nothing_imports_is_found(tree):
-    assert unused_dependencies(tree("myxtts/a.py", "import numpy, yaml")) == {"tensorflow"}
-
-
-def test_missing_package_of_a_benchmark_is_one_sentence():
-    missing = "no_such_package"
-    with pytest.raises(SystemExit) as ended:
-        import_extra(missing)
-    assert str(ended.value) == ('This benchmark needs no_such_package. Install it with: pip install -e ".[bench]"')

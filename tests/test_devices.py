@@ -36,14 +36,6 @@ def test_nothing_asked_is_single_mode_on_the_first_gpu_or_the_cpu():
         assert not plan.is_dual and plan.num_replicas == 1
 
 
-@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (3, 1)])
-def test_any_pair_becomes_gpu_0_for_data_and_gpu_1_for_the_model(pair):
-    plan = plan_devices(data_gpu=pair[0], model_gpu=pair[1], num_gpus=4)
-    assert (plan.mode, plan.data_device, plan.model_device) == ("dual", "/GPU:0", "/GPU:1")
-    assert plan.visible == pair and plan.is_dual
-    assert plan.describe() == f"dual: data on /GPU:0 (GPU {pair[0]}), model on /GPU:1 (GPU {pair[1]})"
-
-
 def test_several_model_gpus_are_replicas_that_one_data_gpu_feeds():
     plan = plan_devices(data_gpu=0, model_gpus=[3, 1, 2], num_gpus=4)
     assert plan.model_devices == ("/GPU:1", "/GPU:2", "/GPU:3")
@@ -73,13 +65,8 @@ def test_virtual_devices_are_logical_cpus_and_say_so():
 @pytest.mark.parametrize(
     "request_, words",
     [
-        ({"data_gpu": 0}, ["--data-gpu alone", "Add --model-gpu"]),
-        ({"model_gpu": 0}, ["--model-gpu alone", "Add --data-gpu"]),
-        ({"model_gpus": [1, 2]}, ["--model-gpus alone"]),
         ({"data_gpu": 0, "model_gpu": 5}, ["--model-gpu 5 is out of range", "sees 4 GPUs", "0 to 3"]),
         ({"data_gpu": 0, "model_gpus": [1, 4]}, ["--model-gpus 4 is out of range", "0 to 3"]),
-        ({"data_gpu": -1, "model_gpu": 1}, ["--data-gpu must be a GPU number", "-1"]),
-        ({"data_gpu": 2, "model_gpu": 2}, ["must name two GPUs", "2 for both", "--enable-memory-isolation"]),
         ({"data_gpu": 0, "model_gpus": [1, 1]}, ["each GPU once", "1,1"]),
         ({"data_gpu": 0, "model_gpu": 1, "model_gpus": [2]}, ["exclude each other"]),
         ({"data_gpu": 0, "model_gpu": 1, "data_gpu_memory": 0}, ["--data-gpu-memory must be more than 0 MB", "0."]),
@@ -111,16 +98,6 @@ def test_an_unmet_accelerator_is_an_error_and_cpu_keeps_off_the_gpus():
 
 
 # Applying it, on stand-in GPUs.
-
-
-@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (3, 1)])
-def test_the_chosen_gpus_get_the_roles_whatever_their_numbers(machine, pair):
-    tensorflow = machine(4)
-    early_gpu_configuration(*pair)
-    assert tensorflow().boards() == [str(pair[0]), str(pair[1])]
-    assert sorted(tensorflow().state.growth) == sorted(map(str, pair))
-    assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")
-    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_indices_count_within_the_users_own_visible_devices(machine):
@@ -210,11 +187,13 @@ def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
 
 
 def test_the_same_request_again_is_the_same_plan_and_another_pair_is_an_error(machine, capsys):
-    machine(4)
+    tensorflow = machine(4)
     plan = early_gpu_configuration(3, 1)
     said = capsys.readouterr().out
     assert early_gpu_configuration(3, 1) is plan and devices.plan_for() is plan
     assert capsys.readouterr().out == "" and said
+    assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     with pytest.raises(DeviceError, match="already configured .*Start a new process"):
         early_gpu_configuration(0, 1)
 
@@ -294,36 +273,23 @@ def real_run():
     return text, json.loads(found)
 
 
-def test_planning_imports_no_tensorflow_and_starts_no_runtime(real_run):
-    assert real_run[1]["light"] and not real_run[1]["runtime started"]
+def test_planning_starts_nothing_and_a_virtual_run_says_plainly_that_it_is_virtual(real_run):
+    text, found = real_run
+    assert found["light"] and not found["runtime started"]
+    roles = "Data Processing GPU: 0\nModel Training GPU: 1,2\nSet visible devices: GPU 0 and GPU 1 and GPU 2 (virtual)"
+    assert roles in text and "Note: These devices are virtual: logical CPU devices" in text
+    assert "memory growth" not in text
 
 
-def test_a_virtual_run_says_plainly_that_it_is_virtual(real_run):
-    assert (
-        "Data Processing GPU: 0\nModel Training GPU: 1,2\nSet visible devices: GPU 0 and GPU 1 and GPU 2 (virtual)"
-        in real_run[0]
-    )
-    assert "Note: These devices are virtual: logical CPU devices" in real_run[0]
-    assert "memory growth" not in real_run[0]
-
-
-def test_audit_finds_model_slots_and_dropout_state_and_names_a_stray(real_run):
-    found = real_run[1]
+def test_audit_finds_model_slots_dropout_state_and_all_of_a_mirrored_variable_and_names_a_stray(real_run):
+    found, stray = real_run[1], "lost lives on /CPU:0 instead of /CPU:1"
     assert found["audit"] == "Placement audit: 9 variables, all on /CPU:1"
-    assert found["strays"] == ["lost lives on /CPU:0 instead of /CPU:1"]
-    assert found["plain"] == 0
+    assert (found["strays"], found["plain"], found["mirrored"]) == ([stray], 0, [0, 1])
     assert "1 of 1 variables are on the wrong device" in found["placement error"]
-    assert "lost lives on /CPU:0 instead of /CPU:1" in found["placement error"]
+    assert stray in found["placement error"]
 
 
-def test_audit_looks_at_every_component_of_a_mirrored_variable(real_run):
-    assert real_run[1]["mirrored"] == [0, 1]
-
-
-def test_a_missing_device_is_an_error_in_multi_gpu_mode(real_run):
+def test_missing_device_and_a_runtime_that_has_started_are_errors(real_run):
     assert real_run[1]["missing device"] == "error"
-
-
-def test_configuring_after_the_real_runtime_started_names_the_culprit(real_run):
     assert "TensorFlow was imported by __main__" in real_run[1]["initialized"]
     assert "Virtual devices cannot be modified after being initialized" in real_run[1]["initialized"]

@@ -1,11 +1,9 @@
 """The digits benchmark: what it trains on, what its recognizer answers, and what its figures count."""
 
 import numpy as np
-import pytest
 
 from myxtts.audio.encoding import write_audio
-from utilities.benchmarks.digit_recognizer import DigitRecognizer
-from utilities.benchmarks.digits import HELD_OUT_INDICES, Clip, Row, Scores, figures, table_line, training_folder
+from utilities.benchmarks.digits import HELD_OUT_INDICES, training_folder
 
 RATE = 22050
 
@@ -15,36 +13,6 @@ def tone(digit, number, seconds=0.4):
     rng, time = np.random.default_rng(number), np.arange(int(seconds * RATE)) / RATE
     pitch = 300 + 250 * digit + (200 if digit % 2 else -200) * time / seconds + rng.normal(0, 10)
     return (0.4 * np.sin(2 * np.pi * np.cumsum(pitch) / RATE) * np.hanning(len(time))).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def tones(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tones")
-    (folder / "wavs").mkdir()
-    for digit in range(4):
-        for index in range(24):
-            write_audio(folder / "wavs" / f"{digit}_ann_{index}.wav", tone(digit, 100 * digit + index), RATE)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def recognizer(tones):
-    return DigitRecognizer.train(tones, range(20), epochs=12)
-
-
-def test_recognizer_names_held_out_digits_and_no_word_in_noise_or_silence(recognizer):
-    clips = [tone(digit, 900 + digit) for digit in range(4)]
-    assert recognizer(clips, RATE) == [0, 1, 2, 3]
-    noise = [np.random.default_rng(seed).normal(0, 0.1, RATE // 2) for seed in range(4)]
-    assert sum(heard is None for heard in recognizer([*noise, np.zeros(RATE)], RATE)) >= 4
-
-
-def test_weights_are_kept_and_used_again(tones, tmp_path):
-    path = tmp_path / "kept" / "recognizer.weights.h5"
-    first = DigitRecognizer.load_or_train(tones, path, range(4), epochs=1)
-    again = DigitRecognizer.load_or_train(tones / "nowhere", path, range(4))
-    for one, other in zip(first.network.get_weights(), again.network.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_training_folder_leaves_out_what_is_scored(tmp_path):
@@ -59,14 +27,3 @@ def test_training_folder_leaves_out_what_is_scored(tmp_path):
     assert {path.stem for path in (folder / "wavs").iterdir()} == set(clips[1:])
     assert (folder / "metadata.csv").read_text() == "".join(f"{clip}|three|three\n" for clip in clips[1:])
     assert (folder / "speakers.csv").read_text().splitlines()[0] == "id,speaker" and 10 in HELD_OUT_INDICES
-
-
-def test_table_names_the_worst_and_figures_count_the_signal_only_with_a_decoder():
-    clips = [Clip("ann", 1, np.zeros(8)), Clip("bob", 2, np.zeros(8))]
-    scores = Scores(np.array([True, False]), np.array([False, True]), 2.5)
-    assert "50.0 % (two 0 %)" in table_line(Row("free speech", clips, RATE), scores)
-    assert "not available" in table_line(Row("free speech", clips, RATE), scores._replace(voices=None))
-    results = {"free speech": scores}
-    assert set(figures(results)) == {"digits, %", "voices, %"}
-    results["free speech, Griffin-Lim"] = scores._replace(signal=2.0)
-    assert figures(results)["DNSMOS signal above Griffin-Lim's"][0] == 0.5

@@ -59,8 +59,11 @@ def found(findings):
     return {(finding.id, finding.reason) for finding in findings}
 
 
-def test_every_reason_is_found_and_every_clip_accounted_for(corpus):
-    inspection = inspect_corpus(corpus, ClipLimits(max_seconds=4), workers=2)
+def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_the_summary(corpus, tmp_path):
+    calls = []
+    limits, progress = ClipLimits(max_seconds=4), lambda done, total: calls.append((done, total))
+    inspection = inspect_corpus(corpus, limits, workers=2, progress=progress)
+    assert calls == [(number, 13) for number in range(1, 14)]
     assert found(inspection.rejections) == {
         ("fast", "text too long for the audio"),
         ("silent", "silent"),
@@ -81,16 +84,21 @@ def test_every_reason_is_found_and_every_clip_accounted_for(corpus):
     accepted = [utterance.id for utterance in inspection.accepted]
     assert accepted == ["good", "slow", "cut", "telephone", "clipped", "copy", "perhaps"]
     assert inspection.given == corpus.given == 13
-
-
-def test_accepted_clips_tell_their_length_after_resampling(corpus):
-    calls = []
-    inspection = inspect_corpus(corpus, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(number, 13) for number in range(1, 14)]
     by_id = {utterance.id: utterance for utterance in inspection.accepted}
     assert by_id["good"].num_samples == 11025 and by_id["telephone"].num_samples == 11025
     assert by_id["slow"].seconds == pytest.approx(3)
-    assert (by_id["good"].text, by_id["good"].line) == ("hello", 1)
+    write_report(inspection, tmp_path / "report.csv")
+    with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
+        rows = {row["id"]: row for row in csv.DictReader(file)}
+    assert Counter(row["verdict"] for row in rows.values()) == {"rejected": 6, "warning": 6, "accepted": 1}
+    assert rows["telephone"]["reason"] == "low sample rate; unusual sample rate"
+    silent, good = rows["silent"], rows["good"]
+    assert (silent["reason"], silent["path"], silent["line"]) == ("silent", "wavs/silent.wav", "8")
+    assert (good["reason"], good["path"], good["seconds"]) == ("", "wavs/good.wav", "0.500")
+    lines = summarize(inspection).splitlines()
+    assert lines[0] == "clips given: 13, accepted: 7 (0.1 min), rejected: 6, warnings: 7"
+    assert lines[1] == "rejected: text wrongly encoded: 3 (first: mojibake)"
+    assert "warning: cut ending: 1 (first: cut)" in lines
 
 
 def test_check_of_texts_rejects_with_its_own_reason_only_what_is_good_so_far(corpus):
@@ -100,29 +108,6 @@ def test_check_of_texts_rejects_with_its_own_reason_only_what_is_good_so_far(cor
     assert len(asked) == 8 and inspection.given == 13
     rejection = inspection.rejections[-1]
     assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
-
-
-def test_the_report_names_every_clip_and_its_reason(corpus, tmp_path):
-    inspection = inspect_corpus(corpus, ClipLimits(max_seconds=4))
-    write_report(inspection, tmp_path / "report.csv")
-    with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
-    assert len(rows) == 13 and Counter(row["verdict"] for row in rows.values()) == {
-        "rejected": 6,
-        "warning": 6,
-        "accepted": 1,
-    }
-    assert rows["telephone"]["reason"] == "low sample rate; unusual sample rate"
-    silent, good = rows["silent"], rows["good"]
-    assert (silent["reason"], silent["path"], silent["line"]) == ("silent", "wavs/silent.wav", "8")
-    assert (good["reason"], good["path"], good["seconds"]) == ("", "wavs/good.wav", "0.500")
-
-
-def test_the_summary_has_one_line_a_reason_with_its_count(corpus):
-    lines = summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
-    assert lines[0] == "clips given: 13, accepted: 7 (0.1 min), rejected: 6, warnings: 7"
-    assert lines[1] == "rejected: text wrongly encoded: 3 (first: mojibake)"
-    assert "warning: cut ending: 1 (first: cut)" in lines
 
 
 class Decoder:
@@ -174,14 +159,11 @@ def test_a_damaged_cache_is_ignored_with_a_note_and_replaced(corpus, tmp_path, d
     assert inspect_corpus(corpus, cache_path=cache).notes == ()
 
 
-def test_the_data_set_is_never_written_to(corpus):
+def test_the_data_set_is_never_written_to_and_a_cache_that_cannot_be_costs_only_a_note(corpus, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in corpus.root.rglob("*")}
     inspection = inspect_corpus(corpus, cache_path=corpus.root / "cache.json")
     assert "never written to" in inspection.notes[0]
     assert {path: path.stat().st_mtime_ns for path in corpus.root.rglob("*")} == before
-
-
-def test_a_cache_that_cannot_be_written_costs_only_a_note(corpus, tmp_path):
     inspection = inspect_corpus(corpus, cache_path=tmp_path / "no folder" / "cache.json")
     assert len(inspection.accepted) == 8 and "could not be written" in inspection.notes[0]
 
@@ -254,8 +236,3 @@ def test_command_rejects_text_that_the_vocabulary_cannot_write(tmp_path, capsys)
     report = str(tmp_path / "report.csv")
     doctor_command.main(["data", str(root), "--vocabulary", str(tmp_path / "vocab.json"), "--report", report])
     assert "rejected: text not usable: 1 (first: b)" in capsys.readouterr().out.splitlines()
-
-
-def test_limits_that_contradict_each_other_are_refused():
-    with pytest.raises(ValueError, match="min_seconds must be below 2"):
-        ClipLimits(min_seconds=3, max_seconds=2)

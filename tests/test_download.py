@@ -182,14 +182,6 @@ def test_disk_that_fills_up_keeps_the_archive(tmp_path, server, monkeypatch):
     assert server.asked == (None,) and names(tmp_path) == {"data"}
 
 
-def test_folder_that_holds_something_else_is_left_alone(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mine.txt").write_text("x")
-    with pytest.raises(CorpusError, match="holds something else"):
-        download_ljspeech(tmp_path / "data")
-    assert (tmp_path / "data" / "mine.txt").read_text() == "x"
-
-
 def test_file_put_there_during_the_download_is_kept(tmp_path, server, monkeypatch):
     known = archive(server, tarred(CORPUS))
     (tmp_path / "data").mkdir()

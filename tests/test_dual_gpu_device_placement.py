@@ -103,7 +103,6 @@ def watched(stage, precision="float32"):
             "operations": operations,
             "traces": trainer.train_step.traces,
             "strays of the DVAE": len(dvae_strays),
-            "without GPU kernel": without_gpu_kernel(trainer),
         }
 
 
@@ -136,45 +135,6 @@ def stray_variable():
         trainer.train(NoData())
     except PlacementError as error:
         return f"{type(error).__name__}: {error}"
-
-
-def without_gpu_kernel(trainer):
-    """What no GPU could run or hold of the functions that a run has traced, by function; None where this TensorFlow has
-    no GPU kernels to ask for."""
-    import tensorflow as tf
-    from tensorflow.python.framework import kernels
-
-    if not tf.test.is_built_with_cuda():
-        return None
-
-    def fits(node, rule):
-        asked = node.attr[rule.name]
-        return set(asked.list.type or [asked.type]) <= set(rule.allowed_values.list.type)
-
-    def runs_on_gpu(node):
-        return any(
-            kernel.device_type in ("GPU", "DEFAULT") and all(fits(node, rule) for rule in kernel.constraint)
-            for kernel in kernels.get_registered_kernels_for_op(node.op).kernel
-        )
-
-    step, found = trainer.train_step, {}
-    traced = {
-        "preparation": [trainer.preparation._prepare],
-        "counts": step._counts,
-        "accumulate": step._accumulate,
-        "finish": step._finish,
-    }
-    for name, functions in traced.items():
-        for concrete in (one for function in functions for one in function._list_all_concrete_functions()):
-            graph = concrete.graph.as_graph_def()
-            inner = {one.signature.name for one in graph.library.function} | {"Placeholder"}
-            nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
-            found.setdefault(name, set()).update(
-                node.op for node in nodes if node.op not in inner and not runs_on_gpu(node)
-            )
-    # TensorFlow has no int32 variables on GPUs.
-    found["variables"] = {name for name, v in trainer.placed_variables().items() if tf.as_dtype(v.dtype) == tf.int32}
-    return {name: sorted(missing) for name, missing in found.items()}
 
 
 def configured(machine, *pair, **options):
@@ -241,14 +201,6 @@ class PlacementTest(unittest.TestCase):
             "^PlacementError: 1 of [0-9]+ variables are on the wrong device. "
             "Build them in the scope of /CPU:1: loss_scale lives on /CPU:0 instead of /CPU:1$",
         )
-
-    def test_a_gpu_could_run_every_operation(self):
-        for stage, found in self.found.items():
-            if found["without GPU kernel"] is None:
-                self.skipTest("this TensorFlow is built without GPU kernels")
-            self.assertEqual(len(found["without GPU kernel"]), 5)
-            for name, missing in found["without GPU kernel"].items():
-                self.assertEqual(missing, [], f"{name} of the {stage} stage")
 
 
 class PhysicalNumbersTest(unittest.TestCase):

@@ -69,13 +69,17 @@ def made(planted, tmp_path_factory):
     return folder
 
 
-def test_text_reaches_the_speech_it_belongs_to_and_no_cut_lies_in_speech(planted, made):
+def test_text_reaches_its_speech_at_the_loudness_asked_for_and_no_cut_lies_in_speech(planted, made):
     assert right_share(planted, made / "set") >= 0.98
     for start, end, _ in clip_bounds(made / "set"):
         assert all(not a < cut < b for cut in (start, end) for a, b in planted.spoken)
     record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
     told = re.search(r"the subtitles are ([\d.]+) s late", record["notes"][0])
     assert float(told[1]) == pytest.approx(1.4, abs=0.05)
+    assert record["gain_db"] == pytest.approx(-23 - record["loudness"], abs=0.02)
+    row = next(row for row in record["rows"] if row["clip"])
+    samples, _ = soundfile.read(made / "set" / row["clip"])
+    assert len(samples) == row["end"] - row["start"] and 0 < np.abs(samples).max() < 0.9
 
 
 def test_every_sample_is_in_one_row_of_segments(planted, made):
@@ -136,15 +140,6 @@ def test_report_shows_the_clips_and_needs_no_network(made):
     for name in re.findall(r'src="(wavs/[^"]+)"', page):
         assert (made / "set" / name).is_file()
     assert page.count("<audio") == min(10, len(clip_bounds(made / "set"))) and page.count('class="wave"') >= 1
-
-
-def test_speech_is_at_the_loudness_asked_for(made):
-    record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
-    gain = 10 ** (record["gain_db"] / 20)
-    assert record["gain_db"] == pytest.approx(-23 - record["loudness"], abs=0.02)
-    row = next(row for row in record["rows"] if row["clip"])
-    samples, _ = soundfile.read(made / "set" / row["clip"])
-    assert len(samples) == row["end"] - row["start"] and 0 < np.abs(samples).max() < 0.9 and gain > 0
 
 
 def test_transcript_is_found_by_a_recognizer_and_needs_one(planted, tmp_path, capsys):
@@ -268,38 +263,24 @@ def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (["missing.wav"], "missing.wav: it is not there"),
         (["empty.wav"], "empty.wav: it is an empty file"),
-        (["talk.wav"], "talk.wav has no text"),
         (["film.mp4"], "Install ffmpeg"),
-        (["talk.wav", "--transcript", "blank.txt"], "--recognizer"),
-        (["talk.wav", "--transcript", "none.txt", "--recognizer", "echo {wav}"], "none.txt cannot be read"),
-        (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "holds no letter"),
-        (["talk.wav", "--transcript", "talk.wav", "--recognizer", "echo {wav}"], "is not UTF-8 text"),
-        (["talk.wav", "--recognizer", "no-such-command {wav}"], "no-such-command is not there"),
-        (["talk.wav", "--recognizer", "echo"], "a command with {wav} in it"),
         (["talk.wav", "--recognizer", "false {wav}"], "ended with code 1"),
-        (["talk.wav", "--recognizer", "echo {wav}", "--output", "full"], "full holds something else"),
-        (["talk.wav", "--recognizer", "echo {wav}", "--min-seconds", "12"], "--min-seconds must be"),
-        (["talk.wav", "--recognizer", "echo {wav}", "--language", "xx"], "Language 'xx' is not supported"),
+        (["talk.wav", "--transcript", "none.txt", "--recognizer", "echo {wav}"], "none.txt cannot be read"),
+        (["talk.wav", "--transcript", "talk.wav", "--recognizer", "echo {wav}"], "is not UTF-8 text"),
+        (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "holds no letter"),
     ],
 )
 def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr("myxtts.apps.datasets.recording.shutil.which", lambda name: None)
+    there = {"echo": "/bin/echo", "false": "/bin/false"}
+    monkeypatch.setattr("myxtts.apps.datasets.recording.shutil.which", there.get)
     shutil.copy(planted.path, "talk.wav")
     Path("empty.wav").touch()
     Path("film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))
     for name in ("film.srt", "empty.srt"):
         planted.write_srt(Path(name))
     Path("blank.txt").write_text(" - \n")
-    Path("full").mkdir()
-    Path("full", "thesis.tex").touch()
-    words = words if "--output" in words else [*words, "--output", "set"]
-    if "no-such-command" not in " ".join(words) and "--recognizer" in words:
-        monkeypatch.undo()
-        monkeypatch.chdir(tmp_path)
-    assert make(*words) == 2
+    assert make(*words, "--output", "set") == 2
     error = capsys.readouterr().err
     assert sentence in error and len(error.splitlines()) == 1

@@ -26,17 +26,14 @@ def write(path, samples, rate=RATE):
 
 
 @pytest.mark.parametrize("rate", [16_000, 44_100, 48_000])
-def test_loudness_of_a_full_scale_sine_is_that_of_the_standard(rate, tmp_path):
+def test_loudness_of_a_sine_is_that_of_the_standard_and_silence_does_not_lower_it(rate, tmp_path):
     time = np.arange(5 * rate) / rate
     # EBU Tech 3341, and BS.1770-4, annex 1: 997 Hz at 0 dB of full scale in one channel reads -3.01 LKFS.
     found = survey(write(tmp_path / "sine.wav", np.sin(2 * np.pi * 997 * time), rate)).loudness
     assert found == pytest.approx(-3.01, abs=0.06)
-
-
-def test_silence_does_not_lower_the_loudness(tmp_path):
-    tone = 0.1 * np.sin(2 * np.pi * 997 * np.arange(4 * RATE) / RATE)
-    alone = survey(write(tmp_path / "a.wav", tone)).loudness
-    assert survey(write(tmp_path / "b.wav", np.pad(tone, (0, 8 * RATE)))).loudness == pytest.approx(alone, abs=0.5)
+    tone = 0.1 * np.sin(2 * np.pi * 997 * time)
+    with_silence = survey(write(tmp_path / "silence.wav", np.pad(tone, (0, 8 * rate)), rate)).loudness
+    assert with_silence == pytest.approx(found - 20, abs=0.5)
 
 
 def test_blocks_change_nothing(tmp_path, monkeypatch):

@@ -132,37 +132,6 @@ def spoken(tmp_path, by_color):
     return folder
 
 
-WRONG = {
-    "nothing is named": ([], "Name what is to be evaluated"),
-    "no such folder": (["nowhere"], "nowhere is not a folder"),
-    "not a data set": (["empty"], "empty"),
-    "no texts": (["spoken", "--texts", "none.txt"], "--texts must be a file"),
-    "empty texts": (["spoken", "--texts", "empty.txt"], "holds no sentence"),
-    "other texts": (["spoken", "--texts", "lines.txt"], "it says none of them"),
-    "no voice": (["spoken", "--voices", "none.wav"], "--voices must be a file"),
-    "no recognizer": (["spoken", "--recognizer", "whisper-none"], "--recognizer must be"),
-    "not a recognizer": (["spoken", "--recognizer", "empty"], "model.bin"),
-    "failing recognizer": (["spoken", "--recognizer", "false {wav}"], "ended with code 1"),
-    "missing recognizer": (["spoken", "--recognizer", "no-such-program {wav}"], "no-such-program is not there"),
-    "output that is used": (["spoken", "--output", "spoken"], "holds something else"),
-    "no encoder": (["spoken", "--speaker-encoder", "none.onnx"], "none.onnx is not there"),
-    "no sentence": (["spoken", "--sentences", "0"], "--sentences must be 1 to"),
-}
-
-
-@pytest.mark.parametrize("arguments, sentence", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_one_sentence(spoken, monkeypatch, capsys, arguments, sentence):
-    monkeypatch.undo()
-    monkeypatch.chdir(spoken.parent)
-    (spoken.parent / "empty").mkdir()
-    (spoken.parent / "empty.txt").write_text("# nothing\n")
-    (spoken.parent / "lines.txt").write_text("nobody says this\n")
-    assert main(["evaluate", *arguments]) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert sentence in told[-1] and told[-1].startswith("Error: ")
-    assert not (spoken.parent / "evaluation").exists()
-
-
 def test_model_in_the_box_needs_no_data_and_is_called_base_wherever_the_package_lies(spoken, monkeypatch, capsys):
     monkeypatch.chdir(spoken.parent)
     assert main(["evaluate", "base", "--language", "ja"]) == 2

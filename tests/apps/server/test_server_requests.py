@@ -49,6 +49,8 @@ def live(tmp_path_factory):
     settings = dict(max_characters=400, body_seconds=0.3, allow_uploads=True)
     with live_server(talkative_synthesizer(), home / "run", voices, **settings) as live:
         yield live
+        live.wait_until(lambda: live.speaker.load == (0, 0, 0))
+        assert live.speaker.alive
     assert before == {path: path.stat().st_mtime_ns for path in home.rglob("*") if not path.is_symlink()}
 
 
@@ -144,8 +146,3 @@ def test_half_requests_are_closed_and_keep_nobody_out(tmp_path, monkeypatch):
         # A body that nothing reads is not waited for: uploads are off.
         head = b"PUT /v1/audio/voices/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
         assert b" 404 " in raw(live, head, seconds=5)
-
-
-def test_nothing_of_it_is_left(live):
-    live.wait_until(lambda: live.speaker.load == (0, 0, 0))
-    assert live.speaker.alive

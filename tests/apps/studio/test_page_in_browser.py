@@ -185,9 +185,9 @@ def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(home, tiny_co
         page.picture("stopped")
 
 
-def test_what_is_wrong_is_told_in_a_sentence(home, tmp_path, pictures):
+def test_what_is_wrong_is_told_in_a_sentence_and_a_release_is_imported(home, tmp_path, pictures):
     port = free_port()
-    with page_server(home, port), Page(port, pictures=pictures) as page:
+    with page_server(home, port), Page(port, pictures=pictures, size=(360, 900)) as page:
         page.tab("data")
         page.write("data_folder", str(tmp_path / "nowhere"))
         page.click("data_check")
@@ -205,15 +205,10 @@ def test_what_is_wrong_is_told_in_a_sentence(home, tmp_path, pictures):
         page.click("train_start")
         page.wait_value("train_state", "nowhere", seconds=PATIENCE_SECONDS)
         page.picture("told")
-
-
-def test_release_is_imported(home, tmp_path, pictures):
-    port, release = free_port(), write_release(tmp_path / "release")
-    with page_server(home, port), Page(port, pictures=pictures, size=(360, 900)) as page:
         page.tab("models")
         page.click("import_box", "button")
         page.write("import_name", "released")
-        for source in ("nowhere/model.pth", release / "model.pth"):
+        for source in ("nowhere/model.pth", write_release(tmp_path / "release") / "model.pth"):
             page.write("import_source", str(source))
             page.click("import")
             if source == "nowhere/model.pth":

@@ -35,7 +35,7 @@ def write_metrics(folder, *lines):
         append_line(folder / "metrics.jsonl", json.dumps(line))
 
 
-def test_metrics_of_a_run_give_losses_times_and_progress(tmp_path):
+def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path):
     timing = {"avg_ms": 96.9, "stall": 0.02}
     (tmp_path / "train.log").write_text("17:23:33 INFO dvae step 700/800 | loss 7.0\n")
     write_metrics(tmp_path, ("dvae", 50, {"loss": 0.8227, **timing}), ("dvae", 100, {"loss": 0.4361, **timing}))
@@ -46,6 +46,11 @@ def test_metrics_of_a_run_give_losses_times_and_progress(tmp_path):
     (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
     write_metrics(tmp_path, ("dvae", 150, {"loss": None}))
     assert view_run(tmp_path).facts(TEXTS["en"]) == ["dvae step 150/800"]
+    write_json(tmp_path / "config.json", XTTSConfig(model=ModelConfig("nano")).to_dict())
+    write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
+    view = replace(view_run(tmp_path), running=True)
+    assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
+    assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
 
 
 def test_curves_of_each_stage_hold_training_beside_validation_and_forget_what_a_run_went_back_from(tmp_path):
@@ -55,14 +60,6 @@ def test_curves_of_each_stage_hold_training_beside_validation_and_forget_what_a_
     points = [(10, 0.1, "training"), (15, 0.15, "training"), (15, 2, "validation")]
     assert view_run(tmp_path).curves() == {"dvae": points, "gpt": [(5, 0.5, "training")]}
     assert {stage.main_loss for stage in STAGE_CLASSES.values()} == set(MAIN_LOSSES)
-
-
-def test_time_left_and_stage_of_a_run_are_told(tmp_path):
-    write_json(tmp_path / "config.json", XTTSConfig(model=ModelConfig("nano")).to_dict())
-    write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
-    view = replace(view_run(tmp_path), running=True)
-    assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
-    assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
