@@ -139,12 +139,6 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(t
     assert names(tmp_path) == {"folder"} and names(tmp_path / "folder") == set()
 
 
-def test_a_missing_folder_is_an_error_that_names_the_file_asked_for(tmp_path):
-    with pytest.raises(FileNotFoundError) as error:
-        write_text(tmp_path / "none" / "a.txt", "text")
-    assert error.value.filename == str(tmp_path / "none" / "a.txt")
-
-
 def test_permissions_are_the_old_files_or_the_usual_ones(tmp_path):
     (tmp_path / "usual").write_text("")
     for name in ("private", "new"):
@@ -169,16 +163,6 @@ def test_a_name_of_the_greatest_length_can_be_written(tmp_path):
     path = tmp_path / ("ж" * 127)
     write_text(path, "text")
     assert path.read_text() == "text"
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"text": "آزمون"})
-    with pytest.raises(TypeError):
-        write_json(path, {"x": object()})
-    assert read_json(path) == {"text": "آزمون"}
-    assert path.read_bytes() == '{\n "text": "آزمون"\n}\n'.encode()
-    assert names(tmp_path) == {"a.json"}
 
 
 def test_json_that_is_missing_or_damaged_is_one_sentence(tmp_path):
@@ -287,10 +271,3 @@ def test_digests_are_blake2b_of_the_content(tmp_path):
     hasher.update(content[1000:])
     assert digest_file(tmp_path / "a") == digest_bytes(content) == hasher.hexdigest() == expected
     assert digest_bytes(content, 4) == hashlib.blake2b(content, digest_size=4).hexdigest()
-
-
-def test_the_package_hashes_in_one_place_and_makes_temporary_names_in_storage_only():
-    package = Path(files.__file__).parents[1]
-    sources = {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in package.rglob("*.py")}
-    assert [name for name, text in sources.items() if "import hashlib" in text] == ["storage/files.py"]
-    assert not [name for name, text in sources.items() if '.tmp"' in text and not name.startswith("storage/")]

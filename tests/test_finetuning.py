@@ -14,7 +14,6 @@ from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import LORA_TARGETS
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.opening import open_run
 from myxtts.runs.origin import adopt, settle_origin, with_rows
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
@@ -97,13 +96,6 @@ def test_dropout_of_adapters_changes_what_they_add_and_nothing_else():
     np.testing.assert_allclose(layer(x), x.numpy() @ layer.kernel.numpy() + layer.bias.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("setting", [{"lora_alpha": 8.0}, {"lora_targets": ("qkv",)}, {"lora_dropout": 0.1}])
-def test_settings_of_adapters_without_adapters_are_refused(setting):
-    with pytest.raises(ConfigError, match=r"must be left out without adapters.*Add training.gpt.lora_rank"):
-        tiny_run_config(gpt=setting)
-    tiny_run_config(gpt=setting | {"lora_rank": 2})
-
-
 @pytest.mark.parametrize("rank", [0, 2])
 def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(source, tiny_corpus, tmp_path, rank):
     folder, model, _ = source
@@ -139,14 +131,6 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     with untraced():
         assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()
     assert store.steps()[-1] == 3
-
-
-def test_adapters_without_weights_to_adapt_are_refused(tiny_corpus, tmp_path):
-    config = tiny_run_config(tiny_corpus, tmp_path, gpt={"lora_rank": 4})
-    rule = "training.gpt.lora_rank .--lora-rank. must be 0 without --init-from.*Received: 4"
-    with pytest.raises(ConfigError, match=rule):
-        open_run(config)
-    assert not (tmp_path / "config.json").exists()
 
 
 def test_default_limits_are_lowered_to_what_the_source_reads_and_asked_ones_are_refused(source, tmp_path, caplog):

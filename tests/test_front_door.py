@@ -1,6 +1,5 @@
 """The front door, `import myxtts`: lazy names, training by keywords, speaking, and the page that shows them."""
 
-import inspect
 import json
 import re
 import subprocess
@@ -45,9 +44,6 @@ def test_settings_and_the_door_itself_load_no_tensorflow():
 def test_version_is_told(capsys):
     assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"myxtts {myxtts.__version__}\n"
-
-
-# ---- keywords are flags
 
 
 def test_keywords_mean_what_the_flags_mean():
@@ -132,9 +128,6 @@ def test_model_that_is_not_there_is_answered_with_all_that_may_be_named():
         myxtts.load("nope")
 
 
-# ---- the page
-
-
 def blocks(page="docs/python.md"):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
@@ -180,9 +173,3 @@ def test_page_runs_as_written(two_stages, without_griffin_lim, tiny_corpus, tmp_
 
 def test_persian_page_shows_the_same():
     assert blocks("docs/python.fa.md") == blocks()
-
-
-def test_page_and_docstrings_name_arguments_that_there_are():
-    named = set(re.findall(r"\b(\w+)=", " ".join(re.findall(r"myxtts\.train\((.*?)\)", "".join(blocks())))))
-    known = {*vars(build_parser().parse_args([])), *inspect.signature(myxtts.train).parameters}
-    assert named and named <= known

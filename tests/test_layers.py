@@ -114,11 +114,6 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
     assert dropped.mean() == pytest.approx(1.0, abs=0.02)
 
 
-def test_dropout_without_a_seed_changes_nothing():
-    np.testing.assert_array_equal(to_numpy(Dropout(0.5)(X)), X)
-    np.testing.assert_array_equal(to_numpy(Dropout(0.0)(X, seed=SEED)), X)
-
-
 def test_dropout_mask_is_a_function_of_seed_and_site():
     def mask(site, *seed):
         return to_numpy(Dropout(0.5, site)(np.ones(256, "float32"), seed=np.array(seed, "int32"))) > 0

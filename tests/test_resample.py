@@ -20,15 +20,6 @@ def tone(hz, num_samples, sample_rate):
 
 
 @pytest.mark.parametrize("from_rate, to_rate", RATES)
-def test_tone_keeps_pitch_and_level(from_rate, to_rate):
-    num_samples = from_rate // 4 + 3
-    actual = np.asarray(resample(tone(1000, num_samples, from_rate)[None], from_rate, to_rate))[0]
-    expected = tone(1000, len(actual), to_rate)
-    margin = to_rate // 100
-    np.testing.assert_allclose(actual[margin:-margin], expected[margin:-margin], atol=3e-3)
-
-
-@pytest.mark.parametrize("from_rate, to_rate", RATES)
 def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
     wav = np.random.default_rng(0).standard_normal(from_rate // 4).astype("float32")
     ours = np.asarray(resample(wav[None], from_rate, to_rate))[0]
@@ -62,11 +53,6 @@ def test_graph_with_unknown_lengths_gives_the_eager_values():
     for num_samples in (1000, 1501):
         wav = np.random.default_rng(0).standard_normal((2, num_samples)).astype("float32")
         np.testing.assert_allclose(in_graph(wav), resample(wav, MODEL, SPEAKER), atol=1e-6)
-
-
-def test_equal_rates_change_nothing():
-    wav = np.random.default_rng(0).standard_normal((1, 100)).astype("float32")
-    np.testing.assert_array_equal(resample(wav, MODEL, MODEL), wav)
 
 
 @pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")

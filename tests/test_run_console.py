@@ -1,6 +1,5 @@
 """What a run prints at its end: commands that can be pasted, whatever recordings and settings say."""
 
-import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,18 +93,6 @@ def test_end_tells_the_best_and_the_last_loss_and_that_more_steps_would_help(tmp
     CheckpointStore(tmp_path / "gpt").write(12, {}, {"history": history})
     said = printed_end(capsys, tmp_path, "one", state={"history": history[:2]}, step=9)
     assert "2.7500 at the end, 2.5000 at its best, step 9" in said and "still falling" not in said
-
-
-def test_end_counts_all_that_was_spoken_and_names_the_newest(tmp_path, capsys):
-    samples = tmp_path / "samples"
-    samples.mkdir()
-    for when, name in enumerate(("recording_a", "final_1", "step_000009_a", "final_2", "dvae_000009_a")):
-        (samples / f"{name}.wav").write_bytes(b"")
-        os.utime(samples / f"{name}.wav", (when, when))
-    assert f"{samples}/ (3 wav files of speech, the newest final_2.wav)" in printed_end(capsys, tmp_path, "one")
-    os.utime(samples / "step_000009_a.wav", (9, 9))
-    (samples / "final_2.wav").unlink()
-    assert "(2 wav files of speech, the newest step_000009_a.wav)" in printed_end(capsys, tmp_path, "one")
 
 
 def test_printed_lines_hold_nothing_that_steers_a_terminal(tmp_path, capsys):

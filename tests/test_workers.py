@@ -74,14 +74,6 @@ def test_gathered_values_come_in_order_and_bit_for_bit():
     assert together(3, work) == [[[[0, 0.1], [1, 1.1], [2, 2.1]], "of 0"]] * 3
 
 
-def test_alone_a_worker_agrees_with_itself():
-    event = threading.Event()
-    alone = Workers()
-    assert (alone.gather(3), alone.agree(event), alone.is_chief) == ([3], False, True)
-    event.set()
-    assert alone.agree(event)
-
-
 def test_log_lines_have_the_timing_of_each():
     def work(workers):
         own = {"avg_ms": 100.0 + workers.index, "stall": 0.5 * workers.index, "buffer": 1.0, "variation": 0.1}
