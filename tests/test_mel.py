@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, SPEAKER_MEL, MelSpectrogram
-from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.config.rates import MEL_FLOOR, MODEL_SAMPLE_RATE, NUM_MELS
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
 SPECS = {"dvae": DVAE_MEL, "conditioning": CONDITIONING_MEL, "speaker": SPEAKER_MEL}
