@@ -234,18 +234,3 @@ def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being
     other = dataclasses.replace(config, training=dataclasses.replace(config.training, gpt=adapters))
     with pytest.raises(ConfigError, match="lora_rank.*began with none"):
         settle_origin(other)
-
-
-@pytest.mark.parametrize(
-    "asked, rule",
-    [
-        ({"tune": ("dvae",)}, "--tune dvae,gpt,decoder"),
-        ({"tune": ("decoder",), "stage": "gpt"}, "--stage gpt is not among them"),
-        ({"tune": ("decoder",), "gpt": {"lora_rank": 2}}, "--lora-rank trains adapters of the gpt"),
-        ({"tune": ("gpt",), "init_from": None}, "there is none. Add --init-from FOLDER"),
-    ],
-)
-def test_stages_to_tune_that_go_against_the_rest_are_refused(asked, rule, tmp_path):
-    gpt, training = asked.get("gpt"), {"init_from": "base"} | {k: v for k, v in asked.items() if k != "gpt"}
-    with pytest.raises(ConfigError, match=rule):
-        settle_origin(tiny_run_config(None, tmp_path / "run", gpt=gpt, training=training))

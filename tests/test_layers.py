@@ -4,16 +4,21 @@ import keras
 import numpy as np
 import pytest
 from layer_check import check_layer
+from test_hifigan import TINY as TINY_HIFIGAN
+from test_hifigan import normal
+from test_speaker_encoder import TINY as TINY_ENCODER
 from tiny import tiny_model_config
 
 from myxtts.models.conditioning_encoder import ConditioningBlock, ConditioningEncoder
 from myxtts.models.dvae import DVAE, DVAEResidualBlock
 from myxtts.models.gpt import GPT
+from myxtts.models.hifigan import HifiganGenerator, ResidualStack
 from myxtts.models.layers.attention import CausalSelfAttention, attention
 from myxtts.models.layers.dropout import Dropout
 from myxtts.models.layers.transformer import TransformerBlock
 from myxtts.models.layers.vector_quantizer import VectorQuantizer
 from myxtts.models.perceiver import PerceiverLayer, PerceiverResampler
+from myxtts.models.speaker_encoder import AttentiveStatisticsPooling, ResidualBlock, SpeakerEncoder, SqueezeExcitation
 from myxtts.models.xtts import XTTS
 
 RANDOM = np.random.default_rng(0)
@@ -39,6 +44,7 @@ def numpy_attention(query, key, value, mask=None):
     return out
 
 
+FLOAT32 = {"mixed_output_dtype": "float32"}
 LAYERS = {
     "causal_self_attention": (lambda: CausalSelfAttention(2, 0.1), X, {"key_mask": KEY_MASK}, {}),
     "transformer_block": (lambda: TransformerBlock(2, 0.1, site=3), X, {"key_mask": KEY_MASK}, {}),
@@ -47,6 +53,23 @@ LAYERS = {
     "perceiver_resampler": (lambda: PerceiverResampler(3, 2, 2, 4), X, {}, {}),
     "conditioning_block": (lambda: ConditioningBlock(2), X, {}, {}),
     "conditioning_encoder": (lambda: ConditioningEncoder(16, 2, 2), X[..., :6], {}, {}),
+    "squeeze_excitation": (lambda: SqueezeExcitation(reduction=2), normal(2, 3, 5, 8), {}, {}),
+    "residual_block": (lambda: ResidualBlock(32), normal(2, 6, 5, 32), {}, {}),
+    "residual_block_with_stride": (lambda: ResidualBlock(32, stride=2), normal(2, 6, 5, 8), {}, {}),
+    "attentive_pooling": (lambda: AttentiveStatisticsPooling(4), normal(2, 7, 5), {}, FLOAT32),
+    "speaker_encoder": (
+        lambda: SpeakerEncoder(**TINY_ENCODER),
+        normal(2, 21, 64),
+        {},
+        {"dynamic_axes": ((0, 1),), **FLOAT32},
+    ),
+    "hifigan_residual_stack": (lambda: ResidualStack(3, (1, 3)), normal(2, 12, 4), {}, {}),
+    "hifigan": (
+        lambda: HifiganGenerator(**TINY_HIFIGAN),
+        (normal(2, 5, 6), normal(2, 3)),
+        {},
+        {"dynamic_axes": ((0, 1), (0,)), **FLOAT32},
+    ),
     "dvae_residual_block": (lambda: DVAEResidualBlock(16), X, {}, {}),
     "dropout": (lambda: Dropout(0.5, site=4), X, {"seed": SEED}, {"trainable": False, "mixed_output_dtype": "float32"}),
     "vector_quantizer": (

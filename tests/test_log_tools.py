@@ -92,13 +92,6 @@ def test_without_a_final_report_the_step_lines_are_averaged(read):
     assert (log.steps_per_second, log.samples_per_second, log.stall_percent) == (5, 20, 3)
 
 
-def test_what_a_log_does_not_say_is_missing_not_zero(read):
-    log = read("step 10 | Avg: 50.0ms, Std: 5.0ms | GPU: not available")
-    assert (log.mean_step_ms, log.steps_per_second, log.variation_percent) == (50, 20, 10)
-    assert log.batch_size is None and log.samples_per_second is None and log.stall_percent is None
-    assert log.model_utilization_percent is None and log.data_memory_mb is None and log.loss is None
-
-
 def test_steps_as_the_terminal_gets_them_and_their_accumulation_are_read(read):
     whole = "\n".join(["Batch size: 8 x 4 accumulated", step_line(10), step_line(20, avg=75.0, rate=13.333)])
     folded_lines = "\n".join(folded(line, 80) for line in whole.splitlines())

@@ -13,7 +13,7 @@ from myxtts.config.config import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data import ljspeech, pipeline
-from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
+from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch, noise_batch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.corpora import CorpusError
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset, conditioning_seconds
@@ -342,3 +342,42 @@ def test_end_of_the_data_does_not_wait_until_the_reader_is_taken_apart(monkeypat
     assert list(pipeline.stream_batches(None, "/CPU:0", 0, 2, 1, 1)) == [1, 2]
     assert not ended
     may_end.set()
+
+
+def batch_of_noise(position):
+    return noise_batch(2, 4096, 5, 2048, 20)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Grows with each batch that is asked for."""
+    count, prefetch_to = [], pipeline.prefetch_to
+
+    class Counted:
+        def __init__(self, *arguments):
+            self.batches = iter(prefetch_to(*arguments))
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            count.append(1)
+            return next(self.batches)
+
+    monkeypatch.setattr(pipeline, "prefetch_to", Counted)
+    return count
+
+
+def test_no_batch_is_asked_for_after_the_last(asked):
+    assert len(list(pipeline.stream_batches(batch_of_noise, "/CPU:0", 2, 5, 2, 1))) == len(asked) == 3
+
+
+def test_error_of_the_loader_comes_as_it_was_and_at_its_batch(asked):
+    def failing(position):
+        if position == 3:
+            raise FileNotFoundError("clip 3 has vanished")
+        return batch_of_noise(position)
+
+    with pytest.raises(FileNotFoundError, match="clip 3 has vanished"):
+        list(pipeline.stream_batches(failing, "/CPU:0", 1, 5, 2, 1))
+    assert len(asked) == 3

@@ -8,7 +8,6 @@ import pytest
 import soundfile
 
 from myxtts.data.corpora import load_corpus
-from myxtts.data.espeak_ng import trim_silence
 from myxtts.data.sample_corpus import (
     MANIFEST_FILE,
     SENTENCES,
@@ -140,11 +139,3 @@ def test_missing_package_is_named_with_the_command_to_install_it(tmp_path, monke
     with pytest.raises(SampleCorpusError, match="pip install espeakng-loader"):
         make_sample_corpus(tmp_path / "corpus", num_clips=8)
     assert not (tmp_path / "corpus").exists()
-
-
-def test_trim_silence_keeps_50_ms_on_each_side():
-    samples = np.zeros(30000, np.int16)
-    samples[10000:20000] = 1000
-    trimmed = trim_silence(samples)
-    assert len(trimmed) == 10000 + 2 * 1102 - 1
-    assert trimmed[1102] == 1000 and trimmed[1101] == 0

@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
 from test_run import PLAN
-from test_stage_registry import Recorder
 from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of, untraced
 
 from myxtts.audio.augment import GAIN_NEPERS, disturb
@@ -248,6 +247,23 @@ def test_two_replicas_learn_as_one_with_the_statistics_of_the_whole_batch():
         np.testing.assert_array_equal(first, second, err_msg=name)
         if "moving" in name:
             np.testing.assert_allclose(first, value, atol=1e-5, rtol=1e-4, err_msg=name)
+
+
+class Recorder:
+    """Keeps losses and stage names, and stops a run after `stop_after` steps."""
+
+    def __init__(self, stop_after=None):
+        self.losses, self.stages, self.run, self.stop_after = {}, [], None, stop_after
+
+    def on_stage(self, stage, order):
+        self.stages.append(stage)
+
+    def on_log(self, step, losses, timing):
+        self.losses[step] = losses
+
+    def on_step(self, step):
+        if step == self.stop_after:
+            self.run.stop()
 
 
 def run_speaker(corpus, folder, stop_after=None, steps=4, **training):

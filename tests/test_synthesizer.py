@@ -15,11 +15,12 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference import code_engine
+from myxtts.inference.loading import load_model
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.inference.voices import Voice
 from myxtts.memory.claims import check_claims
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -290,6 +291,17 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
             with_decoder.batch(["one"], [Voice(voice.latents, other)], ["en"])
     by_griffin_lim = synthesizer.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
+
+
+def test_decoder_asks_for_its_speaker_encoder_and_griffin_lim_does_without(with_decoder, tokenizer, tmp_path):
+    folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
+    assert set(load_model(folder)[0].parts) == set(PARTS)
+    (folder / "speaker").rename(tmp_path / "speaker")
+    with pytest.raises(CheckpointError, match="no speaker encoder.*--stage speaker"):
+        load_model(folder)
+    (folder / "decoder").rename(tmp_path / "decoder")
+    (tmp_path / "speaker").rename(folder / "speaker")
+    assert load_model(folder)[0].parts == ("dvae", "gpt")
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
