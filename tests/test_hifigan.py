@@ -1,4 +1,4 @@
-"""HiFi-GAN: lengths and batches. `test_layers` checks its layers, `test_seeded_parity` compares it with the reference."""
+"""HiFi-GAN: lengths and batches. `test_layers` checks its layers, `test_seeded_parity` compares whole models."""
 
 import keras
 import numpy as np
