@@ -126,7 +126,6 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     assert (
         changed - kernels <= {f"gpt/{name}" for name in ("text_embedding", "text_head/kernel", "text_head/bias")}
     ) == bool(rank)
-    # The same run is resumed from what it wrote, adapters included.
     longer = dataclasses.replace(config.training, gpt=dataclasses.replace(config.training.gpt, max_steps=3))
     with untraced():
         assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()

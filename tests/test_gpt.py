@@ -87,7 +87,6 @@ def test_padding_of_text_and_codes_changes_nothing(gpt, inputs):
         latent, ids, length, drawn, count = (array[row : row + 1] for array in inputs)
         alone = forward(gpt, latent, ids[:, :n], length, drawn[:, :m], count)
         for batch in (together, padded):
-            # Every position that counts as a target.
             np.testing.assert_allclose(batch[0][row, : n + 1], alone[0][0, : n + 1], atol=1e-5)
             np.testing.assert_allclose(batch[1][row, : m + 4], alone[1][0, : m + 4], atol=1e-5)
 
@@ -150,7 +149,6 @@ def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     assert states.shape == (2, codes.shape[1], CONFIG.width)
     logits, hidden = cached_decoding(gpt, latents, text, text_lengths, codes)
     np.testing.assert_allclose(to_numpy(gpt.audio_head(states)), logits[:, : codes.shape[1]], atol=1e-4)
-    # Cached decoding gives them along the way.
     assert np.abs(hidden).max() > 1
     np.testing.assert_allclose(to_numpy(states), hidden[:, : codes.shape[1]], atol=1e-5)
 

@@ -59,15 +59,6 @@ def test_missed_targets_are_told_and_the_command_fails(tmp_path):
     assert "| other weights | fail |" in page
 
 
-def test_speeds_of_virtual_devices_are_called_meaningless(tmp_path):
-    argv = ["--virtual-devices", "2", "--report", str(tmp_path)]
-    assert main(argv, run=lambda case, *rest: {**measured(case, *rest), "variation": 0.9}) == 0
-    report = json.loads((tmp_path / "gpu_report.json").read_text())
-    judged = {row["target"] for row in report["judgements"] if row["verdict"] == "pass"}
-    assert len(judged) == 2 and any("resumed" in target for target in judged)
-    assert "Virtual devices: their speed and memory say nothing" in (tmp_path / "gpu_report.md").read_text()
-
-
 def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
     found = {"profile": {"dual": figures(speedup=1.1, ceiling=1.2), "single": figures(speedup=0.8)}}
     verdicts = {row.target[:10]: row.verdict for row in judge(found, False)}

@@ -101,53 +101,6 @@ def test_measured_steps_are_real_ones_on_clips_of_the_length_asked_for(tmp_path)
     assert wav.shape == (3, 21 * 1024) and lengths.tolist() == [21 * 1024] * 3 and text.shape == (3, 7)
 
 
-GPU = {"id": "0", "name": "NVIDIA L4", "memory_mb": 23034}
-FINDINGS = {
-    "versions": {"python": "3.12", "myxtts": None},
-    "processor": {"name": "CPU", "cores": 8, "quota": 2.0, "instructions": ["avx2"]},
-    "memory": {"total": 32 * GB, "available": 30 * GB, "limit": 8 * GB, "used_of_limit": GB, "usable": 7 * GB},
-    "gpus": {"listed": [GPU], "driver": "550.1", "reason": None},
-    "disks": [{"folder": ".", "free": 100 * GB, "read_per_second": 200 * 2**20, "note": "one file"}],
-    "tensorflow": {
-        "built_for": "CUDA",
-        "cuda": "12.5",
-        "cudnn": "9",
-        "xla_fails": None,
-        "gpus": [{"name": "NVIDIA L4", "compute_capability": [8, 9]}],
-    },
-    "precision": {"size": 1024, "flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}},
-    "plan": "single: all on GPU 0",
-    "automatic": {
-        "precision": "mixed_bfloat16",
-        "precision_reason": "compute capability 8.9 has bfloat16",
-        "attention": "standard",
-        "attention_reason": "slower at the longest",
-        "room": 22 * GB,
-        "clip_seconds": 11.6,
-        "largest_batch": {"float32": 30, "mixed_bfloat16": 44},
-    },
-    "training": {
-        "size": "tiny",
-        "batch_size": 16,
-        "clip_seconds": 6.0,
-        "precision": "float32",
-        "steps": 40,
-        "step_seconds": 0.25,
-        "steps_per_second": 4.0,
-        "audio_seconds_per_second": 384.0,
-    },
-}
-"""What `examine` finds on a small machine with one GPU."""
-
-
-def test_description_tells_limits_speeds_and_a_plain_verdict():
-    text = machine_report.describe(FINDINGS)
-    limits = ("limited to 2 cores' worth", "limit of the container 8.0 GB", "7.0 GB can be used", "reads 200 MB/s")
-    chosen = ("0: NVIDIA L4, 23034 MB", "auto: mixed_bfloat16", "auto: standard", "30 in float32, 44 in", "4 steps/s")
-    assert all(words in text for words in (*limits, *chosen))
-    assert "no GPU" not in text
-
-
 @on_logical_devices
 def examined(folder):
     out = io.StringIO()
@@ -163,3 +116,15 @@ def test_command_examines_this_machine_and_writes_json(tmp_path):
     assert found["automatic"]["largest_batch"]["float32"] > 0 and found["automatic"]["attention"] is None
     assert found["training"] is None and found["precision"]["flops"]["float32"] > 0
     assert found["tensorflow"]["xla_fails"] is None and found["memory"]["usable"] > 0
+    gpu = {"id": "0", "name": "NVIDIA L4", "memory_mb": 23034}
+    found["gpus"] = {"listed": [gpu], "driver": "550.1", "reason": None}
+    found["tensorflow"]["gpus"] = [{"name": "NVIDIA L4", "compute_capability": [8, 9]}]
+    found["processor"] |= {"cores": 8, "quota": 2.0}
+    found["memory"] |= {"limit": 8 * GB, "used_of_limit": GB, "usable": 7 * GB}
+    found["automatic"] |= {"room": 22 * GB, "largest_batch": {"float32": 30, "mixed_bfloat16": 44}}
+    sizes = {"size": "tiny", "batch_size": 16, "clip_seconds": 6.0, "precision": "float32", "steps": 40}
+    speeds = {"step_seconds": 0.25, "steps_per_second": 4.0, "audio_seconds_per_second": 384.0}
+    text = machine_report.describe({**found, "training": sizes | speeds})
+    limits = ("limited to 2 cores' worth", "limit of the container 8.0 GB", "7.0 GB can be used", "4 steps/s")
+    assert all(words in text for words in (*limits, "0: NVIDIA L4, 23034 MB", "30 in float32, 44 in"))
+    assert "no GPU" not in text

@@ -163,10 +163,8 @@ def test_batch_writes_a_file_per_line_and_goes_on_where_it_stopped(batch_argv, c
     said = capsys.readouterr().out
     assert "2 of 3 texts are spoken already" in said and "b.flac" in said and "a.flac" not in said
     assert Path("spoken/a.flac").stat().st_mtime_ns == before["a.flac"]
-    # Another seed is another sound.
     assert run(*batch_argv, "--seed", "5") == 0
     assert "Wrote 3 files" in capsys.readouterr().out
-    # Each line sounds as it does alone.
     assert run(*batch_argv[:4], "--text", "one two", "--seed", "5", "--output", "alone.flac") == 0
     assert Path("alone.flac").read_bytes() == Path("spoken/a.flac").read_bytes()
     assert set(json.loads(Path("spoken/spoken.json").read_text())) == {"a", "b", "c"}

@@ -211,7 +211,6 @@ def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
     assert step([batch], 0.0, (0, 1))["finite"]
     once = moving(stage)
     assert all((value != start[name]).any() for name, value in once.items())
-    # The same batch twice is one batch with the same statistics.
     for name, variable in stage.model.part_weights("speaker").items():
         if name in start:
             variable.assign(start[name])

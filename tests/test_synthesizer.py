@@ -120,7 +120,6 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     assert " ".join(" ".join(spoken).split()) == " ".join(text.split())
     limit = synthesizer.config.model.max_text_tokens
     assert len(spoken) > 3 and all(len(synthesizer.tokenizer.encode(piece, "en")) <= limit for piece in spoken)
-    # Pauses between the pieces, none at the ends.
     long, short = (int(seconds * 22050) for seconds in (SENTENCE_PAUSE_SECONDS, CUT_PAUSE_SECONDS))
     pauses = sum(long if piece.endswith(".") else short for piece in spoken[:-1])
     assert (speech.samples == 0).sum() == pauses

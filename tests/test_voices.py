@@ -74,7 +74,6 @@ def test_voice_is_remembered_by_the_content_of_its_recordings(tmp_path, monkeypa
     assert listen(sounds[0]) is first and len(made) == 3
     listen(sounds[1])
     assert len(made) == 4 and len(listen._known) == 2
-    # Two recordings are not their concatenation, and another reading of the settings is another voice.
     listen(list(sounds[:2]))
     config.sampling.reference_seconds = 0.4
     listen(sounds[0])
