@@ -24,7 +24,6 @@ NAMES = "XTTS XTTSConfig DataConfig ModelConfig TrainingConfig XTTSTrainer Synth
 
 
 def test_every_name_is_there_and_is_the_one_of_its_module():
-    from myxtts.config.config import DataConfig
     from myxtts.training.trainer import XTTSTrainer
 
     assert set(NAMES.split()) <= set(dir(myxtts)) and set(NAMES.split()) <= set(myxtts.__all__)
