@@ -15,10 +15,6 @@ MODEL, DECODER, SPEAKER = MODEL_SAMPLE_RATE, DECODER_SAMPLE_RATE, SPEAKER_SAMPLE
 RATES = [(MODEL, SPEAKER), (DECODER, MODEL), (48000, MODEL), (8000, MODEL), (MODEL, DECODER), (SPEAKER, 8000)]
 
 
-def tone(hz, num_samples, sample_rate):
-    return np.sin(2 * np.pi * hz * np.arange(num_samples) / sample_rate).astype("float32")
-
-
 @pytest.mark.parametrize("from_rate, to_rate", RATES)
 def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
     wav = np.random.default_rng(0).standard_normal(from_rate // 4).astype("float32")
@@ -33,7 +29,7 @@ def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
 
 
 def test_downsampling_removes_what_would_fold_back():
-    wav = tone(7000, SPEAKER, SPEAKER)
+    wav = np.sin(2 * np.pi * 7000 * np.arange(SPEAKER) / SPEAKER).astype("float32")
     assert np.abs(resample(wav[None], SPEAKER, 8000)[0, 100:-100]).max() < 0.01
 
 
