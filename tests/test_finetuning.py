@@ -14,7 +14,6 @@ from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import LORA_TARGETS
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.opening import open_run
 from myxtts.runs.origin import adopt, settle_origin, with_rows
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
@@ -97,13 +96,6 @@ def test_dropout_of_adapters_changes_what_they_add_and_nothing_else():
     np.testing.assert_allclose(layer(x), x.numpy() @ layer.kernel.numpy() + layer.bias.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("setting", [{"lora_alpha": 8.0}, {"lora_targets": ("qkv",)}, {"lora_dropout": 0.1}])
-def test_settings_of_adapters_without_adapters_are_refused(setting):
-    with pytest.raises(ConfigError, match=r"must be left out without adapters.*Add training.gpt.lora_rank"):
-        tiny_run_config(gpt=setting)
-    tiny_run_config(gpt=setting | {"lora_rank": 2})
-
-
 @pytest.mark.parametrize("rank", [0, 2])
 def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(source, tiny_corpus, tmp_path, rank):
     folder, model, _ = source
@@ -134,19 +126,10 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     assert (
         changed - kernels <= {f"gpt/{name}" for name in ("text_embedding", "text_head/kernel", "text_head/bias")}
     ) == bool(rank)
-    # The same run is resumed from what it wrote, adapters included.
     longer = dataclasses.replace(config.training, gpt=dataclasses.replace(config.training.gpt, max_steps=3))
     with untraced():
         assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()
     assert store.steps()[-1] == 3
-
-
-def test_adapters_without_weights_to_adapt_are_refused(tiny_corpus, tmp_path):
-    config = tiny_run_config(tiny_corpus, tmp_path, gpt={"lora_rank": 4})
-    rule = "training.gpt.lora_rank .--lora-rank. must be 0 without --init-from.*Received: 4"
-    with pytest.raises(ConfigError, match=rule):
-        open_run(config)
-    assert not (tmp_path / "config.json").exists()
 
 
 def test_default_limits_are_lowered_to_what_the_source_reads_and_asked_ones_are_refused(source, tmp_path, caplog):
@@ -250,18 +233,3 @@ def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being
     other = dataclasses.replace(config, training=dataclasses.replace(config.training, gpt=adapters))
     with pytest.raises(ConfigError, match="lora_rank.*began with none"):
         settle_origin(other)
-
-
-@pytest.mark.parametrize(
-    "asked, rule",
-    [
-        ({"tune": ("dvae",)}, "--tune dvae,gpt,decoder"),
-        ({"tune": ("decoder",), "stage": "gpt"}, "--stage gpt is not among them"),
-        ({"tune": ("decoder",), "gpt": {"lora_rank": 2}}, "--lora-rank trains adapters of the gpt"),
-        ({"tune": ("gpt",), "init_from": None}, "there is none. Add --init-from FOLDER"),
-    ],
-)
-def test_stages_to_tune_that_go_against_the_rest_are_refused(asked, rule, tmp_path):
-    gpt, training = asked.get("gpt"), {"init_from": "base"} | {k: v for k, v in asked.items() if k != "gpt"}
-    with pytest.raises(ConfigError, match=rule):
-        settle_origin(tiny_run_config(None, tmp_path / "run", gpt=gpt, training=training))

@@ -1,6 +1,5 @@
 """The front door, `import myxtts`: lazy names, training by keywords, speaking, and the page that shows them."""
 
-import inspect
 import json
 import re
 import subprocess
@@ -25,7 +24,6 @@ NAMES = "XTTS XTTSConfig DataConfig ModelConfig TrainingConfig XTTSTrainer Synth
 
 
 def test_every_name_is_there_and_is_the_one_of_its_module():
-    from myxtts.config.config import DataConfig
     from myxtts.training.trainer import XTTSTrainer
 
     assert set(NAMES.split()) <= set(dir(myxtts)) and set(NAMES.split()) <= set(myxtts.__all__)
@@ -45,9 +43,6 @@ def test_settings_and_the_door_itself_load_no_tensorflow():
 def test_version_is_told(capsys):
     assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"myxtts {myxtts.__version__}\n"
-
-
-# ---- keywords are flags
 
 
 def test_keywords_mean_what_the_flags_mean():
@@ -87,10 +82,8 @@ def test_keywords_win_over_a_configuration():
             "model.size (--model-size) must be one of nano",
             "model_size= or the setting model.size",
         ),
-        (dict(max_steps=0), "(--max-steps) must be 1 or more", None),
         (dict(max_steps="many"), "training.dvae.max_steps must be a whole number", None),
         (dict(train_data="x", data_gpu=0), "needs both", "--model-gpu is model_gpu= or the setting data.model_gpu"),
-        (dict(train_data="x", data_gpu=0, model_gpu=1), "Insufficient GPUs", "--data-gpu is data_gpu="),
         (dict(resume=True, train_data="x"), "--resume needs a run", "checkpoint_dir="),
     ],
 )
@@ -130,9 +123,6 @@ def test_languages_for_the_wrong_recordings_are_refused_unless_a_configuration_h
 def test_model_that_is_not_there_is_answered_with_all_that_may_be_named():
     with pytest.raises(UserError, match="of `myxtts convert`, base, or hf://owner/name. nope is not a folder"):
         myxtts.load("nope")
-
-
-# ---- the page
 
 
 def blocks(page="docs/python.md"):
@@ -180,9 +170,3 @@ def test_page_runs_as_written(two_stages, without_griffin_lim, tiny_corpus, tmp_
 
 def test_persian_page_shows_the_same():
     assert blocks("docs/python.fa.md") == blocks()
-
-
-def test_page_and_docstrings_name_arguments_that_there_are():
-    named = set(re.findall(r"\b(\w+)=", " ".join(re.findall(r"myxtts\.train\((.*?)\)", "".join(blocks())))))
-    known = {*vars(build_parser().parse_args([])), *inspect.signature(myxtts.train).parameters}
-    assert named and named <= known

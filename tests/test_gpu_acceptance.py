@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from command_helpers import sentence_of
 from logical_devices import on_logical_devices
 
 from utilities import gpu_acceptance
-from utilities.gpu_acceptance import cases, flags_to_use, judge, main, measure_all
+from utilities.gpu_acceptance import cases, judge, main
 
 PAIR = ["--data-gpu", "0", "--model-gpu", "1"]
 
@@ -60,39 +59,12 @@ def test_missed_targets_are_told_and_the_command_fails(tmp_path):
     assert "| other weights | fail |" in page
 
 
-def test_speeds_of_virtual_devices_are_called_meaningless(tmp_path):
-    argv = ["--virtual-devices", "2", "--report", str(tmp_path)]
-    assert main(argv, run=lambda case, *rest: {**measured(case, *rest), "variation": 0.9}) == 0
-    report = json.loads((tmp_path / "gpu_report.json").read_text())
-    judged = {row["target"] for row in report["judgements"] if row["verdict"] == "pass"}
-    assert len(judged) == 2 and any("resumed" in target for target in judged)
-    assert "Virtual devices: their speed and memory say nothing" in (tmp_path / "gpu_report.md").read_text()
-
-
-def test_what_the_time_does_not_suffice_for_is_not_judged():
-    found = measure_all(PAIR, 0.0, 2, run=measured)
-    assert all(one == {"skipped": "the time was up"} for group in found.values() for one in group.values())
-    assert {row.verdict for row in judge(found, False)} == {"not judged"} and flags_to_use(found) == ""
-
-
 def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
     found = {"profile": {"dual": figures(speedup=1.1, ceiling=1.2), "single": figures(speedup=0.8)}}
     verdicts = {row.target[:10]: row.verdict for row in judge(found, False)}
     assert verdicts["dual devic"] == "not judged" and verdicts["single-GPU"] == "fail"
     found["profile"]["dual"] = figures(speedup=6.6, ceiling=1.9)
     assert [row.found for row in judge(found, False) if "unreliable, as it is above its ceiling" in row.found]
-
-
-@pytest.mark.parametrize(
-    "argv, words",
-    [
-        ([], "--data-gpu and --model-gpu must name the two GPUs"),
-        ([*PAIR, "--minutes", "0"], "--minutes must be above 0. Received: 0"),
-        ([*PAIR, "--step", "5"], "--step is not an option of train_main.py"),
-    ],
-)
-def test_wrong_flags_are_a_sentence(capsys, argv, words):
-    assert words in sentence_of(capsys, main, *argv)
 
 
 @on_logical_devices

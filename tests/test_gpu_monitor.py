@@ -193,13 +193,3 @@ def test_no_thread_is_left_after_stop_an_exception_or_a_lost_gpu(nvml):
     assert threading.active_count() == threads
     assert monitor.stop().gpus[0].max_memory_mb == 100  # what was seen before stays
     assert stand_in.open == 0
-
-
-def test_a_monitor_can_start_again_and_then_forgets_the_first_run(nvml):
-    stand_in = nvml(1)
-    monitor = GPUMonitor()
-    assert "not started" in monitor.stop().unavailable_reason
-    stand_in.used_mb[0] = [900]
-    assert monitor.start().stop().gpus[0].max_memory_mb == 900
-    stand_in.used_mb[0] = [300]
-    assert monitor.start().stop().gpus[0].max_memory_mb == 300

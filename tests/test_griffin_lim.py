@@ -59,28 +59,15 @@ def test_round_trip_is_closer_than_librosa(log_mel, wav):
     assert error_of(wav, log_mel) < min(0.15, 0.5 * error_of(by_librosa, log_mel))
 
 
-def test_more_iterations_come_closer(log_mel, wav):
-    none, few = (error_of(log_mel_to_wav(log_mel, num_iterations=n), log_mel) for n in (0, 6))
-    assert none > few > error_of(wav, log_mel)
-
-
 def test_same_seed_gives_the_same_wav(log_mel):
     first, again, other = (log_mel_to_wav(log_mel[:40], num_iterations=4, seed=seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
-def test_silence_stays_silent():
-    wav = log_mel_to_wav(np.full((20, 80), np.log(1e-5), "float32"), num_iterations=8)
-    assert np.abs(wav).max() < 0.01
-
-
-@pytest.mark.parametrize("shape", [(3, 80), (10, 64), (80,)])
-def test_mel_of_wrong_shape_is_refused(shape):
-    with pytest.raises(ValueError, match="must have the shape"):
-        log_mel_to_wav(np.zeros(shape, "float32"))
-
-
-def test_mel_with_nan_is_refused():
+def test_mel_of_wrong_shape_or_with_nan_is_refused():
+    for shape in ((3, 80), (10, 64), (80,)):
+        with pytest.raises(ValueError, match="must have the shape"):
+            log_mel_to_wav(np.zeros(shape, "float32"))
     with pytest.raises(ValueError, match="must be finite"):
         log_mel_to_wav(np.full((10, 80), np.nan, "float32"))

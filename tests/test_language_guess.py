@@ -50,16 +50,6 @@ def test_every_language_is_known_by_its_names_and_no_name_means_two():
         assert all(get_language(name) is language for name in (language.name, *language.other_names))
 
 
-@pytest.mark.parametrize(
-    "name, hint",
-    [("persain", "Did you mean fa (Persian)?"), ("englsh", "Did you mean en (English)?"), ("sv", "am, ar")],
-)
-def test_unknown_languages_are_answered_with_the_code(name, hint):
-    with pytest.raises(ValueError) as caught:
-        get_language(name)
-    assert hint in str(caught.value) and "Supported languages: am, ar," in str(caught.value)
-
-
 @pytest.mark.parametrize("code", SENTENCES)
 def test_letters_that_one_language_has_tell_it(code):
     language, told = guess_language([SENTENCES[code]], "en")

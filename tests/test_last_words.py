@@ -1,6 +1,7 @@
 """What a run says when it ends: which sentences, in which voices, and what becomes of a full disk."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -55,22 +56,15 @@ def test_without_such_sentences_each_speaker_says_one_that_was_held_out(ended):
     assert sorted(speaker.heard) == [("one", "b1.wav", "en"), ("two", "a2.wav", "en")]
 
 
-def test_text_that_cannot_be_spoken_ends_no_run(ended, monkeypatch, caplog):
-    def refuse(*arguments, **options):
-        raise UserError("No letter to speak.")
+FAULTS = {Speaker: ("batch", UserError("No letter to speak.")), Speech: ("save", OSError(28, "No space left"))}
 
-    monkeypatch.setattr(Speaker, "batch", refuse)
+
+@pytest.mark.parametrize("broken", FAULTS)
+def test_text_that_cannot_be_spoken_and_a_full_disk_end_no_run(ended, monkeypatch, caplog, broken):
+    name, error = FAULTS[broken]
+    monkeypatch.setattr(broken, name, Mock(side_effect=error))
     assert last_words.speak_last_words(*ended[:2], "/CPU:0") == []
-    assert "could not speak at the end of the run: No letter" in caplog.text
-
-
-def test_full_disk_costs_the_sounds_only(ended, monkeypatch, caplog):
-    def full(self, path):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Speech, "save", full)
-    assert last_words.speak_last_words(*ended[:2], "/CPU:0") == []
-    assert "No space left on device" in caplog.text
+    assert str(error) in caplog.text
 
 
 def test_voice_from_held_out_recordings_is_as_long_as_those_of_training():

@@ -92,13 +92,6 @@ def test_without_a_final_report_the_step_lines_are_averaged(read):
     assert (log.steps_per_second, log.samples_per_second, log.stall_percent) == (5, 20, 3)
 
 
-def test_what_a_log_does_not_say_is_missing_not_zero(read):
-    log = read("step 10 | Avg: 50.0ms, Std: 5.0ms | GPU: not available")
-    assert (log.mean_step_ms, log.steps_per_second, log.variation_percent) == (50, 20, 10)
-    assert log.batch_size is None and log.samples_per_second is None and log.stall_percent is None
-    assert log.model_utilization_percent is None and log.data_memory_mb is None and log.loss is None
-
-
 def test_steps_as_the_terminal_gets_them_and_their_accumulation_are_read(read):
     whole = "\n".join(["Batch size: 8 x 4 accumulated", step_line(10), step_line(20, avg=75.0, rate=13.333)])
     folded_lines = "\n".join(folded(line, 80) for line in whole.splitlines())
@@ -123,6 +116,7 @@ def test_compare_shows_both_runs_the_change_and_the_speed_up(write):
     assert rows["Throughput, steps/s"].endswith("8.00 16.00 +100.0% better")
     assert rows["Model GPU utilization, %"].endswith("90 90 +0.0%")
     assert "Speed-up: 2.00x (samples/s)" in out and "sizes differ" not in out
+    assert json.loads(run("compare_logs", slow, fast, "--json")[1])["speed_up"] == 2.0
 
 
 def test_compare_marks_missing_values_and_different_batch_sizes(write):
@@ -131,15 +125,6 @@ def test_compare_marks_missing_values_and_different_batch_sizes(write):
     code, out, _ = run("compare_logs", one, two)
     assert code == 0 and "n/a" in out and "The batch sizes differ" in out
     assert "Speed-up: 2.00x (samples/s)" in out  # 64 against 128 samples/s at the same steps/s
-
-
-def test_compare_as_json_has_null_for_what_is_missing(write):
-    path = write("a.log", step_line(10, loss="nan", gpu="GPU: not available"))
-    code, out, _ = run("compare_logs", path, path, "--json")
-    found = json.loads(out)
-    assert code == 0 and found["speed_up"] == 1.0
-    assert found["baseline"]["mean_step_ms"] == 125 and found["baseline"]["loss"] is None
-    assert found["optimized"]["batch_size"] is None
 
 
 @pytest.mark.parametrize("tool", ["compare_logs", "analyze_batch_scaling"])
@@ -184,15 +169,6 @@ def test_scaling_recommends_what_was_accumulated_as_it_was(write):
     assert f"Recommended: --batch-size 4 --grad-accum 8 ({parts})." in out
     found = json.loads(run("analyze_batch_scaling", parts, "--json")[1])
     assert (found["recommended_batch_size"], found["recommended_accumulation"]) == (4, 8)
-
-
-def test_scaling_reads_the_batch_size_from_the_name_when_the_log_does_not_say(write):
-    code, out, _ = run("analyze_batch_scaling", write("test_batch_24.log", step_line(10)), "--json")
-    found = json.loads(out)
-    assert (code, found["recommended_batch_size"], found["best_batch_size"]) == (0, 24, 24)
-    assert (found["runs"][0]["batch_size"], found["runs"][0]["samples_per_second"]) == (24, 192.0)
-    code, out, err = run("analyze_batch_scaling", write("run.log", step_line(10)))
-    assert code == 2 and "does not state a batch size" in err
 
 
 def test_scaling_shows_a_run_that_went_out_of_memory(write):

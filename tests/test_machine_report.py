@@ -33,8 +33,12 @@ def fake_root(folder, files):
 
 
 def test_machine_without_limits_has_what_is_available(tmp_path):
-    memory = machine.read_memory(fake_root(tmp_path, {}))
+    memory = machine.read_memory(tmp_path)
     assert (memory.total, memory.limit, memory.usable) == (16 * GB, None, 12 * GB)
+    group = "sys/fs/cgroup/memory/memory"
+    limit = {f"{group}.limit_in_bytes": "9223372036854771712\n", f"{group}.usage_in_bytes": f"{GB}\n"}
+    root = fake_root(tmp_path, {"proc/self/cgroup": "4:memory:/\n", **limit})
+    assert machine.read_memory(root).limit is None, "a limit beyond the machine"
 
 
 def test_limit_of_cgroup_version_2_counts_and_droppable_cache_does_not(tmp_path):
@@ -72,18 +76,6 @@ def test_limit_of_cgroup_version_1_is_found_under_the_containers_own_root(tmp_pa
     assert (memory.limit, memory.usable) == (8 * GB, 7 * GB) and machine.read_processor(root).quota == 2.0
 
 
-def test_limit_beyond_the_machine_is_none(tmp_path):
-    root = fake_root(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:memory:/\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GB}\n",
-        },
-    )
-    assert machine.read_memory(root).limit is None
-
-
 def test_disk_is_read_by_the_files_of_the_data_where_its_cache_can_be_passed_by(tmp_path, monkeypatch):
     (tmp_path / "clip.wav").write_bytes(bytes(3 * 2**20))
     files = machine.probe_files(tmp_path, [tmp_path / "clip.wav"] * 5, most_bytes=4 * 2**20)
@@ -109,84 +101,6 @@ def test_measured_steps_are_real_ones_on_clips_of_the_length_asked_for(tmp_path)
     assert wav.shape == (3, 21 * 1024) and lengths.tolist() == [21 * 1024] * 3 and text.shape == (3, 7)
 
 
-def findings(**changes):
-    """What `examine` finds on a small machine with one GPU, but for `changes`."""
-    gpu = {"id": "0", "name": "NVIDIA L4", "memory_mb": 23034}
-    found = {
-        "versions": {"python": "3.12", "myxtts": None},
-        "processor": {"name": "CPU", "cores": 8, "quota": 2.0, "instructions": ["avx2"]},
-        "memory": {"total": 32 * GB, "available": 30 * GB, "limit": 8 * GB, "used_of_limit": GB, "usable": 7 * GB},
-        "gpus": {"listed": [gpu], "driver": "550.1", "reason": None},
-        "disks": [{"folder": ".", "free": 100 * GB, "read_per_second": 200 * 2**20, "note": "one file"}],
-        "tensorflow": {
-            "built_for": "CUDA",
-            "cuda": "12.5",
-            "cudnn": "9",
-            "xla_fails": None,
-            "gpus": [{"name": "NVIDIA L4", "compute_capability": [8, 9]}],
-        },
-        "precision": {"size": 1024, "flops": {"float32": 10e12, "bfloat16": 60e12, "float16": 60e12}},
-        "plan": "single: all on GPU 0",
-        "automatic": {
-            "precision": "mixed_bfloat16",
-            "precision_reason": "compute capability 8.9 has bfloat16",
-            "attention": "standard",
-            "attention_reason": "slower at the longest",
-            "room": 22 * GB,
-            "clip_seconds": 11.6,
-            "largest_batch": {"float32": 30, "mixed_bfloat16": 44},
-        },
-        "training": {
-            "size": "tiny",
-            "batch_size": 16,
-            "clip_seconds": 6.0,
-            "precision": "float32",
-            "steps": 40,
-            "step_seconds": 0.25,
-            "steps_per_second": 4.0,
-            "audio_seconds_per_second": 384.0,
-        },
-    }
-    return {**found, **changes}
-
-
-def test_description_tells_limits_speeds_and_a_plain_verdict():
-    text = machine_report.describe(findings())
-    for words in (
-        "myxtts not installed",
-        "limited to 2 cores' worth",
-        "limit of the container 8.0 GB",
-        "7.0 GB can be used",
-        "0: NVIDIA L4, 23034 MB; driver 550.1",
-        "reads 200 MB/s",
-        "compute capability 8.9",
-        "bfloat16 60000 GFLOP/s (6.0 x)",
-        "XLA: compiles",
-        "single: all on GPU 0",
-        "nothing to choose",
-        "--precision auto: mixed_bfloat16 (compute capability 8.9 has bfloat16)",
-        "--attention auto: standard (slower",
-        "11.6 s that the memory plan fits into 22.0 GB: 30 in float32, 44 in",
-        "This machine will train `tiny` at about 4 steps/s (batches of 16 clips of 6 s, float32; 384 s of recordings "
-        "per second; median of 40 steps).",
-    ):
-        assert words in text
-    assert "no GPU" not in text
-
-
-def test_what_is_wrong_or_unknown_is_said():
-    cpu_only = {**findings()["tensorflow"], "gpus": []}
-    assert "TensorFlow can use none" in machine_report.describe(findings(tensorflow=cpu_only))
-    unknown = {"listed": None, "driver": None, "reason": "no NVIDIA driver"}
-    text = machine_report.describe(findings(tensorflow=cpu_only, gpus=unknown))
-    assert "no GPU to train on" in text and "NVIDIA GPUs: unknown (no NVIDIA driver)" in text
-    slow = {"folder": "data", "free": GB, "read_per_second": 5 * 2**20, "note": "one file"}
-    hidden = {**findings()["automatic"], "largest_batch": None, "attention": None, "attention_reason": "not measured"}
-    text = machine_report.describe(findings(disks=[slow], automatic=hidden, training=None))
-    assert "data reads 5 MB/s" in text and "will train" not in text
-    assert "--attention auto: unknown (not measured)" in text and "Largest batch: unknown" in text
-
-
 @on_logical_devices
 def examined(folder):
     out = io.StringIO()
@@ -202,8 +116,15 @@ def test_command_examines_this_machine_and_writes_json(tmp_path):
     assert found["automatic"]["largest_batch"]["float32"] > 0 and found["automatic"]["attention"] is None
     assert found["training"] is None and found["precision"]["flops"]["float32"] > 0
     assert found["tensorflow"]["xla_fails"] is None and found["memory"]["usable"] > 0
-
-
-def test_folder_that_is_not_there_is_one_sentence(capsys):
-    assert doctor.main(["--checkpoint-dir", "/not/there"]) == 2
-    assert capsys.readouterr().err == "Error: --checkpoint-dir must be a folder that is there. /not/there is not one.\n"
+    gpu = {"id": "0", "name": "NVIDIA L4", "memory_mb": 23034}
+    found["gpus"] = {"listed": [gpu], "driver": "550.1", "reason": None}
+    found["tensorflow"]["gpus"] = [{"name": "NVIDIA L4", "compute_capability": [8, 9]}]
+    found["processor"] |= {"cores": 8, "quota": 2.0}
+    found["memory"] |= {"limit": 8 * GB, "used_of_limit": GB, "usable": 7 * GB}
+    found["automatic"] |= {"room": 22 * GB, "largest_batch": {"float32": 30, "mixed_bfloat16": 44}}
+    sizes = {"size": "tiny", "batch_size": 16, "clip_seconds": 6.0, "precision": "float32", "steps": 40}
+    speeds = {"step_seconds": 0.25, "steps_per_second": 4.0, "audio_seconds_per_second": 384.0}
+    text = machine_report.describe({**found, "training": sizes | speeds})
+    limits = ("limited to 2 cores' worth", "limit of the container 8.0 GB", "7.0 GB can be used", "4 steps/s")
+    assert all(words in text for words in (*limits, "0: NVIDIA L4, 23034 MB", "30 in float32, 44 in"))
+    assert "no GPU" not in text

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from tiny import untraced
 
 from utilities.execute_notebook import execute
@@ -49,10 +48,3 @@ def test_notebook_runs_as_written_and_shows_pictures_and_sound(
     training = "".join(code_cells(ran)[0]["outputs"][0]["text"])
     assert "FINAL REPORT, stage gpt" in training and str(tmp_path) not in training
     assert (tmp_path / "evening.flac").is_file()
-
-
-def test_cell_that_fails_is_named(tmp_path):
-    cells = [dict(cell_type="code", source=[source]) for source in ("a = 1", "a / 0")]
-    with pytest.raises(ZeroDivisionError) as failure:
-        execute({"cells": cells}, tmp_path)
-    assert failure.value.__notes__[0].startswith("In cell 2:")

@@ -62,9 +62,8 @@ def test_other_courses_are_not_overtraining(pairs):
 @pytest.mark.parametrize("cut", range(1, 9))
 def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
     pairs = LEARNS + OVERTRAINS
-    whole, before, after = OvertrainingDetector(5), OvertrainingDetector(5), OvertrainingDetector(5)
-    expected = feed(whole, pairs)
-    said = feed(before, pairs[:cut])
+    before, after = OvertrainingDetector(5), OvertrainingDetector(5)
+    feed(before, pairs[:cut])
     before.watch(tf.constant(9.0), tf.constant(True))  # steps of an interval that is cut in two
     whole_again = OvertrainingDetector(5)
     feed(whole_again, pairs[:cut])
@@ -73,7 +72,6 @@ def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
     assert after.state() == whole_again.state()
     if cut < 8:
         assert feed(after, pairs[cut:], cut + 1) == feed(whole_again, pairs[cut:], cut + 1)
-    assert said == expected[:cut]
 
 
 def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_path, monkeypatch, caplog):

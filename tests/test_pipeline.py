@@ -13,7 +13,7 @@ from myxtts.config.config import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data import ljspeech, pipeline
-from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch
+from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch, noise_batch
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.corpora import CorpusError
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset, conditioning_seconds
@@ -84,11 +84,6 @@ def test_loader_is_a_function_of_position(clips):
         assert_equal_batches(other(position), expected[position])
 
 
-def test_seed_changes_shifts_and_conditioning(clips):
-    batches = [make_loader(clips, seed=seed, conditioning=rule())(0) for seed in (1, 2)]
-    assert batches[0].wav.shape != batches[1].wav.shape or not np.array_equal(batches[0].wav, batches[1].wav)
-
-
 def test_cache_does_not_change_numbers(clips):
     full, half, none = (make_loader(clips, conditioning=rule(), budget_mb=budget) for budget in (8, 0.02, 0))
     for _ in range(2):
@@ -106,34 +101,23 @@ def test_cache_keeps_within_its_budget(clips):
     assert 0 < kept <= 0.02 * 2**20
 
 
-def test_conditioning_clip_is_another_clip_of_the_speaker(clips):
-    loader = make_loader(clips, conditioning=rule())
-    pairs = set()
+def test_conditioning_clip_is_another_of_the_speaker_or_the_only_one_which_says_where(clips):
+    loader, pairs, found = make_loader(clips, conditioning=rule()), set(), 0
     for position in range(60):
         batch = loader(position)
-        for index, conditioning, span in zip(batch.index, batch.conditioning, batch.conditioning_span):
-            if clips[index].speaker == "only":
-                continue
-            other = owner(conditioning)
-            pairs.add((int(index), other))
-            assert other != index and clips[other].speaker == clips[index].speaker
-            assert tuple(span) == (0, 0)
-    # Every other clip of the speaker comes up.
-    assert pairs == {(i, j) for i in range(6) for j in range(6) if i != j and i % 2 == j % 2}
-
-
-def test_only_clip_of_a_speaker_conditions_on_itself_and_says_where(clips):
-    loader = make_loader(clips, conditioning=rule())
-    found = 0
-    for position in range(12):
-        batch = loader(position)
-        for row in np.flatnonzero(batch.index == 6):
-            found += 1
+        for row, (index, conditioning) in enumerate(zip(batch.index, batch.conditioning)):
             start, end = batch.conditioning_span[row]
-            assert 1000 <= end - start <= 4000
-            shown = batch.conditioning[row, : end - start]
-            np.testing.assert_array_equal(shown, batch.wav[row, start:end])
+            if clips[index].speaker == "only":
+                found += 1
+                assert 1000 <= end - start <= 4000
+                np.testing.assert_array_equal(conditioning[: end - start], batch.wav[row, start:end])
+            else:
+                other = owner(conditioning)
+                pairs.add((int(index), other))
+                assert other != index and clips[other].speaker == clips[index].speaker
+                assert (start, end) == (0, 0)
     assert found > 3
+    assert pairs == {(i, j) for i in range(6) for j in range(6) if i != j and i % 2 == j % 2}
 
 
 def test_own_clip_span_lies_where_the_sound_is(clips):
@@ -285,19 +269,6 @@ def test_dataset_splits_clips_and_fills_in_the_vocabulary(tiny_corpus, tmp_path)
     assert again.train == dataset.train and again.validation == dataset.validation
 
 
-def test_dataset_takes_its_validation_set_from_where_it_is_told(tiny_corpus, tmp_path):
-    other = make_tiny_corpus(tmp_path / "other")
-    # Other sound under other names, or it would be the training set again.
-    for path in (other / "wavs").iterdir():
-        samples, rate = soundfile.read(path)
-        soundfile.write(path.with_name(f"other_{path.name}"), samples * 0.5, rate)
-    for path in (other / "metadata.csv", other / "speakers.csv"):
-        path.write_text(path.read_text().replace("low_", "other_low_").replace("high_", "other_high_"))
-    dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path / "run", data={"val_data": str(other)}))
-    assert len(dataset.train) == len(dataset.validation) == 12
-    assert all(clip.id.startswith("other_") for clip in dataset.validation)
-
-
 @pytest.mark.parametrize("given", ["one folder", "two lists", "the folder and a list"])
 def test_lists_over_one_folder_of_audio_are_kept_apart(tiny_corpus, tmp_path, given):
     folder = tmp_path / "set"
@@ -360,3 +331,42 @@ def test_end_of_the_data_does_not_wait_until_the_reader_is_taken_apart(monkeypat
     assert list(pipeline.stream_batches(None, "/CPU:0", 0, 2, 1, 1)) == [1, 2]
     assert not ended
     may_end.set()
+
+
+def batch_of_noise(position):
+    return noise_batch(2, 4096, 5, 2048, 20)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Grows with each batch that is asked for."""
+    count, prefetch_to = [], pipeline.prefetch_to
+
+    class Counted:
+        def __init__(self, *arguments):
+            self.batches = iter(prefetch_to(*arguments))
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            count.append(1)
+            return next(self.batches)
+
+    monkeypatch.setattr(pipeline, "prefetch_to", Counted)
+    return count
+
+
+def test_no_batch_is_asked_for_after_the_last(asked):
+    assert len(list(pipeline.stream_batches(batch_of_noise, "/CPU:0", 2, 5, 2, 1))) == len(asked) == 3
+
+
+def test_error_of_the_loader_comes_as_it_was_and_at_its_batch(asked):
+    def failing(position):
+        if position == 3:
+            raise FileNotFoundError("clip 3 has vanished")
+        return batch_of_noise(position)
+
+    with pytest.raises(FileNotFoundError, match="clip 3 has vanished"):
+        list(pipeline.stream_batches(failing, "/CPU:0", 1, 5, 2, 1))
+    assert len(asked) == 3

@@ -13,7 +13,6 @@ import tensorflow as tf
 from tiny import tiny_run_config, write_run
 
 from myxtts.audio.files import AudioError
-from myxtts.cli.scaling import prepare as main
 from myxtts.config.checks import UserError
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.shards import PreparedClips, shard_name, write_shard
@@ -188,16 +187,6 @@ def test_damage_is_found(run, shards, tmp_path):
     path.write_bytes(content[:-1])
     with pytest.raises(UserError, match="missing or cut short"):
         PreparedClips.open(folder)
-
-
-def test_the_command_names_what_is_wrong(run, tmp_path, capsys):
-    assert (
-        main(["--checkpoint", run.training.checkpoint_dir, "--output", str(tmp_path), "--shards", "4", "--shard", "4"])
-        == 2
-    )
-    assert "--shard must be 0 to 3" in capsys.readouterr().err
-    assert main(["--checkpoint", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
-    assert "is not there" in capsys.readouterr().err
 
 
 def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):

@@ -15,19 +15,6 @@ MODEL, DECODER, SPEAKER = MODEL_SAMPLE_RATE, DECODER_SAMPLE_RATE, SPEAKER_SAMPLE
 RATES = [(MODEL, SPEAKER), (DECODER, MODEL), (48000, MODEL), (8000, MODEL), (MODEL, DECODER), (SPEAKER, 8000)]
 
 
-def tone(hz, num_samples, sample_rate):
-    return np.sin(2 * np.pi * hz * np.arange(num_samples) / sample_rate).astype("float32")
-
-
-@pytest.mark.parametrize("from_rate, to_rate", RATES)
-def test_tone_keeps_pitch_and_level(from_rate, to_rate):
-    num_samples = from_rate // 4 + 3
-    actual = np.asarray(resample(tone(1000, num_samples, from_rate)[None], from_rate, to_rate))[0]
-    expected = tone(1000, len(actual), to_rate)
-    margin = to_rate // 100
-    np.testing.assert_allclose(actual[margin:-margin], expected[margin:-margin], atol=3e-3)
-
-
 @pytest.mark.parametrize("from_rate, to_rate", RATES)
 def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
     wav = np.random.default_rng(0).standard_normal(from_rate // 4).astype("float32")
@@ -42,7 +29,7 @@ def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
 
 
 def test_downsampling_removes_what_would_fold_back():
-    wav = tone(7000, SPEAKER, SPEAKER)
+    wav = np.sin(2 * np.pi * 7000 * np.arange(SPEAKER) / SPEAKER).astype("float32")
     assert np.abs(resample(wav[None], SPEAKER, 8000)[0, 100:-100]).max() < 0.01
 
 
@@ -62,11 +49,6 @@ def test_graph_with_unknown_lengths_gives_the_eager_values():
     for num_samples in (1000, 1501):
         wav = np.random.default_rng(0).standard_normal((2, num_samples)).astype("float32")
         np.testing.assert_allclose(in_graph(wav), resample(wav, MODEL, SPEAKER), atol=1e-6)
-
-
-def test_equal_rates_change_nothing():
-    wav = np.random.default_rng(0).standard_normal((1, 100)).astype("float32")
-    np.testing.assert_array_equal(resample(wav, MODEL, MODEL), wav)
 
 
 @pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")

@@ -11,7 +11,6 @@ from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, frozen_dvae, open_run
 from tiny import untraced
 
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.resuming.state import data_digest
 from myxtts.training.trainer import XTTSTrainer
 
@@ -156,10 +155,3 @@ def test_snapshot_does_not_change_while_training_goes_on(stopped):
     trainer.state.history.pop()
     for name, variable in variables.items():
         variable.assign(kept[name])
-
-
-def test_weights_without_a_run_are_not_resumed(stopped, tmp_path):
-    _, trainer = stopped
-    CheckpointStore(tmp_path / "gpt").write(0, {"model": {}}, {"finished": True})
-    with pytest.raises(CheckpointError, match="holds weights but no run to continue.*--init-from"):
-        resumed((stopped[0], trainer), tmp_path / "copy").checkpointer.resume(tmp_path)

@@ -11,10 +11,8 @@ from crash_points import crash_everywhere
 from tiny import tiny_run_config, untraced  # noqa: F401  others take it from here
 
 import myxtts
-from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.configuration import plan_devices
-from myxtts.runs.opening import check_same_model, open_run
-from myxtts.runs.origin import run_in
+from myxtts.runs.opening import open_run
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
@@ -176,32 +174,6 @@ def test_log_has_each_line_from_the_devices_on_with_the_recipe_though_nothing_is
     assert any(line.startswith("dvae step 1/1 | loss") and " | Host memory: " in line for line in lines)
     figures = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
     assert figures["kind"] == "training" and figures["host_mb"] > 100
-
-
-def test_second_run_in_the_folder_is_refused_and_the_log_is_kept(tiny_corpus, tmp_path):
-    page = Page(dvae_config(tiny_corpus, tmp_path, 1))
-    refusals = []
-
-    def on_corpus(dataset):
-        with pytest.raises(UserError, match="Another run is writing") as refusal:
-            Run(page.run.config, PLAN).train()
-        refusals.append(refusal)
-
-    page.on_corpus = on_corpus
-    assert page.run.train() and refusals
-    assert "Train set: clips given: 12" in (tmp_path / "train.log").read_text()
-
-
-def test_same_model_is_resumed_and_another_is_refused(tmp_path):
-    config = dvae_config(None, tmp_path, 2)
-    CheckpointStore(tmp_path / "dvae").write(2, {}, {"finished": True})
-    stored = config.to_dict()
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    check_same_model(run_in(tmp_path).model, config)
-    stored["model"]["decoder_channels"] += 8
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    with pytest.raises(ConfigError, match="another model: decoder_channels 24 there, 16 here. .*--reset-training"):
-        check_same_model(run_in(tmp_path).model, config)
 
 
 def test_stage_without_finished_foundations_is_refused_by_name(tmp_path):

@@ -1,6 +1,5 @@
 """What a run prints at its end: commands that can be pasted, whatever recordings and settings say."""
 
-import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ import pytest
 from myxtts.cli import say
 from myxtts.config.config import TrainingConfig, XTTSConfig
 from myxtts.devices.configuration import plan_devices
-from myxtts.runs.agenda import StageWork
 from myxtts.runs.console import RunConsole
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
@@ -79,33 +77,6 @@ def test_end_tells_what_was_left_out_and_why(tmp_path, capsys):
     assert f"4 of 9 clips (too long 3, silent 1); each with its reason in {tmp_path}/clips_train.csv" in said
     (tmp_path / "clips_train.csv").write_text("id,verdict,reason\n1,accepted,\n")
     assert "Left out" not in printed_end(capsys, tmp_path, "one")
-
-
-def test_end_tells_the_best_and_the_last_loss_and_that_more_steps_would_help(tmp_path, capsys):
-    history = [{"step": 5, "codes": 3.0}, {"step": 9, "codes": 2.5}]
-    said = printed_end(capsys, tmp_path, "one", state={"history": history}, step=9)
-    losses = "validation codes 2.5000 at the end, 2.5000 at its best, step 9, which is spoken with"
-    assert f"Stage gpt: step 9; {losses}" in said
-    assert "still falling: a larger --max-steps trains it on\n" in said
-    works = [StageWork(name, None, 9) for name in ("dvae", "gpt", "speaker", "decoder")]
-    said = " ".join(printed_end(capsys, tmp_path, "one", works=works).split())
-    assert "a larger --max-steps trains it on, and decoder as well; --stage gpt trains it alone" in said
-    history.append({"step": 12, "codes": 2.75})
-    CheckpointStore(tmp_path / "gpt").write(12, {}, {"history": history})
-    said = printed_end(capsys, tmp_path, "one", state={"history": history[:2]}, step=9)
-    assert "2.7500 at the end, 2.5000 at its best, step 9" in said and "still falling" not in said
-
-
-def test_end_counts_all_that_was_spoken_and_names_the_newest(tmp_path, capsys):
-    samples = tmp_path / "samples"
-    samples.mkdir()
-    for when, name in enumerate(("recording_a", "final_1", "step_000009_a", "final_2", "dvae_000009_a")):
-        (samples / f"{name}.wav").write_bytes(b"")
-        os.utime(samples / f"{name}.wav", (when, when))
-    assert f"{samples}/ (3 wav files of speech, the newest final_2.wav)" in printed_end(capsys, tmp_path, "one")
-    os.utime(samples / "step_000009_a.wav", (9, 9))
-    (samples / "final_2.wav").unlink()
-    assert "(2 wav files of speech, the newest step_000009_a.wav)" in printed_end(capsys, tmp_path, "one")
 
 
 def test_printed_lines_hold_nothing_that_steers_a_terminal(tmp_path, capsys):

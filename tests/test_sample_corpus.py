@@ -8,7 +8,6 @@ import pytest
 import soundfile
 
 from myxtts.data.corpora import load_corpus
-from myxtts.data.espeak_ng import SpeechJob, speak_to_files, trim_silence
 from myxtts.data.sample_corpus import (
     MANIFEST_FILE,
     SENTENCES,
@@ -110,13 +109,6 @@ def test_whole_corpus_is_reused_and_a_damaged_one_remade(corpus, monkeypatch):
     assert file_contents(corpus) == before
 
 
-def test_corpus_of_another_seed_is_replaced(corpus, tmp_path):
-    root = make_sample_corpus(tmp_path / "corpus", seed=1, num_clips=2)
-    assert len(list((root / "wavs").iterdir())) == 2
-    make_sample_corpus(root, num_clips=8)
-    assert file_contents(root) == file_contents(corpus)
-
-
 @pytest.mark.parametrize("content", ['{"plan": ', '{"plan": "x"}', '["mine"]', "null", b"\xff"])
 def test_manifest_of_another_make_counts_as_no_corpus(tmp_path, content):
     (tmp_path / MANIFEST_FILE).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -147,18 +139,3 @@ def test_missing_package_is_named_with_the_command_to_install_it(tmp_path, monke
     with pytest.raises(SampleCorpusError, match="pip install espeakng-loader"):
         make_sample_corpus(tmp_path / "corpus", num_clips=8)
     assert not (tmp_path / "corpus").exists()
-
-
-def test_espeak_names_a_language_that_it_does_not_know(tmp_path):
-    pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
-    job = SpeechJob(str(tmp_path / "a.wav"), "Hello.", "xx-nowhere", "f1", 50, 165)
-    with pytest.raises(RuntimeError, match="xx-nowhere"):
-        speak_to_files([job])
-
-
-def test_trim_silence_keeps_50_ms_on_each_side():
-    samples = np.zeros(30000, np.int16)
-    samples[10000:20000] = 1000
-    trimmed = trim_silence(samples)
-    assert len(trimmed) == 10000 + 2 * 1102 - 1
-    assert trimmed[1102] == 1000 and trimmed[1101] == 0

@@ -58,7 +58,6 @@ def test_samples_are_spoken_with_the_weights_of_the_moment(speaking):
     names = sorted(path.name for path in (folder / "samples").iterdir())
     spoken = [f"step_00000{step}_a_b.{i}.{kind}" for step in (1, 2) for i in (0, 1) for kind in ("png", "wav")]
     assert names == [*(f"recording_a_b.{i}.wav" for i in (0, 1)), *spoken]
-    # Code 5 for ever: as long as the model allows.
     longest = CODE_STRIDE_SAMPLES * model.config.max_codes
     lengths = [len(soundfile.read(folder / f"samples/step_00000{step}_a_b.0.wav")[0]) for step in (1, 2)]
     assert lengths[0] < longest - 2 * CODE_STRIDE_SAMPLES <= lengths[1] <= longest

@@ -81,15 +81,6 @@ def test_any_key_that_is_missing_or_of_a_wrong_type_is_a_sentence_or_does_no_har
     assert refused > 5
 
 
-@pytest.mark.parametrize(
-    "key", ["position", "lineage", "history", "best", "data", "finished", "parts", "versions", "bad_steps_in_row"]
-)
-def test_missing_key_is_named_or_its_meaning_is(stored, key):
-    _, state, take_up = stored
-    with pytest.raises(CheckpointError, match=f"lacks '{key}'|no run to continue"):
-        take_up(edited(state, (key,), "missing"))
-
-
 def test_run_is_opened_on_states_that_lack_keys_with_a_sentence_or_not_at_all(stored, tmp_path):
     config, state, _ = stored
     for stage in ("gpt", "dvae"):

@@ -137,13 +137,6 @@ def test_stream_ends_when_nobody_listens():
     assert stream.gi_frame is None  # closed, so that its rows are free
 
 
-def test_resampled_stream_has_the_length_of_the_sound():
-    sound = io.BytesIO()
-    chunks = (voiced(0.1, 200, 1, seed=n, sample_rate=24000) for n in range(10))
-    play(chunks, sound, 24000, 16000, "pcm")
-    assert abs(len(sound.getvalue()) // 2 - 16000) <= 1
-
-
 BATCH = """# a list
 a|one two
 b|three|me.wav
@@ -170,10 +163,8 @@ def test_batch_writes_a_file_per_line_and_goes_on_where_it_stopped(batch_argv, c
     said = capsys.readouterr().out
     assert "2 of 3 texts are spoken already" in said and "b.flac" in said and "a.flac" not in said
     assert Path("spoken/a.flac").stat().st_mtime_ns == before["a.flac"]
-    # Another seed is another sound.
     assert run(*batch_argv, "--seed", "5") == 0
     assert "Wrote 3 files" in capsys.readouterr().out
-    # Each line sounds as it does alone.
     assert run(*batch_argv[:4], "--text", "one two", "--seed", "5", "--output", "alone.flac") == 0
     assert Path("alone.flac").read_bytes() == Path("spoken/a.flac").read_bytes()
     assert set(json.loads(Path("spoken/spoken.json").read_text())) == {"a", "b", "c"}
@@ -222,12 +213,10 @@ def test_list_of_what_was_spoken_that_is_none_is_one_sentence(batch_argv, capsys
     "flags, words",
     [
         (["--temp", "1"], ["--temp is not an option", "--temperature"]),
-        (["--text", "one", "--output", "out.aac"], [".wav, .flac, .mp3, .ogg", ".aac"]),
         (["--text", "one", "--text-file", "a"], ["--text-file is not allowed with --text"]),
         (["--text", "one", "--speaker", "Ann"], ["--speaker is not allowed with --reference-audio"]),
         (["--text", "one", "--decoder", "model"], ["--decoder model needs a trained decoder"]),
         (["--text", "one", "--device", "gpu:9"], ["--device must be one of cpu:0", "gpu:9"]),
-        (["--text", "one", "--top-p", "2"], ["--top-p", "2"]),
         (["--batch", "x", "--stream"], ["--batch is not allowed with --stream"]),
         (["--text", "one", "--reference-audio", "nobody.wav"], ["nobody.wav"]),
         (["--text", "  "], ["no text"]),
@@ -241,11 +230,3 @@ def test_mistake_is_one_sentence(argv, capsys, flags, words):
     line = sentence_of(capsys, say.main, *argv, *flags)
     assert all(word in line for word in words), line
     assert not list(Path().iterdir())
-
-
-def test_help_has_examples_and_defaults(capsys):
-    with pytest.raises(SystemExit):
-        say.main(["--help"])
-    said = capsys.readouterr().out
-    assert "examples:" in said and "else en)" in said and "(default: out.wav)" in said and "--stream |" in said
-    assert "(default: None)" not in said and "(default: False)" not in said

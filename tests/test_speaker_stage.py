@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
 from test_run import PLAN
-from test_stage_registry import Recorder
 from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of, untraced
 
 from myxtts.audio.augment import GAIN_NEPERS, disturb
@@ -37,6 +36,7 @@ VOICES, FRAMES, BANDS = 12, 40, 64
 def small_encoder(monkeypatch):
     """Two blocks instead of sixteen: they are what takes time to trace."""
     monkeypatch.setattr("myxtts.models.xtts.SpeakerEncoder", SMALL)
+    monkeypatch.setattr("myxtts.memory.speaker.SPEAKER_BLOCKS", (1, 1))
 
 
 @pytest.fixture
@@ -212,7 +212,6 @@ def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
     assert step([batch], 0.0, (0, 1))["finite"]
     once = moving(stage)
     assert all((value != start[name]).any() for name, value in once.items())
-    # The same batch twice is one batch with the same statistics.
     for name, variable in stage.model.part_weights("speaker").items():
         if name in start:
             variable.assign(start[name])
@@ -248,6 +247,23 @@ def test_two_replicas_learn_as_one_with_the_statistics_of_the_whole_batch():
         np.testing.assert_array_equal(first, second, err_msg=name)
         if "moving" in name:
             np.testing.assert_allclose(first, value, atol=1e-5, rtol=1e-4, err_msg=name)
+
+
+class Recorder:
+    """Keeps losses and stage names, and stops a run after `stop_after` steps."""
+
+    def __init__(self, stop_after=None):
+        self.losses, self.stages, self.run, self.stop_after = {}, [], None, stop_after
+
+    def on_stage(self, stage, order):
+        self.stages.append(stage)
+
+    def on_log(self, step, losses, timing):
+        self.losses[step] = losses
+
+    def on_step(self, step):
+        if step == self.stop_after:
+            self.run.stop()
 
 
 def run_speaker(corpus, folder, stop_after=None, steps=4, **training):

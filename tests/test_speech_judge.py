@@ -7,7 +7,6 @@ from tiny import write_run
 
 from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
-from myxtts.config.config import TrainingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.configuration import plan_for
 from myxtts.hearing.spoken import Spoken
@@ -68,11 +67,6 @@ def test_score_and_loss_are_never_compared():
     by_score.restore(3, saved, "there")
     assert by_score.best is None and by_score.stale_evaluations == 1 and by_score.least_score == 0.5
     assert by_score.scored(0.4) and by_score.best == (0.4, 3)
-
-
-def test_best_by_evaluation_needs_evaluations():
-    with pytest.raises(UserError, match="training.best_by"):
-        TrainingConfig(best_by="evaluation")
 
 
 def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(

@@ -130,7 +130,6 @@ def dvae_model():
 def test_conditioning_span_is_counted_in_codes_of_1024_samples(dvae_model, gpt_objective):
     spans = [(0, 1024), (1024, 3072), (1023, 2049), (0, 0)]
     batch = GPTPreparation(dvae_model, "/CPU:0", augment=False, seed=0)(wave_batch(spans))
-    # Every code that shows any of the slice.
     np.testing.assert_array_equal(batch.conditioning_codes, [[0, 1], [1, 3], [0, 3], [0, 0]])
     np.testing.assert_array_equal(batch.code_lengths, [12, 8, 12, 12])
     assert batch.codes.shape == (4, 12)

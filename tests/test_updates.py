@@ -121,7 +121,6 @@ def test_updates_take_turns_as_in_numpy(accumulation):
     np.testing.assert_allclose(pair.shift.numpy(), shift, rtol=1e-4)
     np.testing.assert_allclose(pair.weight.numpy(), weight, rtol=1e-4)
     assert float(figures["generator/gradient_norm"]) == pytest.approx(norm, rel=1e-4)
-    # Each keeps the ratio of its own learning rate to the stage's.
     assert float(step.rules[0].optimizer.learning_rate) == pytest.approx(0.1)
     assert figures["loss"] == figures["generator/loss"] and bool(figures["finite"])
 
@@ -129,7 +128,6 @@ def test_updates_take_turns_as_in_numpy(accumulation):
 def test_update_that_is_not_finite_is_skipped_alone():
     pair, step = pair_step(one_device(), precision="mixed_float16")
     made = pair.made
-    # The discriminator is finite, the generator is not.
     step.rules[1].objective.pair = type("Broken", (), {"made": lambda self, b: made(b) * np.inf, "score": pair.score})()
     before = pair.weight.numpy()
     figures = step([tf.constant(ROWS)], 0.05, (0, 0))

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from myxtts.config.checks import UserError
-from myxtts.config.config import TrainingConfig
 from myxtts.config.workers import workers_in, workers_of_slurm
 from myxtts.distributed import launching
 from myxtts.distributed.launching import free_addresses
@@ -72,14 +71,6 @@ def test_gathered_values_come_in_order_and_bit_for_bit():
         return given
 
     assert together(3, work) == [[[[0, 0.1], [1, 1.1], [2, 2.1]], "of 0"]] * 3
-
-
-def test_alone_a_worker_agrees_with_itself():
-    event = threading.Event()
-    alone = Workers()
-    assert (alone.gather(3), alone.agree(event), alone.is_chief) == ([3], False, True)
-    event.set()
-    assert alone.agree(event)
 
 
 def test_log_lines_have_the_timing_of_each():
@@ -228,22 +219,6 @@ def test_a_worker_that_was_told_to_end_before_it_met_the_others_ends_them_at_onc
     workers = [subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) for command in commands]
     workers[1].stdout.readline()
     assert launching._follow(workers) == 143
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"workers": ("a:1", "b:2"), "worker_index": 2}, "worker_index .--worker-index. must be from 0 to 1"),
-        ({"worker_index": 1}, "must be 0 without --workers"),
-        ({"workers": ("a:1", "a:1")}, "must be different addresses"),
-        ({"workers": ("a:99999",)}, "with ports from 1 to 65535. Received: 'a:99999'"),
-        ({"workers": ("a",)}, "must be host:port"),
-        ({"workers": ("a:1", "b:1"), "automatic_batch_size": True}, "tries steps alone, which workers cannot"),
-    ],
-)
-def test_settings_of_workers_that_break_a_rule(settings, message):
-    with pytest.raises(UserError, match=message):
-        TrainingConfig(**settings)
 
 
 def test_workers_are_read_from_tf_config():

@@ -65,8 +65,3 @@ def test_wrong_input_is_a_sentence_and_costs_nothing(home, capsys, row):
     said = sentence_of(capsys, main, *shlex.split(row[0]))
     assert re.search(".*".join(map(re.escape, row[1:])), said), said
     assert written(home) == before
-
-
-def test_table_is_long_and_has_no_row_twice():
-    assert len({row[0] for row in ROWS}) == len(ROWS) >= 100
-    assert len({row[0].split()[0] for row in ROWS}) == 10, "commands"
