@@ -160,3 +160,8 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
     store = CheckpointStore(BASE_FOLDER / "gpt")
     for name, array in store.read(chosen_step(store, "gpt"), ["model"])[0]["model"].items():
         np.testing.assert_array_equal(begun["model"][name], array, err_msg=name)
+
+
+def test_package_without_it_says_so(without_base, capsys, tmp_path, main, argv):
+    extra = ["--train-data", str(tmp_path), "--checkpoint-dir", str(tmp_path / "run")] if main is train.main else []
+    assert "The base model is missing from" in sentence_of(capsys, main, *argv, *extra)

@@ -280,3 +280,15 @@ def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corp
     assert open_run(again)[0].config.model.decoder_mel is False
     shutil.rmtree(tmp_path / "decoder")
     assert open_run(again)[0].config.model.decoder_mel
+
+
+def test_warnings_say_what_to_change():
+    stage = DecoderStage(run_config(), dict.fromkeys(FOUNDATIONS))
+    stage.discriminators = type("Two", (), {"parts": [None, None]})()
+    assert not list(stage.advise({"mel": 1.0, "discriminator/loss": 3.9}))
+    (won,) = stage.advise({"mel": 0.9, "discriminator/loss": 0.1})
+    assert "almost without fail (loss 0.100, guessing costs 4)" in won and "decoder.feature_weight" in won
+    (fallen,) = stage.advise({"mel": 1.5, "discriminator/loss": 3.9})
+    assert "is 1.500 and was 0.900" in fallen and "--lr" in fallen
+    # Without a turn the discriminators have no figures.
+    assert not list(stage.advise({"mel": 0.9, "discriminator/loss": 0.0}))
