@@ -21,6 +21,7 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import stored_voice
 from myxtts.models.xtts import XTTS
 from myxtts.runs import origin
+from myxtts.storage import base_model
 from myxtts.storage.base_model import BASE_FOLDER, default_speaker
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.provenance import chosen_step, is_start, read_config, vocabulary_path
@@ -162,6 +163,6 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
         np.testing.assert_array_equal(begun["model"][name], array, err_msg=name)
 
 
-def test_package_without_it_says_so(without_base, capsys, tmp_path, main, argv):
-    extra = ["--train-data", str(tmp_path), "--checkpoint-dir", str(tmp_path / "run")] if main is train.main else []
-    assert "The base model is missing from" in sentence_of(capsys, main, *argv, *extra)
+def test_package_without_it_says_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(base_model, "BASE_FOLDER", tmp_path / "base")
+    assert "The base model is missing from" in sentence_of(capsys, say.main, "--text", "Hello.")
