@@ -24,7 +24,7 @@ BUDGETS = {
     "models": 2460,
     "runs": 2610,
     "storage": 1350,
-    "tests": 24850,
+    "tests": 24860,
     "text": 2080,
     "training": 4860,
     "utilities": 5360,
