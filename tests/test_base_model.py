@@ -112,10 +112,10 @@ def test_files_are_half_precision_small_and_know_no_place():
     assert "CARD.md" in {path.name for path in files}
 
 
-def test_a_run_from_it_reads_sounds_and_not_letters(capsys, tmp_path):
-    flags = f"--init-from base --g2p am --checkpoint-dir {tmp_path}/run --train-data {tmp_path}".split()
+def test_a_run_from_it_reads_sounds_and_not_letters(capsys, tmp_path, tiny_corpus):
+    flags = f"--init-from base --g2p am --checkpoint-dir {tmp_path}/run --train-data {tiny_corpus}".split()
     assert "Received: --g2p am. Leave" in sentence_of(capsys, train.main, *flags)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["train.log"]
+    assert not (tmp_path / "run").exists()
 
 
 def test_voice_must_be_named_for_other_models(capsys, tmp_path):
