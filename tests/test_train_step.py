@@ -24,6 +24,14 @@ def strategy():
     return tf.distribute.OneDeviceStrategy("/CPU:0")
 
 
+@pytest.fixture
+def eagerly():
+    """Runs traced functions as plain Python for one test: others here count traces."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 class Quadratic:
     """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, with weights whose names fall in both decay groups."""
 
