@@ -375,7 +375,7 @@ def test_export_that_swallows_a_long_text_is_not_written(export, monkeypatch, tm
     monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])
     assert export(tmp_path / "wrong") == 2
     told = capsys.readouterr().err
-    assert "a long text, pieces: differs" in told and "a long text, sound: differs" in told
+    assert "a long text, pieces: differs" in told and "a long text, sound that is lacking: differs" in told
 
 
 def test_exported_model_reads_sounds_where_it_was_trained_to(exported):

@@ -23,7 +23,7 @@ NUM_SENTENCES, MOST_CODES = 8, 48
 """Sentences whose codes are compared, and codes of each."""
 MOST_OTHER_CODES = 0.25
 """Share of sampled codes that may differ. With 32-bit weights it is none, but for ties of rounding."""
-LONG_TEXTS, OTHER_LENGTH = 2.2, 0.25
+LONG_TEXTS, LACKING = 2.2, 0.4
 """Length of the long text, in texts as long as the model speaks in one go; share by which its sound may be shorter."""
 
 
@@ -173,4 +173,4 @@ def _long_text(speaker, synthesizer, random):
     spoken = speaker.speak(text, "checked", language)
     stream = synthesizer.stream(text, Voice(*(part[None] for part in voice)), language, check=False)
     expected = sum(map(len, stream))
-    yield Finding("a long text, sound", abs(len(spoken) - expected) / expected, OTHER_LENGTH)
+    yield Finding("a long text, sound that is lacking", max(0.0, 1 - len(spoken) / expected), LACKING)
