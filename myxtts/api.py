@@ -235,8 +235,8 @@ def _require_sense(named, config, device_plan, devices):
     asked, source = named.get("model_size"), config.training.init_from
     brought = _config_of_source(source) if asked else None
     if brought is not None and (size := brought.model.size) != asked:
-        told = f"--init-from {printable(source)} brings its model with it, which is {size}"
-        raise ConfigError(f"--model-size {asked}: {told}. Leave one of the two out.")
+        rule = f"--init-from {printable(source)} has a model of its own, of size {size}"
+        raise ConfigError(f"--model-size {asked} cannot be used: {rule}. Leave one of the two out.")
 
 
 def _config_of_source(source):

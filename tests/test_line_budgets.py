@@ -19,7 +19,7 @@ BUDGETS = {
     "distributed": 520,
     "hearing": 880,
     "inference": 2100,
-    "interchange": 3240,
+    "interchange": 3230,
     "memory": 670,
     "models": 2460,
     "runs": 2610,

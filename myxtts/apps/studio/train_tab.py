@@ -31,7 +31,7 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         start = gr.Button(said["start"], variant="primary", elem_id="train_start")
         stop = gr.Button(said["stop"], elem_id="train_stop")
         plan = gr.Button(said["plan"], elem_id="train_plan")
-    told, state = state_line("train_told"), state_line("train_state")
+    notice, state = state_line("train_notice"), state_line("train_state")
     planned = log_box(said["plan"], "train_planned", visible=False)
 
     def estimate(*values):
@@ -49,11 +49,11 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         processes.stop_training(named_folder(studio.home, run))
         return said["stopping"]
 
-    act(plan.click, estimate, given, [told, planned], told, api_name="plan")
-    act(start.click, begin, given, [told, planned], told, api_name="start")
-    act(stop.click, end, [name], [told], told, api_name="stop")
+    act(plan.click, estimate, given, [notice, planned], notice, api_name="plan")
+    act(start.click, begin, given, [notice, planned], notice, api_name="start")
+    act(stop.click, end, [name], [notice], notice, api_name="stop")
     _watch(studio, said, name, now, state)
-    _fill(studio, name, form, recipe, stages, told)
+    _fill(studio, name, form, recipe, stages, notice)
 
     def opened():
         training = studio.training()
@@ -109,7 +109,7 @@ def _sources(studio, said):
     return [(said["nothing"], ""), (said["base"], BASE_NAME), *studio.runs(), ("XTTS v2", XTTS_V2)]
 
 
-def _fill(studio, name, form, recipe, stages, told):
+def _fill(studio, name, form, recipe, stages, notice):
     """Run, source and recipe fill the form."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
@@ -127,9 +127,9 @@ def _fill(studio, name, form, recipe, stages, told):
         # The name of a new run changes nothing, but that the settings of the last one go.
         return shown(None, source) if recipe == OWN else tuple(gr.skip() for _ in outputs)
 
-    act(name.change, named, [name, source, recipe], outputs, told, api_name="settings")
-    act(source.input, shown, [name, source], outputs, told, api_name="start_from")
-    act(recipe.input, shown, [name, source, recipe], outputs, told, api_name="recipe")
+    act(name.change, named, [name, source, recipe], outputs, notice, api_name="settings")
+    act(source.input, shown, [name, source], outputs, notice, api_name="start_from")
+    act(recipe.input, shown, [name, source, recipe], outputs, notice, api_name="recipe")
 
 
 def _watch(studio, said, name, now, state):
