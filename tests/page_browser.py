@@ -181,7 +181,7 @@ class Page:
         """What is wrong, in the tab that is open."""
         return " ".join(one.text for one in self.driver.find_elements("css selector", ".state .wrong"))
 
-    def wait_told(self, *words, seconds=90):
+    def wait_notice(self, *words, seconds=90):
         """Waits for an error with these words."""
         return self.wait(lambda: all(word in self.told() for word in words) and self.told(), f"{words}", seconds)
 

@@ -53,7 +53,7 @@ def _checked(studio, said, page_language, chosen):
     """The doctor's report on the folder and the language that are `chosen`, clips to hear, texts to correct and the
     set's page; returns the box of the report and what examines on an event."""
     check = gr.Button(said["check"], elem_id="data_check")
-    line, report = state_line("data_told"), log_box(said["report"], "data_report", 6, visible=False)
+    line, report = state_line("data_notice"), log_box(said["report"], "data_report", 6, visible=False)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
         look = dict(headers=[said["clip"], said["text"]], column_widths=["30%", "70%"], static_columns=[0])
         sound = dict(buttons=["download"], elem_id="data_heard")

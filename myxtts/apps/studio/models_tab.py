@@ -55,7 +55,7 @@ def _list(studio, said, tab):
     with gr.Row():
         delete = gr.Button(said["delete"], elem_id="kept_delete")
         sure = gr.Button(said["sure"], variant="stop", visible=False, elem_id="kept_sure")
-    line = state_line("kept_told")
+    line = state_line("kept_notice")
 
     def ask(place):
         if not place:

@@ -68,7 +68,7 @@ def command_buttons(
     with gr.Row():
         button = gr.Button(said[label or name], variant="primary", elem_id=name)
         ends = gr.Button(said["cancel"], elem_id=f"{name}_cancel")
-    line = state_line(f"{name}_told")
+    line = state_line(f"{name}_notice")
     act(ends.click, cancel, given, [], line, api_name=f"{name}_cancel")
     return button, line
 
