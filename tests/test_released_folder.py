@@ -56,7 +56,7 @@ def test_evaluate_python_and_training_open_it(tmp_path, monkeypatch):
     assert myxtts.load(release).config.model.width == shape.width
     data, home = make_tiny_corpus(tmp_path / "data"), tmp_path / "run"
     named = dict(init_from=str(release), train_data=str(data), checkpoint_dir=str(home), quiet=True)
-    with pytest.raises(UserError, match="brings its model"):
+    with pytest.raises(UserError, match="--model-size big"):
         myxtts.train(model_size="big", **named)
     assert not home.exists()
     myxtts.train(max_steps=2, batch_size=2, **named)
