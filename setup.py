@@ -12,6 +12,7 @@ setup(
         RECIPES: ["*.yaml"],
         "myxtts": ["py.typed"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
+        "myxtts.apps.datasets": ["*.html"],
         "myxtts.apps.server": ["*.html"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.interchange.hub": ["*.md"],

@@ -193,6 +193,7 @@ def test_exported_folder_is_served_without_tensorflow_with_the_samples_of_speak(
     [
         (lambda folder: (folder / "voices.npz").write_bytes(b""), "is not a whole export"),
         (lambda folder: (folder / "config.json").write_text("{}"), "is not a whole export"),
+        (lambda folder: (folder / "gpt.onnx").write_bytes(b"\0" * 100), "is not a whole export"),
         (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
     ],
 )

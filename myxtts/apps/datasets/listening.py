@@ -1,4 +1,4 @@
-"""Recognizer, speaker encoder and DNSMOS listen to the clips of a source once they are cut."""
+"""Checks of the clips of a source by a speech recognizer, a speaker encoder and DNSMOS."""
 
 import difflib
 import json
@@ -24,13 +24,13 @@ _LEAST_ALIKE = 0.75
 _PROGRESS_EVERY = 50
 
 
-class RemembersWhatItHeard:
-    """A recognizer that keeps what it hears in a file, so that an interrupted run need not hear it again.
+class CachedRecognizer:
+    """A recognizer with its results in a file, so that a resumed run does not transcribe a clip twice.
 
     It has `words` only if the recognizer has.
 
     Args:
-        name: Of the recognizer: what another one heard is not taken for what this one hears.
+        name: Of the recognizer, a part of the cache's key.
     """
 
     def __init__(self, recognizer: Recognizer, path: Path, name: str):
@@ -64,19 +64,19 @@ class RemembersWhatItHeard:
 def listen(
     clips: Sequence[tuple[Segment, Path]], options: Options, needs_text: bool, tell: Callable[[str], None]
 ) -> None:
-    """Gives clips what was heard of them: texts, where they had none, and reasons to leave them out.
+    """Transcribes clips or checks their texts, and gives those that fail a check their reason.
 
     Args:
-        clips: Clips that are kept so far, with their files.
-        needs_text: Whether the recognizer gives the texts; else it checks them.
-        tell: Called now and then with the progress.
+        clips: Clips kept so far, with their files.
+        needs_text: Whether the recognizer transcribes; else it checks the texts.
+        tell: Called every 50 clips with the progress.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
     parts = []
     for number, (clip, file) in enumerate(clips):
         if number and number % _PROGRESS_EVERY == 0:
-            tell(f"{number} of {len(clips)} clips listened to")
+            tell(f"{number} of {len(clips)} clips checked")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:
             text = " ".join(options.recognizer(samples, rate, options.language).replace("|", " ").split())
@@ -95,7 +95,7 @@ def listen(
 
 
 def is_same_text(text: str, heard: str) -> bool:
-    """Whether what was heard is the text, but for a quarter of its letters."""
+    """Whether the transcription is the text, but for a quarter of its letters."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
     return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio() >= _LEAST_ALIKE
 
@@ -119,7 +119,7 @@ def voice_change(parts: np.ndarray) -> float | None:
 def _compare_text(clip, text, needs_text):
     letters = count_letters(text)
     if not letters:
-        clip.reason, clip.detail = "nothing heard", "the recognizer found no word in it."
+        clip.reason, clip.detail = "nothing heard", "the recognizer found no word."
     elif needs_text:
         clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
     elif not is_same_text(clip.text, text):
@@ -134,9 +134,9 @@ def _compare_voices(parts):
         change, own = voice_change(vectors), float(mean @ usual)
         clip.facts.voice_change = None if change is None else round(change, 3)
         if change is not None and change < LEAST_VOICE_CHANGE:
-            clip.reason, clip.detail = "several voices", f"its parts are alike by {change:.2f} only."
+            clip.reason, clip.detail = "several voices", f"similarity of its parts: {change:.2f}."
         elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < LEAST_OWN_VOICE:
-            clip.reason, clip.detail = "another voice", f"it is alike the other clips by {own:.2f} only."
+            clip.reason, clip.detail = "another voice", f"similarity to the other clips: {own:.2f}."
 
 
 def _unit(vector):

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.apps.datasets.listening import RemembersWhatItHeard, listen
+from myxtts.apps.datasets.listening import CachedRecognizer, listen
 from myxtts.apps.datasets.recording import LongAudio
 from myxtts.apps.datasets.report import duration, write_report
 from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, WAVS, SetFolder, open_set, source_id
 from myxtts.apps.datasets.source import Options, plan_source
-from myxtts.apps.datasets.texts import find_text, is_subtitles
+from myxtts.apps.datasets.texts import find_text, is_subtitles, read_subtitles, read_transcript
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
 from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
@@ -42,15 +42,10 @@ def make_dataset(
         UserError: A recording, text or option cannot be used; sources before it are in the set.
     """
     files = _find_recordings(recordings)
-    texts = {path: options.text or find_text(path) for path in files}
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. {len(files)} were given.")
-    for path, text in texts.items():
-        if text is None and options.recognizer is None:
-            raise UserError(f"{path} has no text. Put subtitles of the same name beside it, or name a --recognizer.")
-        if text and not is_subtitles(text) and options.aligner is None:
-            hint = "Name a --recognizer, or make subtitles of it with a tool that docs/make-dataset.md lists"
-            raise UserError(f"{text} has no times, and nothing finds its sentences in {path.name}. {hint}.")
+    texts = {path: options.text or find_text(path) for path in files}
+    pieces = {path: _read_pieces(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
@@ -61,7 +56,7 @@ def make_dataset(
             if text and not options.text:
                 say(f"its text is taken from {text.name}, which lies beside it")
             mine = _remembering(options, folder.memory_path(identity), text)
-            record = _write_source(folder, identity, LongAudio(path), text, mine, say)
+            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], mine, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             _hold_back(folder, record, options)
             folder.add(record)
@@ -74,23 +69,32 @@ def make_dataset(
 def _find_recordings(paths):
     files: list[Path] = []
     for path in map(Path, paths):
-        inside = (
-            sorted(one for one in path.iterdir() if one.suffix.lower() in MEDIA_EXTENSIONS) if path.is_dir() else ()
-        )
-        if path.is_dir() and not inside:
-            raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
         if not path.exists():
-            raise AudioError(path, "missing file", "it is not there.")
-        files += inside or [path]
+            raise AudioError(path, "missing file", "it does not exist.")
+        found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
+        files += sorted(found)
     return list(dict.fromkeys(files))
 
 
-def _remembering(options, memory, text):
-    """The options with recognizers that keep what they hear until the source is done.
+def _read_pieces(path, text, options):
+    """Pieces of the text of a recording; none where a recognizer transcribes it."""
+    if text is None:
+        if options.recognizer is None:
+            raise UserError(f"{path} has no text. Put subtitles of the same name beside it, or name a --recognizer.")
+        return []
+    if is_subtitles(text):
+        return read_subtitles(text)
+    if options.aligner is None:
+        hint = "Name a --recognizer, or make subtitles with a tool that docs/make-dataset.md lists"
+        raise UserError(f"{text} has no times, and nothing finds its sentences in {path.name}. {hint}.")
+    return read_transcript(text, options.language)
 
-    A recognizer that has found a transcript in the recording does not check it again.
-    """
-    keep = lambda recognizer, name: recognizer and RemembersWhatItHeard(recognizer, memory, name)
+
+def _remembering(options, memory, text):
+    """The options with cached recognizers; the one that aligned a transcript does not check it again."""
+    keep = lambda recognizer, name: recognizer and CachedRecognizer(recognizer, memory, name)
     has_found_it = text and not is_subtitles(text) and options.aligner is options.recognizer
     recognizer = None if has_found_it else keep(options.recognizer, options.recognizer_name)
     return replace(options, recognizer=recognizer, aligner=keep(options.aligner, options.aligner_name))
@@ -101,15 +105,15 @@ def _describe(record):
     seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
     for row in record["rows"]:
         seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
-    clips, whole = f"{counted(count, 'clip')} of {duration(seconds.pop('', 0.0))}", record["num_samples"]
+    whole, clips = duration(record["num_samples"] / record["sample_rate"]), duration(seconds.pop("", 0.0))
     left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
-    start = f"{record['name']}: {duration(whole / record['sample_rate'])}, {clips}"
+    start = f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}"
     return f"{start}; left out: {', '.join(left) or 'nothing'}"
 
 
-def _write_source(folder, identity, audio, text, options, tell):
+def _write_source(folder, identity, audio, text, pieces, options, tell):
     """Writes the clips of a source as one folder; returns its record."""
-    surveyed, segments, notes = plan_source(audio, text, options)
+    surveyed, segments, notes = plan_source(audio, text, pieces, options)
     gain, rate = _gain(surveyed, options.loudness, notes), surveyed.sample_rate
     for note in notes:
         tell(note)

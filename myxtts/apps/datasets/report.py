@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -19,40 +20,15 @@ _MOST_ROWS = 240
 _WIDTH, _HEIGHT = 1200, 56
 _WORST = 10
 _USUAL_SNR_DB, _USUAL_SECONDS = 40.0, 6.0
-_STYLE = """
-:root { color-scheme: light dark; --kept: #2a7de1; --held: #2e9d57; --left: #d9822b; --line: #8885; }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 1240px; margin: 2em auto; padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; } h3 { font-size: 1em; margin-bottom: .3em; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: start; padding: .25em .6em .25em 0;
-  vertical-align: top; border-bottom: 1px solid var(--line); }
-  td { font-variant-numeric: tabular-nums; }
-svg { width: 100%; height: auto; display: block; } .wave path { fill: currentColor; opacity: .75; }
-.wave .kept { fill: var(--kept); opacity: .3; } .wave .held { fill: var(--held); opacity: .35; }
-.wave .left { fill: var(--left); opacity: .45; } .wave text { font-size: 11px; fill: currentColor; }
-.key span { padding: 0 .5em; border-radius: 3px; color: #fff; margin-right: .6em; }
-meter { width: 20em; } audio { height: 32px; max-width: 260px; } p.note { margin: .2em 0; }
-"""
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
     """Writes the page of a set from the records of its sources."""
     clips = [(record, row) for record in records for row in record["rows"] if row["clip"]]
-    body = [
-        "<h1>Data set</h1>",
-        _totals(records, clips),
-        "<h2>Length of clips</h2>",
-        _histogram([_seconds(*clip) for clip in clips]),
-        f"<h2>The {_WORST} most doubtful clips</h2>",
-        _worst(records),
-        "<h2>Left out, and why</h2>",
-        _left_out(records),
-        "<h2>Recordings</h2>",
-        '<p class="key"><span style="background:var(--kept)">training</span><span style="background:var(--held)">'
-        'validation</span><span style="background:var(--left)">speech left out</span> the rest are pauses</p>',
-        *_recordings(records),
-    ]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Data set</title>'
-    write_text(folder / REPORT, f"<!doctype html>\n{head}<style>{_STYLE}</style>\n" + "\n".join(body) + "\n")
+    parts = dict(totals=_totals(records, clips), lengths=_histogram([_seconds(*clip) for clip in clips]))
+    parts |= dict(most=_WORST, worst=_worst(records), left_out=_left_out(records))
+    page = Template(Path(__file__).with_name("report.html").read_text("utf-8"))
+    write_text(folder / REPORT, page.substitute(parts, recordings="\n".join(_recordings(records))))
 
 
 def _seconds(record, row):

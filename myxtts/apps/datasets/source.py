@@ -9,7 +9,7 @@ from myxtts.apps.datasets.alignment import align, fits_better_than_chance
 from myxtts.apps.datasets.checks import Segment, is_steady, judge, measure_clip
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
-from myxtts.apps.datasets.texts import count_letters, is_subtitles, read_subtitles, read_transcript
+from myxtts.apps.datasets.texts import Piece, count_letters, is_subtitles
 from myxtts.apps.datasets.timing import fit_timing
 from myxtts.apps.datasets.word_aligner import find_sentences
 from myxtts.config.checks import UserError, counted
@@ -65,18 +65,18 @@ class Options:
     min_dnsmos: float = 0.0
 
 
-def plan_source(audio: LongAudio, text: Path | None, options: Options) -> tuple[Survey, list[Segment], list[str]]:
-    """Surveys a recording and decides where it is cut. Without `text` the clips' texts are empty.
+def plan_source(
+    audio: LongAudio, text: Path | None, pieces: list[Piece], options: Options
+) -> tuple[Survey, list[Segment], list[str]]:
+    """Surveys a recording and decides where it is cut. Without `pieces` of its `text`, the clips' texts are empty.
 
     Returns:
         The survey; segments in order that together cover every sample once, those with facts being clips; notes.
 
     Raises:
-        UserError: The recording or its text cannot be used, or they do not belong together.
+        UserError: The recording cannot be used, or its text is that of another one.
     """
-    pieces, notes = [], []
-    if text:
-        pieces = read_subtitles(text) if is_subtitles(text) else read_transcript(text, options.language)
+    notes: list[str] = []
     surveyed = survey(audio, options.speech_model)
     seconds, size, count = surveyed.frame_seconds, surveyed.frame_samples, surveyed.num_samples
     stretches = to_stretches(surveyed.speech, seconds)

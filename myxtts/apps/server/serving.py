@@ -21,6 +21,7 @@ from myxtts.apps.server.voices import VoiceBook
 from myxtts.config.checks import UserError
 from myxtts.interchange.hub.fetching import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
+from myxtts.storage.files import CheckpointError
 
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
@@ -49,6 +50,10 @@ def _open_exported(run, arguments):
         if getattr(arguments, name):
             raise UserError(f"--{name} is for models that were not exported: {run} speaks in ONNX Runtime on the CPU.")
     model = ExportedModel(run)
+    try:
+        model.warm_up(arguments.warm)  # here, since a damaged graph must end the command and not a thread
+    except Exception as error:  # ONNX Runtime raises classes of its own, which share no base but this
+        raise CheckpointError(f"{run} is not a whole export: {error}. Run `myxtts export` again.") from error
     return model, model.speakers, model.as_voice, {}
 
 
