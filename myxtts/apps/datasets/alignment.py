@@ -1,7 +1,7 @@
-"""Which stretches of speech hold which pieces of text, by the times of the pieces and the length of both.
+"""Alignment of speech segments with pieces of text, by the times of the pieces and the length of both.
 
-Times of cues are off by some tenths of a second, and those of recognized words by one. What follows from them without
-doubt becomes a group; where a boundary is not clear, its two sides stay one group, whose text is right all the same.
+Times of cues are off by some tenths of a second, those of recognized words by a second. Where a boundary is not
+certain, its two sides stay one group, whose text is right all the same.
 """
 
 from collections.abc import Sequence
@@ -57,29 +57,23 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
         # Speech in no text, or a text that is not spoken, that touches the other side of a group may be a part of it.
         if not (atoms[of_stretch[i]].text and atoms[of_piece[j]].last > atoms[of_piece[j]].first):
             flagged |= {of_stretch[i], of_piece[j]}
-    return [
-        replace(one, reason="doubtful text") if k in flagged and _has_both(one) else one for k, one in enumerate(atoms)
-    ]
+    for k in filter(lambda k: _has_both(atoms[k]), flagged):
+        atoms[k] = replace(atoms[k], reason="doubtful text")
+    return atoms
 
 
 def _to_atom(first, last, pieces):
-    faults = [piece.fault for piece in pieces if piece.fault]
-    reason = faults[0] if faults else "" if pieces else "speech without text"
-    return Atom(
-        first, last, " ".join(piece.text for piece in pieces), bool(pieces) and pieces[-1].ends_sentence, reason
-    )
+    reason = next((piece.fault for piece in pieces if piece.fault), "") if pieces else "speech without text"
+    text = " ".join(piece.text for piece in pieces)
+    return Atom(first, last, text, bool(pieces) and pieces[-1].ends_sentence, reason)
 
 
 def _has_both(atom):
-    """Whether there is speech and text in it."""
     return atom.first < atom.last and bool(atom.text)
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the lengths of texts and speech agree far better than in two other orders; else they do not belong.
-
-    Too few cannot tell, and are believed.
-    """
+    """Whether text lengths match speech lengths far better than in two other orders; true for very few pieces."""
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
         return True
@@ -96,13 +90,13 @@ def _lengths(atoms, starts, ends):
 
 
 def _deviations(seconds, counts):
-    """How far the seconds a character of each group are from the usual, in standard deviations."""
+    """Deviation of each group's seconds per character from the median, in standard deviations."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
 
 def _links(starts, ends, pieces):
-    """By stretch the range of pieces that it holds a part of; and pairs `(stretch, piece)` that touch each other."""
+    """For each stretch the range of pieces that overlap it; and pairs `(stretch, piece)` that touch."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []

@@ -1,4 +1,4 @@
-"""`myxtts make-dataset`: a training set from long recordings, with every second of them accounted for."""
+"""`myxtts make-dataset`: a training set from long recordings, with a report on every second of them."""
 
 import os
 import sys
@@ -19,9 +19,9 @@ EXAMPLES = """examples:
   myxtts doctor data set
   myxtts train --train-data set
 
-Text lies beside each recording (the same name with .srt, .vtt, .ass, .txt or .lab), is named, or comes from a
-recognizer, which also finds a transcript in the sound and checks subtitles. segments.csv
-says what became of every second, report.html shows it.
+The text is a file beside the recording (same name, .srt, .vtt, .ass, .txt or .lab), is given by --subtitles or
+--transcript, or comes from a recognizer, which also aligns transcripts and checks subtitles. segments.csv lists every
+second of the input, report.html shows it.
 """
 
 
@@ -38,40 +38,34 @@ def build_parser() -> PlainParser:
     texts.add_argument("--transcript", **text, help="plain text of the recording")
     hears = "base or another size of Whisper, hf://owner/name, a folder, pocketsphinx, or a command with {wav}"
     add("--recognizer", dest="recognizer_name", default="", metavar="NAME", help=hears)
-    finds = "recognizer that finds a transcript in the recording (default: --recognizer)"
-    add("--aligner", dest="aligner_name", default="", metavar="NAME", help=finds)
-    add("--language", default="en", help="of the speech")
-    add("--speaker", metavar="NAME", help="who speaks (default: the name of the output folder)")
-    add("--vad", choices=("auto", "silero", "energy"), default="auto", help="detector of speech")
+    aligns = "recognizer that aligns a transcript (default: --recognizer)"
+    add("--aligner", dest="aligner_name", default="", metavar="NAME", help=aligns)
+    add("--language", default="en", help="language of the speech")
+    add("--speaker", metavar="NAME", help="name of the speaker (default: that of the output folder)")
+    add("--vad", choices=("auto", "silero", "energy"), default="auto", help="voice activity detector")
     add("--vad-model", **file, help="Silero's .onnx file (default: that of an installed package)")
     add("--min-seconds", type=float, default=1.0, help="length of the shortest clip")
     add("--max-seconds", type=float, default=11.5, help="length of the longest clip")
-    add(
-        "--min-snr",
-        dest="min_snr_db",
-        type=float,
-        default=15.0,
-        metavar="DB",
-        help="speech must stand so far over the pauses",
-    )
-    add("--one-voice", action="store_true", help="leave out clips with other voices; takes a tenth of their length")
+    snr = dict(dest="min_snr_db", type=float, default=15.0, metavar="DB")
+    add("--min-snr", **snr, help="least level of speech over the pauses")
+    add("--one-voice", action="store_true", help="leave out clips with other voices; takes a tenth of their duration")
     encoder = "for --one-voice: pretrained.pt of resemblyzer or an .onnx (default: the installed package's)"
     add("--speaker-encoder", **file, help=encoder)
-    add("--min-dnsmos", type=float, metavar="SCORE", help="leave out clips that DNSMOS (1 to 5) scores lower; slow")
-    add("--force-cut", action="store_true", help="cut speech without pauses where it is quietest")
-    add("--loudness", type=float, default=-23.0, metavar="LUFS", help="of each recording")
-    add("--validation-share", type=float, default=0.05, help="share of the time that is kept for validation")
-    add("--seed", type=int, default=0, help="chooses what is kept for validation")
+    add("--min-dnsmos", type=float, metavar="SCORE", help="leave out clips with a lower DNSMOS (1 to 5); slow")
+    add("--force-cut", action="store_true", help="cut speech without pauses at its quietest points")
+    add("--loudness", type=float, default=-23.0, metavar="LUFS", help="loudness of each recording")
+    add("--validation-share", type=float, default=0.05, help="share of the duration for validation")
+    add("--seed", type=int, default=0, help="seed of the validation split")
     return parser
 
 
 @exits_with_sentence
 def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the set, or adds to it; returns the exit code."""
+    """Makes the set or adds to it; returns the exit code."""
     try:
         print(_make(build_parser().parse_args(argv)))
     except KeyboardInterrupt:
-        print("Recordings that are done are in the set. Repeat the command to continue.", file=sys.stderr)
+        print("Finished recordings are in the set. Repeat the command to continue.", file=sys.stderr)
         raise
     return 0
 
@@ -94,7 +88,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
 
 
 def _make(arguments):
-    """Makes the set; returns what was made, in a line."""
+    """Makes the set; returns a one-line summary."""
     output, options = Path(arguments.output), _options(arguments)
     from myxtts.apps.datasets import make
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
@@ -102,7 +96,7 @@ def _make(arguments):
     records = make.make_dataset(arguments.recordings, output, options, lambda line: print(line, flush=True))
     rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
     if not rows:
-        raise UserError(f"No clip could be made. {output / SEGMENTS} and {output / REPORT} say why.")
+        raise UserError(f"No clip could be made. For the reasons see {output / SEGMENTS} and {output / REPORT}.")
     minutes = sum((row["end"] - row["start"]) / rate for row, rate in rows) / 60
     held = sum(row["validation"] for row, _ in rows)
     lists = f"{TRAINING} {len(rows) - held}, {VALIDATION} {held}"
@@ -111,7 +105,7 @@ def _make(arguments):
 
 
 def _options(arguments):
-    """Checks the arguments and opens the tools that they name."""
+    """Checks the arguments and loads the models that they name."""
     low, high, share = arguments.min_seconds, arguments.max_seconds, arguments.validation_share
     lengths = "0.2 or more, below --max-seconds of at most 30"
     require(0.2 <= low < high <= 30, "--min-seconds", lengths, f"{low:g}, {high:g}")
@@ -149,5 +143,5 @@ def _options(arguments):
         raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if field.name in vars(arguments)}
     given |= dict(language=language, speaker=speaker, speech_model=detector, encoder=encoder, dnsmos=scorer)
-    names = {"aligner_name": arguments.aligner_name or arguments.recognizer_name, "min_dnsmos": least or 0.0}
-    return Options(**given | names, recognizer=recognizer, aligner=aligner)
+    given |= dict(aligner_name=arguments.aligner_name or arguments.recognizer_name, min_dnsmos=least or 0.0)
+    return Options(**given, recognizer=recognizer, aligner=aligner)

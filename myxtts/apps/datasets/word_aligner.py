@@ -1,6 +1,6 @@
-"""When the sentences of a transcript are spoken, by the words that a recognizer hears.
+"""Alignment of a transcript's sentences with a recording, by the words of a recognizer.
 
-Their times choose sentences and never cuts, as those of subtitles do.
+As with subtitles, the times select sentences; cuts lie in pauses only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from myxtts.hearing.recognizers import Recognizer, Word
 from myxtts.hearing.text_errors import normalized
 
 NOT_HEARD = "heard otherwise"
-"""Fault of a sentence that is not spoken, or with other words."""
+"""Fault of a sentence that was not recognized."""
 
 _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
 _LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # of a sentence's letters: poor recognizers hear little of every one
@@ -49,21 +49,15 @@ def find_sentences(
         for part in _spread(normalized(word.text, language).split(), [(word.start, word.end)])
     ]
     texts = [normalized(piece.text, language).split() for piece in pieces]
-    matched = match_words([word.text for word in heard], [word for text in texts for word in text])
+    matched = iter(match_words([word.text for word in heard], [word for text in texts for word in text]))
     pace = np.median([(word.end - word.start) / len(word.text) for word in heard]) if heard else 0.0
-    ends = np.cumsum([len(text) for text in texts])
-    places = [matched[end - len(text) : end] for text, end in zip(texts, ends)]
-    letters = [sum(map(len, text)) for text in texts]
-    shares = [
-        sum(len(word) for word, place in zip(text, found) if place >= 0) / max(1, count)
-        for text, found, count in zip(texts, places, letters)
-    ]
+    letters, found, shares = [sum(map(len, text)) for text in texts], [], []
+    for text, count in zip(texts, letters):
+        found.append([next(matched) for _ in text])
+        shares.append(sum(len(word) for word, place in zip(text, found[-1]) if place >= 0) / max(1, count))
     usual = float(np.median([share for share in shares if share > 0] or [1.0]))
-    least = max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
-    times = [
-        _time_of(text, place, heard, pace) if share >= least else None
-        for text, place, share in zip(texts, places, shares)
-    ]
+    is_heard = np.array(shares) >= max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
+    times = [_time_of(*one, heard, pace) if known else None for *one, known in zip(texts, found, is_heard)]
     # What a good recognizer does not hear was not said, but for a short word; a poor one misses whole sentences.
     times = _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf)
     return with_times(pieces, times, survey.num_samples / survey.sample_rate)

@@ -1,4 +1,4 @@
-"""A server's process: the model and the app from the options, the log, and how it stops."""
+"""A server's process: model and app from the options, log, limits of connections, shutdown."""
 
 import argparse
 import asyncio
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from myxtts.apps.server.app import make_app
-from myxtts.apps.server.connections import limited_protocol
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
@@ -23,9 +23,14 @@ from myxtts.interchange.hub.fetching import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
 from myxtts.storage.files import CheckpointError
 
+HEAD_SECONDS = 10.0
+"""Time limit for the head of a request."""
+MOST_CONNECTIONS = 500
+"""Most open connections from all addresses."""
+
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
-    """The parts of a server for the options of `options.build_parser`; an exported model without TensorFlow."""
+    """Builds the parts of a server from its options; an exported model loads no TensorFlow."""
     run = local_folder(arguments.checkpoint)
     model, speakers, open_speaker, scope = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
     folder = arguments.voices and Path(arguments.voices)
@@ -45,7 +50,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """The model, the languages of its own voices by name, what opens one, and options of `Speaker`."""
+    """The model, languages of its voices by name, a function that opens a voice, and options of `Speaker`."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is for models that were not exported: {run} speaks in ONNX Runtime on the CPU.")
@@ -78,7 +83,7 @@ def _open_trained(run, arguments):
 
 
 class _WithoutTexts(logging.Filter):
-    """Puts lengths for the texts and their parts that the log of `inference` quotes."""
+    """Replaces texts that the log of `inference` quotes by their lengths."""
 
     def filter(self, record):
         if record.name.startswith("myxtts.inference.text_") and isinstance(record.args, tuple):
@@ -87,7 +92,7 @@ class _WithoutTexts(logging.Filter):
 
 
 class _JSONLines(logging.Formatter):
-    """A log line as one JSON object: time, level, logger, message, and the record's `fields`."""
+    """Formats a record as a JSON object: time, level, logger, message and the record's `fields`."""
 
     def format(self, record):
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -99,7 +104,7 @@ class _JSONLines(logging.Formatter):
 
 
 def log_as_json() -> None:
-    """Sends the package's log and uvicorn's errors to standard error, a JSON object a line."""
+    """Logs the package's records and uvicorn's errors to standard error as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONLines())
     handler.addFilter(_WithoutTexts())
@@ -109,13 +114,60 @@ def log_as_json() -> None:
         logger.setLevel(logging.INFO)
 
 
+def limited_protocol(max_of_address: int) -> type[H11Protocol]:
+    """The `http` protocol for uvicorn that closes connections which do not send a request's head in `HEAD_SECONDS`.
+
+    Beyond `max_of_address` connections from one address (0: no limit), or `MOST_CONNECTIONS`, the new connection
+    replaces the oldest one whose request has not arrived; if there is none, the new one is closed.
+    """
+    opened: dict[H11Protocol, str] = {}  # the oldest first
+
+    class Limited(H11Protocol):
+        _deadline = None
+
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            address = self.client[0] if self.client else ""
+            same = [one for one, theirs in opened.items() if theirs == address]
+            crowd = same if 0 < max_of_address <= len(same) else list(opened) if len(opened) >= MOST_CONNECTIONS else ()
+            opened[self] = address
+            if crowd:
+                oldest = next((one for one in crowd if one._has_no_request()), self)
+                del opened[oldest]
+                oldest.transport.abort()
+            self._deadline = self.loop.call_later(HEAD_SECONDS, transport.abort)
+
+        def data_received(self, data):
+            before = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:
+                self._cancel_deadline()
+            elif self._deadline is None and before.response_complete:
+                self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+        def connection_lost(self, exc):
+            opened.pop(self, None)
+            self._cancel_deadline()
+            super().connection_lost(exc)
+
+        def _has_no_request(self):
+            return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+        def _cancel_deadline(self):
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return Limited
+
+
 class Serving(uvicorn.Server):
-    """Runs an app until SIGINT or SIGTERM; then nothing new is begun, and what is spoken is spoken to its end.
+    """Runs an app until SIGINT or SIGTERM; then it refuses the queue and finishes the texts being spoken.
 
     Args:
-        connections: Most of them from one address; 0 for no limit.
-        grace_seconds: After that, what is still spoken is broken off. A second signal breaks it off at once.
-        beside: Runs as long as the server does, such as another protocol; None for nothing.
+        connections: Most connections from one address; 0 for no limit.
+        grace_seconds: Time limit for finishing. A second signal ends it at once.
+        beside: Coroutine that runs as long as the server, such as another protocol.
     """
 
     def __init__(self, app, speaker: Speaker, host, port, connections, grace_seconds, beside: Coroutine | None = None):
@@ -125,7 +177,7 @@ class Serving(uvicorn.Server):
         self.speaker, self._beside, self._task = speaker, beside, None
 
     async def startup(self, sockets=None):
-        """Binds, and logs the addresses."""
+        """Binds the port and logs the addresses."""
         await super().startup(sockets)
         if self.started:
             self._task = self._beside and asyncio.ensure_future(self._beside)
@@ -133,7 +185,7 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
 
     async def shutdown(self, sockets=None):
-        """Refuses what waits, and finishes what is spoken."""
+        """Refuses the queue and finishes the texts being spoken."""
         self.speaker.refuse_more()
         await super().shutdown(sockets)
         if self._task:

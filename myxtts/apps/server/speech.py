@@ -4,6 +4,7 @@ import asyncio
 import base64
 import dataclasses
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
@@ -13,7 +14,6 @@ from starlette.responses import Response
 from myxtts.apps.server.errors import ApiError, as_api_error
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker, SpeechJob
-from myxtts.apps.server.spoken_text import spoken_parts
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
 from myxtts.config.checks import UNPRINTABLE, UserError
@@ -22,17 +22,22 @@ from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import get_language
 
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
-"""Names that clients of OpenAI and of Kokoro-FastAPI ask for by default; each means the model that is served."""
+"""Default model names of clients of OpenAI and Kokoro-FastAPI; each means the served model."""
 SOUND_RATE = 24_000
-"""Sample rate of all audio that is sent, in Hz: OpenAI's clients expect it of PCM."""
+"""Sample rate of all audio sent, in Hz: OpenAI's clients expect it of PCM."""
 MEDIA_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm"}
 SEND_SECONDS = 30.0
-"""How long a client may take to read what it was sent."""
+"""Time limit for a client to read a part."""
+SILENCE_SECONDS = 0.1
+"""Length of a text without a letter or digit, such as an emoji."""
+MOST_PAUSE_SECONDS = 60.0
+"""Limit for all pauses of a text together."""
+_PAUSE = re.compile(r"\[pause:\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)?\s*\]", re.IGNORECASE)
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 
 
 class VoiceId(BaseModel):
-    """A voice as OpenAI's clients name those of their own."""
+    """A custom voice, as OpenAI's clients send it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     id: Annotated[str, Field(min_length=1, max_length=200)]
@@ -43,17 +48,17 @@ class SpeechRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
-    input: Annotated[str, Field(description="the text; [pause:1s] is silence, Markdown and addresses are not read out")]
+    input: Annotated[str, Field(description="the text; [pause:1s] is silence; Markdown and URLs are not read out")]
     voice: Annotated[str, Field(min_length=1, max_length=200)] | VoiceId
     response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = Field(
         "mp3", description="pcm: 16 bit, little-endian, mono, 24 000 Hz"
     )
     speed: Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False)] = 1.0
     stream_format: Literal["audio", "sse"] | None = Field(None, description="sse: as server-sent events")
-    instructions: str | None = Field(None, max_length=10_000, description="accepted, and without effect")
-    user: str | None = Field(None, max_length=200, description="accepted, and without effect")
-    stream: bool | None = Field(None, description="false: the whole, with its length; default: as it is made, but flac")
-    language: str | None = Field(None, max_length=20, description="code; by default the voice's, as far as letters fit")
+    instructions: str | None = Field(None, max_length=10_000, description="accepted, no effect")
+    user: str | None = Field(None, max_length=200, description="accepted, no effect")
+    stream: bool | None = Field(None, description="false: all at once, with its length; default: true, but for flac")
+    language: str | None = Field(None, max_length=20, description="code; default: the voice's, if the script fits")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(lt=2**31)] | None = None
@@ -62,21 +67,72 @@ class SpeechRequest(BaseModel):
 
     @property
     def is_open(self) -> bool:
-        """Whether the audio is sent while it is made."""
+        """Whether the audio is streamed."""
         is_open = self.response_format in OPEN_FORMATS if self.stream is None else self.stream
         return is_open or self.stream_format is not None
+
+
+def _sentence(parts):
+    text = ", ".join(filter(None, map(str.strip, parts)))
+    return text + "." * text[-1:].isalnum()
+
+
+_MARKUP = (
+    (r"(?s)```.*?(?:```|\Z)", " "),
+    (r"!?\[([^\[\]\n]{0,500})\]\([^()\n]{0,2000}\)", r"\1"),
+    (r"(?i)<?\b(?:https?://|www\.)[^\s<>]*[^\s<>.,;:!?)\]}'\"…؟]>?", ""),
+    (r"</?[a-zA-Z][^<>\n]{0,500}>", " "),
+    (r"(?m)^[ \t]{0,9}(?:(?:[-*_=][ \t]{0,3}){3,}|\|?[ \t]{0,9}:?-{2,}[-:| \t]*)$", ""),
+    (r"(?m)^[ \t]{0,9}#{1,6}[ \t](.*)$", r"\n\1\n\n"),
+    (r"(?m)^(?:[ \t]{0,9}>)+", ""),
+    (r"(?m)^([ \t]{0,9})[-*+•][ \t]\[[ xX]\][ \t]", r"\1- "),
+    (r"(?m)^[ \t]{0,99}[-*+•][ \t](.*)$", lambda item: _sentence([item[1]])),
+    (r"(?m)^[ \t]{0,9}\|(.*)\|[ \t]{0,9}$", lambda row: _sentence(row[1].split("|"))),
+    *((rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1")
+      for mark in (r"\*\*\*", r"\*\*", "__", "~~", r"\*", "_", "``", "`")),
+)  # fmt: skip
+"""Replacements in order: code, links, URLs, tags, rules, headings, quotations, lists, tables, emphasis."""
+
+
+def plain_text(text: str) -> str:
+    """A text without Markdown, tags and URLs; headings become paragraphs, list items sentences."""
+    for pattern, replacement in _MARKUP:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
+    """Splits a text at its pauses: seconds of silence before it, and `(part, seconds of silence after it)`.
+
+    Parts without a letter or digit are left out; a text of nothing else is `SILENCE_SECONDS` or more of silence.
+
+    Raises:
+        ApiError: The pauses are longer than `MOST_PAUSE_SECONDS` in all.
+    """
+    parts = [("", 0.0)]
+    said, *rest = _PAUSE.split(plain_text(text))
+    for part, number, unit in zip([said, *rest[2::3]], [*rest[0::3], "0"], [*rest[1::3], None]):
+        seconds = float(number) / (1000 if unit and unit.lower() == "ms" else 1)
+        if any(map(str.isalnum, part)):
+            parts.append((part, seconds))
+        else:
+            parts[-1] = parts[-1][0], parts[-1][1] + seconds
+    if sum(seconds for _, seconds in parts) > MOST_PAUSE_SECONDS:
+        raise ApiError(400, f"The pauses of a text may take {MOST_PAUSE_SECONDS:g} s in all.", "input")
+    (_, lead), *parts = parts
+    return lead if parts else max(lead, SILENCE_SECONDS), parts
 
 
 def make_job(
     asked: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, **of_job
 ) -> SpeechJob:
-    """The job of a request, checked; reads files.
+    """Checks a request and makes its job; reads files.
 
     Args:
         of_job: `loop` and other fields of `SpeechJob`.
 
     Raises:
-        ApiError: What is asked for cannot be spoken.
+        ApiError: A field is invalid, or the text cannot be spoken.
     """
     _check_fields(asked, settings)
     lead, parts = spoken_parts(asked.input)
@@ -105,7 +161,7 @@ def make_job(
 
 
 def _check_fields(asked, settings):
-    """Raises `ApiError` for what is wrong whatever the model and the voice."""
+    """Raises `ApiError` for fields that are invalid whatever the voice."""
     if asked.model not in (known := (settings.model, *ALIASES)):
         raise ApiError(404, f"There is no model {asked.model!r}; use {known[0]}.", "model", "model_not_found")
     if len(asked.input) > settings.max_characters:
@@ -116,7 +172,7 @@ def _check_fields(asked, settings):
         rule = f"response_format must be one of {', '.join(formats)}{' for a stream' if asked.is_open else ''}"
         raise ApiError(400, f"{rule}. Received: {asked.response_format}.", "response_format", "unsupported_format")
     if any("\ud800" <= character <= "\udfff" for character in asked.input):
-        raise ApiError(400, "input holds half of a character (a lone surrogate).", "input")
+        raise ApiError(400, "input holds a lone surrogate.", "input")
 
 
 def _settle_language(asked, said, usual, among):
@@ -132,10 +188,10 @@ def _settle_language(asked, said, usual, among):
 
 
 class SpeechResponse(Response):
-    """Speaks one job and sends its audio, or an error if that comes before the first byte.
+    """Speaks one job and sends its audio, or an error that comes before the first byte.
 
     Args:
-        is_open: Send the audio while it is made, without a length; else as a whole.
+        is_open: Stream the audio, without a length.
         events: Send it as server-sent events, in OpenAI's form.
     """
 
@@ -168,16 +224,16 @@ class SpeechResponse(Response):
                     started = True
                 await _send_body(send, content, more=not is_last)
         except TimeoutError:
-            return  # the client does not read; without an end, the server closes the connection
+            return  # the client does not read: without an end, the server closes the connection
         except Exception as error:
             if not started:
                 await as_api_error(error).response()(scope, receive, send)
             elif self.events:
                 await _send_body(send, _event(as_api_error(error).body | {"type": "error"}), more=True)
-            # Audio that has begun stays without an end, so that no client takes a part for the whole.
+            # Audio that has begun gets no proper end, so that no client takes a part for the whole.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Bytes to send, and whether they are the last."""
+        """Yields bytes to send, and whether they are the last."""
         self.speaker.submit(self.job)
         while (samples := await self.job.next()) is not None:
             if content := self.encoder.add(self.resampler.add(samples)):

@@ -1,11 +1,12 @@
-"""The tab in which two models say the same, and listeners vote."""
+"""The tab that compares two models and collects votes."""
 
 import random
 
 import gradio as gr
 
+from myxtts.apps.studio.data_sets import EVALUATION
 from myxtts.apps.studio.parts import Choices, act, check_words, command_buttons, log_box, report_view, state_line
-from myxtts.apps.studio.studio import EVALUATION, Studio, Wish
+from myxtts.apps.studio.studio import Studio, Wish
 from myxtts.config.checks import UserError
 
 WHICH = ("best", "last")
@@ -13,7 +14,7 @@ LETTERS = "AB"
 
 
 def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
-    """Two checkpoints side by side with the same seed, blind if wanted; votes; an evaluation of both."""
+    """Two checkpoints with the same seed, optionally blind; votes; an evaluation of both."""
     sides = []
     with gr.Row():
         for number, label in enumerate(("run", "second")):

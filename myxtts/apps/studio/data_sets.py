@@ -1,4 +1,4 @@
-"""Recordings that were dropped on the page or made in it, kept as data sets beside the runs."""
+"""Data sets beside the runs, from uploaded files and from recordings made in the page."""
 
 import csv
 import io
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from myxtts.apps.studio.run_view import named_folder
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.storage.files import write_text, write_whole
 
-FOLDER = "_data"
-"""Within that of the runs; no run can have this name."""
+FOLDER, EXPORTS, EVALUATION = "_data", "_exports", "_evaluation"
+"""Folders beside the runs; no run can have such a name."""
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", ".srt", ".vtt", ".ass")
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
 """What `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
@@ -28,32 +28,33 @@ class DataSets:
         self.home: Path = home / FOLDER
 
     def choices(self) -> list[tuple[str, str]]:
-        """Name and folder of each, for a box to choose from."""
+        """Name and folder of each, for a drop-down."""
         found = sorted(path for path in self.home.glob("*/") if path.suffix != f".{RECORDINGS}")
         return [(path.name, str(path)) for path in found]
 
     def folder(self, name: str) -> Path:
-        """Where a set is; raises `UserError` for what is no name."""
+        """Folder of a data set; raises `UserError` for an invalid name."""
         return named_folder(self.home, name, "data set")
 
     def keep(self, name: str, files: Sequence[str], is_long: bool = False) -> Path:
-        """Copies recordings, and texts of the same names or a `metadata.csv`, into a set, or beside it for
-        `myxtts make-dataset` to fill it; returns their folder.
+        """Copies recordings, and texts of the same names or a `metadata.csv`, into a data set; returns their folder.
+
+        Args:
+            is_long: Copy them beside the set, as input of `myxtts make-dataset`.
 
         Raises:
-            UserError: There is no recording among them, or a file that is neither sound nor text.
+            UserError: There is no recording, or a file is neither audio nor text.
         """
         folder, listed = self.folder(name), any(Path(file).name == "metadata.csv" for file in files)
         if is_long:
             folder = folder.with_name(f"{folder.name}.{RECORDINGS}")
         sounds = LONG_SUFFIXES if is_long else AUDIO_EXTENSIONS
         names = [Path(file).name for file in files]
-        foreign = [name for name in names if not name.lower().endswith((*sounds, *TEXT_SUFFIXES))]
-        if foreign:
-            known = ", ".join((*sounds, *TEXT_SUFFIXES))
-            raise UserError(f"Files must be sound or text ({known}). Received: {foreign[0]}.")
+        known = (*sounds, *TEXT_SUFFIXES)
+        for name in names:
+            require(name.lower().endswith(known), "A file", f"audio or text ({', '.join(known)})", name)
         if not any(name.lower().endswith(sounds) for name in names):
-            raise UserError(f"Drop recordings: files with the endings {', '.join(sounds)}.")
+            raise UserError(f"Drop recordings: files that end in {', '.join(sounds)}.")
         for file, name in zip(files, names):
             is_inner = listed and not is_long and name.lower().endswith(sounds)
             place = folder / "wavs" if is_inner else folder
@@ -63,7 +64,7 @@ class DataSets:
         return folder
 
     def add_recording(self, name: str, recording: str | None, text: str) -> Path:
-        """Adds one clip with what is said in it; returns the set's folder."""
+        """Adds a clip with its text; returns the set's folder."""
         if not recording:
             raise UserError("There is no recording. Record a sentence first.")
         if not text.strip():
@@ -78,13 +79,15 @@ class DataSets:
         return folder
 
     def lists(self, folder: str) -> list[Path]:
-        """The lists of clips of a set that was cut here from long recordings; none of any other folder."""
+        """The lists of clips of a data set that `make-dataset` cut here; none for any other folder."""
         own = Path(folder).parent == self.home
         return [path for path in (Path(folder, one) for one in LISTS) if own and path.is_file()]
 
     def correct(self, folder: str, texts: Sequence[Sequence[str]]) -> int:
-        """Writes texts of clips, by their places, into the lists of a set; a clip without a text is left out. Returns
-        how many changed."""
+        """Writes corrected texts, as rows of clip and text, into the lists of a set; returns how many changed.
+
+        A clip with an empty text is removed from its list.
+        """
         given, changed = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}, 0
         for path in self.lists(folder):
             with open(path, encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""What the buttons of the page do. Nothing here knows how a page is drawn."""
+"""Actions of the page's buttons, without Gradio."""
 
 import dataclasses
 import functools
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.data_sets import DataSets
+from myxtts.apps.studio.data_sets import EVALUATION, EXPORTS, DataSets
+from myxtts.apps.studio.kept import Votes
 from myxtts.apps.studio.run_view import named_folder, runs_in
 from myxtts.apps.studio.training_form import RELEASED_SIZE, XTTS_V2, Preset, preset_for, training_flags
-from myxtts.apps.studio.votes import Votes
 from myxtts.audio.files import load_samples, to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
@@ -26,35 +26,33 @@ from myxtts.storage.speakers import read_speakers
 
 MOST_CHARACTERS = 4096
 MOST_CLIPS = 500
-"""Of a data set that are shown."""
+"""Most clips of a data set that the page lists."""
 CLIP_RATE = 22_050
-"""Sample rate of clips to hear, in Hz: that of training."""
+"""Sample rate of clips to play, in Hz: that of training."""
 LONGEST_CLIP_SECONDS = 11.6
-"""Of a clip that is trained on, as `myxtts doctor data` takes it."""
-EXPORTS, EVALUATION = "_exports", "_evaluation"
-"""Beside the runs; no run can have such a name."""
+"""Longest clip to train on, as in `myxtts doctor data`."""
 
 
 class Wish(NamedTuple):
-    """A text to be spoken, and how."""
+    """A text to speak, with voice and sampling."""
 
     run: str
     text: str
     language: str
     recording: str | None = None
-    """File to take the voice from; without it the voice is the `speaker`'s."""
+    """File with the voice; None for the voice of `speaker`."""
     speaker: str | None = None
     seed: int = 0
     temperature: float = 0.0
-    """0 takes the run's own."""
+    """0 for the run's own."""
     speed: float = 1.0
 
 
 class Studio:
-    """Runs in one folder.
+    """Actions on the runs in one folder.
 
     Args:
-        home: The folder; each run is a folder in it.
+        home: Folder with a folder for each run.
     """
 
     def __init__(self, home: Path):
@@ -70,7 +68,7 @@ class Studio:
         return runs_in(self.home)
 
     def training(self) -> list[str]:
-        """Names of the runs that train now, whoever started them."""
+        """Names of the runs that are training, whoever started them."""
         return [name for name in self.runs() if processes.process_of(self.home / name)]
 
     def folder(self, name: str) -> Path:
@@ -78,7 +76,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """What `--init-from` takes for a name in the form: the folder of a run, else the name as it is."""
+        """Value of `--init-from` for a name in the form: the folder of a run, else the name itself."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in self.runs() else named
 
@@ -98,17 +96,17 @@ class Studio:
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """The first clips of a data set, by their place in its folder. Raises `UserError` for what is none."""
+        """The first clips of a data set, by path within it. Raises `UserError` if the folder is not a data set."""
         clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
-        """A clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
+        """Audio of a clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
         return CLIP_RATE, _as_pcm16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
 
     def make_data_set(self, name: str, files: list[str], is_long: bool, language: str, recognizer="") -> Iterator[str]:
-        """Keeps dropped files as a data set; yields the command's output. Those that are long, or for a recognizer to
-        transcribe (`myxtts make-dataset --recognizer`), are cut."""
+        """Makes a data set of uploaded files; yields the output. Long recordings, and those that a recognizer shall
+        transcribe, go through `myxtts make-dataset`."""
         folder = self.data.keep(name, files, is_long or bool(recognizer))
         yield str(folder)
         if is_long or recognizer:
@@ -129,25 +127,28 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
-        """The memory that training with these flags would take."""
-        is_released = f"--init-from={XTTS_V2}" in flags  # the plan does not fetch it to learn its size
-        flags = [*flags, *[f"--model-size={RELEASED_SIZE}"] * is_released]
+        """Memory that training with these flags would take, as `myxtts plan` prints it."""
+        if f"--init-from={XTTS_V2}" in flags:  # the plan does not download it to learn its size
+            flags = [*flags, f"--model-size={RELEASED_SIZE}"]
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
-        """Names of the voices that a model has, those that speak the language first."""
+        """Names of a model's voices, those of the language first."""
         voices = read_speakers(self.folder(name))
         return sorted(voices, key=lambda one: voices[one].language != language)
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
-        """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are tried a second time.
-        Raises `UserError` for what the model cannot speak."""
+        """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are retried once.
+
+        Raises:
+            UserError: The model cannot speak the text.
+        """
         synthesizer, *options = self._opened(wish, which)
         speech = synthesizer.speak(wish.text, *options, retries=1)
         return speech.sample_rate, _as_pcm16(speech.samples)
 
     def stream(self, wish: Wish) -> Iterator[tuple[int, np.ndarray]]:
-        """As `speak`, piece by piece while it is made, with no second try."""
+        """As `speak`, streamed and without retries."""
         synthesizer, *options = self._opened(wish, "best")
         for samples in synthesizer.stream(wish.text, *options, check=False):
             yield synthesizer.sample_rate, _as_pcm16(samples)
@@ -177,7 +178,7 @@ class Studio:
         yield from self.tasks.follow("export", "export", *flags)
 
     def export_folder(self, name: str, weights: str) -> Path:
-        """Where an export goes."""
+        """Folder of an export."""
         return self.home / EXPORTS / f"{name}-onnx-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
@@ -188,14 +189,14 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:
-        """Evaluates models, each with `best` or `last`, beside each other; yields the output, at last the table."""
+        """Evaluates checkpoints, each a model and `best` or `last`, in one table; yields the output."""
         folders = [f"{self.source(name)}@{which}" for name, which in sides]
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 
 
 def _load(folder, which, changed):
-    # Here, so that the page opens at once: TensorFlow takes seconds, and only speaking needs it.
+    # Imported here, since TensorFlow takes seconds and only speaking needs it.
     from myxtts.interchange.onnx.engines import load_synthesizer
 
     return load_synthesizer(folder, which)
@@ -206,6 +207,6 @@ def _as_pcm16(samples: np.ndarray) -> np.ndarray:
 
 
 def _changed(folder):
-    """When something that speaks was last written, so that a newer checkpoint is loaded anew."""
+    """Time of the last change, so that a newer checkpoint is loaded again."""
     paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
     return max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)

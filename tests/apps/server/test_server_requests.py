@@ -128,7 +128,7 @@ def test_bodies_too_large_or_too_slow_and_bytes_of_other_protocols_are_refused(l
 
 
 def test_half_requests_are_closed_and_keep_nobody_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("myxtts.apps.server.connections.HEAD_SECONDS", 1.0)
+    monkeypatch.setattr("myxtts.apps.server.serving.HEAD_SECONDS", 1.0)
     (tmp_path / "run").mkdir()
     voices = write_voices(tmp_path / "voices")
     with live_server(talkative_synthesizer(), tmp_path / "run", voices, most=10) as live:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("starlette", reason="needs the extra server")
 
 from myxtts.apps.server.errors import ApiError  # noqa: E402
-from myxtts.apps.server.spoken_text import plain_text, spoken_parts  # noqa: E402
+from myxtts.apps.server.speech import plain_text, spoken_parts  # noqa: E402
 from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook  # noqa: E402
 from myxtts.config.checks import UserError  # noqa: E402
 

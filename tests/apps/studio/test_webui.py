@@ -14,13 +14,12 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.data_sets import DataSets
-from myxtts.apps.studio.kept import kept_in, to_trash
+from myxtts.apps.studio.kept import Votes, kept_in, to_trash
 from myxtts.apps.studio.processes import Tasks, output_path, start_training, stop_training, trainer_of
 from myxtts.apps.studio.run_view import MAIN_LOSSES, named_folder, runs_in, view_run
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
-from myxtts.apps.studio.votes import Votes
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
