@@ -1,4 +1,4 @@
-"""The first layer of every HTTP request: id, API key or host name, size and time of the body, log line."""
+"""Middleware for every HTTP request: id, API key or host name, size and time of the body, log line."""
 
 import asyncio
 import hmac
@@ -16,9 +16,9 @@ from myxtts.apps.server.speaker import Metrics
 
 SPEECH, VOICES = "/v1/audio/speech", "/v1/audio/voices"
 PAGE = "/ui"
-"""Beginning of the paths of the page of `--ui`, which limits its own bodies and asks for its own password."""
+"""Path prefix of the page of `--ui`, which has its own body limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
-"""Paths that need no key: they tell what every server of this version tells."""
+"""Paths that need no key: they are the same for every server of this version."""
 MOST_UPLOAD_BYTES = 20 * 2**20
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _REQUEST_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
@@ -27,22 +27,22 @@ log = logging.getLogger("myxtts.apps.server.access")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a server allows."""
+    """Settings of a server."""
 
     model: str
     """Name of the model."""
     api_key: str | None = None
-    """None asks for no key, and answers only requests that address this machine by a local name."""
+    """None needs no key, and answers only requests to a local host name."""
     max_characters: int = 4096
     language: str = "en"
-    """Language of texts for which neither the request nor the voice names one."""
+    """Language of texts if neither request nor voice names one."""
     allow_uploads: bool = False
     has_page: bool = False
-    """Whether the page of `--ui` is there."""
+    """Whether the page of `--ui` is mounted."""
     cors: tuple[str, ...] = ()
-    """Origins of pages that may ask from a browser, such as `https://chat.example`; `*` for all."""
+    """Origins allowed in browsers, such as `https://chat.example`; `*` for all."""
     body_seconds: float = 20.0
-    """How long the body of a request may take to arrive."""
+    """Time limit for the body of a request."""
 
 
 class Gate:
@@ -91,7 +91,7 @@ class Gate:
         if path in OPEN_PATHS or expected and path.startswith(PAGE):
             return
         if expected is None:
-            # A web page that leads a browser here by a name of its own sends that name.
+            # DNS rebinding: a web page that resolves its own name to this machine sends that name.
             if not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
                 raise ApiError(403, "Without an API key this server answers only as localhost or 127.0.0.1.", "Host")
             return
@@ -100,17 +100,17 @@ class Gate:
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 
     def _most_bytes(self, request):
-        """Bytes that a body may have; 0 where nothing reads it."""
+        """Most bytes of a body; 0 where nothing reads it."""
         path = request.scope["path"]
         if self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
             return MOST_UPLOAD_BYTES
-        # A text may be written as escapes of six bytes a UTF-16 unit.
+        # JSON may escape each UTF-16 unit of a text in six bytes.
         return 12 * self.settings.max_characters + 2**16 if path == SPEECH else 0
 
     async def _read_body(self, request, most):
-        """Reads the body within its limits; returns a `receive` that gives it at once."""
+        """Reads the body within its limits; returns a `receive` that replays it."""
         path = request.scope["path"]
-        too_large = ApiError(413, f"The body of a request to {path} has at most {most} bytes.")
+        too_large = ApiError(413, f"The body of a request to {path} may have {most} bytes at most.")
         if int(request.headers.get("content-length", 0)) > most:
             raise too_large
         body = bytearray()
@@ -123,7 +123,7 @@ class Gate:
         except TimeoutError:
             raise ApiError(408, f"The body did not arrive within {self.settings.body_seconds:g} s.") from None
         except ClientDisconnect:
-            raise ApiError(400, "The client broke the request off.") from None
+            raise ApiError(400, "The client cancelled the request.") from None
         messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replay():

@@ -1,4 +1,4 @@
-"""The command line of `myxtts serve`, and the checks that need nothing else."""
+"""The command line of `myxtts serve` and its checks."""
 
 import argparse
 import ipaddress
@@ -44,23 +44,23 @@ def build_parser() -> argparse.ArgumentParser:
     place.add_argument("--ui", metavar="FOLDER", help=page)
     key = f"file whose first line is the API key (or set {KEY_VARIABLE})"
     place.add_argument("--api-key-file", metavar="FILE", help=key)
-    cors = "origins of pages that may ask from a browser, such as https://chat.example; * for all"
+    cors = "origins allowed in browsers (CORS), such as https://chat.example; * for all"
     place.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=cors)
-    place.add_argument("--api-key", metavar="KEY", help="the key itself, which others can see in the list of processes")
+    place.add_argument("--api-key", metavar="KEY", help="the key itself, visible to others in the process list")
     voices = parser.add_argument_group("voices")
-    voices.add_argument("--voices", metavar="FOLDER", help="a file for each voice; they may come and go")
+    voices.add_argument("--voices", metavar="FOLDER", help="folder with a file per voice, read again for each request")
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
-    mapped = "other names for voices: alloy=emma,nova=anna (OpenAI's: by default a voice that speaks the language)"
+    mapped = "aliases of voices: alloy=emma,nova=anna (default for OpenAI's: a voice of the text's language)"
     voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
-    voices.add_argument("--language", default="en", help="for texts for which neither request nor voice names one")
+    voices.add_argument("--language", default="en", help="of texts, if neither request nor voice names one")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--queue", type=int, default=32, metavar="N", help="texts that may wait; more are refused")
+    limits.add_argument("--queue", type=int, default=32, metavar="N", help="most waiting texts; more are refused")
     limits.add_argument("--queue-seconds", type=float, default=120.0, help="waiting time limit of a text")
-    limits.add_argument("--max-seconds", type=float, default=600.0, help="time limit of a text, with its waiting")
-    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="characters of a text, at most")
+    limits.add_argument("--max-seconds", type=float, default=600.0, help="time limit of a text, waiting included")
+    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="most characters of a text")
     connections = "open connections from one address (0: no limit)"
     limits.add_argument("--max-connections", type=int, default=100, metavar="N", help=connections)
-    limits.add_argument("--grace-seconds", type=int, default=30, help="at a stop, for what is being spoken")
+    limits.add_argument("--grace-seconds", type=int, default=30, help="time limit for finishing texts at a stop")
     model = parser.add_argument_group("model")
     warm = "warm-up before the first request: short traces the graphs; all also compiles every batch shape (minutes)"
     model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=warm)
@@ -69,14 +69,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def check_options(arguments: argparse.Namespace) -> str | None:
-    """Raises `UserError` for what can be seen from the command line; returns the API key."""
+    """Raises `UserError` for invalid options; returns the API key."""
     if not arguments.checkpoint:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
-        raise UserError("--allow-uploads needs --voices FOLDER, a folder that can be written to.")
+        raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")
     check_device(arguments.device)
     if arguments.voices is not None:
-        require(Path(arguments.voices).is_dir(), "--voices", "a folder that is there", arguments.voices)
+        require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
     require_port("--port", arguments.host, arguments.port)
     require_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
     limits = {"queue": (0, 10_000), "max_characters": (1, 10**6), "max_connections": (0, 10_000)}
@@ -90,8 +90,8 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         raise UserError(f"--language: {error}") from error
     key = _read_key(arguments)
     if not key and not _is_local(arguments.host):
-        risk = f"--host {arguments.host} can be reached from other machines, and without a key everybody could speak"
-        raise UserError(f"{risk} there. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
+        rule = f"--host {arguments.host} can be reached from other machines and needs an API key"
+        raise UserError(f"{rule}. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
     if not is_hub_name(arguments.checkpoint) and not is_base(arguments.checkpoint):
         require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     return key
@@ -121,5 +121,5 @@ def _read_key(arguments):
         except ValueError as error:
             raise UserError(f"--api-key-file {arguments.api_key_file} {error}.") from error
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
-        raise UserError("An API key must be of 8 or more printable ASCII characters without spaces.")
+        raise UserError("An API key must have 8 or more printable ASCII characters and no spaces.")
     return key

@@ -1,4 +1,4 @@
-"""The queue of a server: texts wait in it, some are spoken at once, and their audio is handed out as it comes."""
+"""The queue of a server, and the thread that speaks several of its texts at once."""
 
 import asyncio
 import logging
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_ROWS = 8
-"""Texts that are spoken at once: as many as `code_engine.CodeEngine` draws together."""
+"""Texts spoken at once: the largest batch of `code_engine.CodeEngine`."""
 SECONDS_OF_A_TEXT = 5.0
-"""Assumed time to speak a text, for `Retry-After`, until texts have been timed."""
+"""Initial estimate of the time to speak a text, for `Retry-After`."""
 FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
 REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
 
 class Metrics:
-    """Figures of one server for Prometheus, in a registry of their own.
+    """Prometheus metrics of one server, in a registry of their own.
 
     Args:
-        load: Returns the texts that wait, the texts being spoken, and the rows of the model in use.
+        load: Returns the texts waiting, the texts being spoken, and the rows of the model in use.
     """
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
@@ -63,20 +63,20 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to be spoken; a coroutine of `loop` receives its audio from `next`."""
+    """A text to speak; a coroutine of `loop` receives its audio from `next`."""
 
     loop: asyncio.AbstractEventLoop
     num_characters: int
     pieces: list[Piece]
-    """Of the text; none where it has nothing to say."""
+    """Pieces of the text; empty if there is nothing to say."""
     find_voice: Callable[[], Voice]
-    """Called in the speaker's thread, as it may have to encode a recording."""
+    """Called in the speaker's thread, since it may encode a recording."""
     language: str
     sampling: SamplingConfig
     silences: tuple[float, float] = (0.0, 0.0)
     """Seconds of silence before and after the pieces."""
     num_ignored: int = 0
-    """Fields of the request that this server does not have."""
+    """Unknown fields of the request."""
     seed: int = 0
     speed: float = 1.0
     hurry: bool = True
@@ -85,7 +85,7 @@ class SpeechJob:
     """For the log."""
     arrived: float = field(default_factory=time.monotonic)
     begun: float | None = None
-    """When it left the queue."""
+    """Time at which it left the queue."""
     first_sound: float | None = None
     num_samples: int = 0
     stream: "SpeechStream | ExportedStream | None" = None
@@ -99,8 +99,8 @@ class SpeechJob:
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Adds samples `(S,)` float32 at the model's rate, at last None or the error that ended it; from any thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        """Adds samples `(S,)` float32 at the model's rate, or the end: None or an error. Thread-safe."""
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
     async def next(self) -> np.ndarray | None:
@@ -114,16 +114,15 @@ class SpeechJob:
 class Speaker:
     """Speaks texts in the order of their arrival, up to `MOST_ROWS` of them at once.
 
-    The engine's thread samples codes; the thread of this object turns them into audio, first audio first, lets texts
-    that are cancelled or late leave, and lets others join. Sentences after the current one of a text are sampled only
-    in rows that no text waits for.
+    The engine's thread samples codes. The thread of this object makes audio of them, first audio first, ends texts that
+    are cancelled or late, and begins others. The next sentences of a text are sampled only in rows that no text needs.
 
     Args:
-        max_waiting: Texts that may wait; `submit` refuses more.
-        queue_seconds: How long a text may wait.
-        total_seconds: How long after its arrival a text may be spoken.
+        max_waiting: Size of the queue; `submit` refuses more texts.
+        queue_seconds: Time limit for waiting.
+        total_seconds: Time limit from arrival to the end.
         warm: As in `Synthesizer.warm_up`, done before the first text.
-        device: The device scope of its thread.
+        device: Device scope of its thread.
     """
 
     def __init__(
@@ -140,19 +139,18 @@ class Speaker:
         self._queue_seconds, self._total_seconds, self._warm, self._device = queue_seconds, total_seconds, warm, device
         self._waiting: deque[SpeechJob] = deque()
         self._running: list[SpeechJob] = []
-        self._changed = synthesizer.engine.changed
-        """The engine's own condition, so that this thread wakes for new codes and for new texts alike."""
+        self._changed = synthesizer.engine.changed  # the engine's own, to wake for new codes and new texts alike
         self._refusing, self._ended, self._warmed = False, False, False
         self._text_seconds = SECONDS_OF_A_TEXT
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
 
     def start(self) -> None:
-        """Warms up and begins to speak, in a thread of its own."""
+        """Starts the thread, which warms up first."""
         self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether it is warm and takes texts."""
+        """Whether it is warm and accepts texts."""
         return self._warmed and self.alive and not self._refusing
 
     @property
@@ -167,7 +165,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text; one that says nothing is answered at once.
+        """Queues a text; one without pieces is answered at once.
 
         Raises:
             ApiError: The queue is full (429), or the server stops (503).
@@ -189,7 +187,7 @@ class Speaker:
             self._changed.notify_all()
 
     def cancel(self, job: SpeechJob) -> None:
-        """Lets a text that nobody listens to leave before the next codes; does nothing to one that has ended."""
+        """Ends a text before its next codes; no effect on one that has ended."""
         with self._changed:
             job.cancelled = not job.ended
             if job in self._waiting:
@@ -198,7 +196,7 @@ class Speaker:
             self._changed.notify_all()
 
     def refuse_more(self) -> None:
-        """Ends the queue; what is being spoken is spoken to its end."""
+        """Refuses the queue and new texts; those being spoken are finished."""
         with self._changed:
             self._refusing = True
             left = list(self._waiting)
@@ -207,7 +205,7 @@ class Speaker:
             job.put(_stopping())
 
     def stop(self) -> None:
-        """Ends the thread after its current call of the model, and breaks off what is still being spoken."""
+        """Ends the thread after its current call of the model, and with it the texts being spoken."""
         self.refuse_more()
         with self._changed:
             self._ended = True
@@ -226,15 +224,17 @@ class Speaker:
                         self._admit()
                         for job in sorted(self._running, key=lambda job: job.first_sound is not None):
                             self._speak(job)
-                    except Exception as error:  # whatever it is, the next texts are to be spoken
+                    except Exception as error:  # the next texts must be spoken all the same
                         logger.exception("A fault of the server ended all texts that were being spoken")
-                        self._end_all(error)
+                        for job in list(self._running):
+                            self._end(job, error)
             finally:
                 self.refuse_more()
-                self._end_all(_stopping())
+                for job in list(self._running):
+                    self._end(job, _stopping())
 
     def _wait_for_work(self):
-        """Waits until there is audio to make or a text to begin or to end; returns False once it is stopped."""
+        """Waits until there is audio to make, or a text to begin or end; returns False once stopped."""
 
         def has_work():
             can_begin = self._waiting and len(self._running) < MOST_ROWS
@@ -245,7 +245,7 @@ class Speaker:
             return not self._ended
 
     def _drop(self):
-        """Ends texts that nobody listens to, and those that take too long."""
+        """Ends texts that are cancelled or late."""
         now = time.monotonic()
         for job in list(self._running):
             if job.cancelled:
@@ -257,18 +257,17 @@ class Speaker:
             for job in late:
                 self._waiting.remove(job)
         for job in late:
-            waited = f"It waited for {self._queue_seconds:g} s and was not begun."
-            retry = math.ceil(self._text_seconds)
+            waited, retry = f"It waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
             self._fail(job, ApiError(503, waited, code="queue_timeout", retry_after_seconds=retry))
 
     def _admit(self):
-        """Takes texts out of the queue while there are places, and gives free rows to the sentences that follow."""
+        """Begins queued texts while there are places; gives free rows to the next sentences."""
         while len(self._running) < MOST_ROWS:
             with self._changed:
                 if not self._waiting:
                     break
                 job = self._waiting.popleft()
-                # Short calls would keep those in the queue waiting longer than they save this one.
+                # Short calls cost the queue more time than they save this text.
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
@@ -281,14 +280,14 @@ class Speaker:
             with self._changed:
                 self._running.append(job)
         free = MOST_ROWS - sum(job.stream.num_rows for job in self._running)
-        for job in sorted(self._running, key=lambda job: job.stream.num_rows):
-            before = job.stream.num_rows
+        for stream in sorted((job.stream for job in self._running), key=lambda stream: stream.num_rows):
+            before = stream.num_rows
             if free > 0:
-                job.stream.look_ahead()
-                free -= job.stream.num_rows - before
+                stream.look_ahead()
+                free -= stream.num_rows - before
 
     def _speak(self, job):
-        """Makes the audio of the codes that were sampled meanwhile."""
+        """Makes audio of the codes sampled so far."""
         if job.cancelled:
             return
         try:
@@ -307,12 +306,8 @@ class Speaker:
         if job.stream.finished:
             self._end(job)
 
-    def _end_all(self, error):
-        for job in list(self._running):
-            self._end(job, error)
-
     def _end(self, job, error=None):
-        """Takes a text out of those being spoken, with the error that ended it, if any."""
+        """Removes a text from those being spoken, with the error that ended it, if any."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)
@@ -335,11 +330,11 @@ class Speaker:
     def _fail(self, job, error):
         kind = error.code if isinstance(error, ApiError) else type(error).__name__
         self.metrics.errors.labels(kind or "other").inc()
-        # The sentence of a user's error may quote the text.
+        # The message of a UserError may quote the text.
         unexpected = None if isinstance(error, UserError | ApiError) else error
         logger.warning("A text was not spoken: %s", kind, exc_info=unexpected, extra={"fields": {"request_id": job.id}})
         job.put(error)
 
 
 def _stopping():
-    return ApiError(503, "The server is being stopped.", code="stopping", retry_after_seconds=5)
+    return ApiError(503, "The server is stopping.", code="stopping", retry_after_seconds=5)

@@ -1,4 +1,4 @@
-"""The voices of a server, by name: speakers that the model was trained on, and the files of a folder."""
+"""The voices of a server by name: speakers of the model, and files of a folder."""
 
 import re
 import tempfile
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from myxtts.interchange.onnx.exported import ExportedModel
 
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
-"""A letter or digit first; so no path, and no hidden file."""
+"""Begins with a letter or digit, so it is no path and no hidden file."""
 MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
 """Voices kept in memory."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
-"""Files in the folder of voices, and their size in all, up to which clients may add more."""
+"""Limits of the folder of voices, in files and bytes, for uploads."""
 OPENAI_VOICES = {
     **dict.fromkeys(("alloy", "coral", "nova", "sage", "shimmer", "marin"), "f"),
     **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
 }
-"""Voices that clients of OpenAI ask for, and whether they sound like a woman's or a man's."""
+"""OpenAI's voices, female (f) or male (m)."""
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
-"""The end of a name that says whose voice it is, as in `en_f1`."""
+"""Suffix of a name for a female or male voice, as in `en_f1`."""
 
 
 @dataclass(frozen=True)
 class ServedVoice:
-    """A voice that a client may ask for."""
+    """A voice that clients may request."""
 
     name: str
     path: Path | None = None
@@ -44,22 +44,22 @@ class ServedVoice:
     language: str | None = None
     """Language of requests that name none."""
     version: tuple[int, int] = (0, 0)
-    """Time of the last change in ns and size of the file."""
+    """Modification time in ns and size of the file."""
 
 
 class VoiceBook:
     """Finds voices by name; a name is never made part of a path.
 
     Args:
-        model: Whose voices they are.
-        speakers: The model's own voices, and what they speak.
-        open_speaker: Makes a `Voice` of one of these.
-        folder: With a file per voice, which may come and go; None for none.
-        aliases: Other names for voices. `OPENAI_VOICES` that are not among them stand for some voice that speaks the
-            language, a woman's or a man's as far as names such as `en_f1` tell.
+        model: Encodes recordings.
+        speakers: The model's own voices by name, each with its language.
+        open_speaker: Makes the `Voice` of one of them.
+        folder: Folder with a file per voice, which may change at any time.
+        aliases: Other names for voices. `OPENAI_VOICES` without an alias stand for a voice of the text's language,
+            female or male as names such as `en_f1` tell.
 
     Raises:
-        UserError: The folder is not there, or an alias is the name of no voice.
+        UserError: The folder does not exist, or an alias leads to no voice.
     """
 
     def __init__(
@@ -70,8 +70,6 @@ class VoiceBook:
         folder: Path | None,
         aliases: Mapping[str, str] | None = None,
     ):
-        if folder is not None and not folder.is_dir():
-            raise UserError(f"--voices must be an existing folder. Received: {folder}.")
         self.model, self.folder, self.aliases = model, folder, aliases or {}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
         self._open_speaker, self._opened = open_speaker, lru_cache(KEPT_VOICES)(self._open)
@@ -80,7 +78,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must lead to the server's voices. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """All present voices by name: of those with one name a `.voice` file, else a recording, else a speaker."""
+        """All present voices by name; a `.voice` file comes before a recording, and that before a speaker."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -95,11 +93,11 @@ class VoiceBook:
         """A voice, and a function that opens it.
 
         Args:
-            name: Of a voice, or another name for one; empty for any that speaks the language.
-            language: What the text may be in, for names that leave the voice open.
+            name: Name or alias of a voice; empty for any of the language.
+            language: Likely language of the text, for names that leave the voice open.
 
         Raises:
-            ApiError: There is none of that name.
+            ApiError: There is no voice of that name.
         """
         voices = self.all()
         name = name if name in voices else self.aliases.get(name, name)
@@ -111,18 +109,17 @@ class VoiceBook:
         return voices[name], lambda: self._opened(voices[name])
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Keeps the voice of a recording, not the recording.
+        """Saves the voice of a recording, not the recording.
 
         Raises:
-            ApiError: There is a voice of that name (409), the folder is full (403), or the name or the recording cannot
-                be used (400).
+            ApiError: The voice exists (409), the folder is full (403), or name or recording are invalid (400).
         """
         if not VOICE_NAME.fullmatch(name) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name has letters, digits, spaces, _, - and . and begins with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with self._adding, tempfile.TemporaryDirectory() as place:
             if name in self.all():
-                raise ApiError(409, f"There is a voice {name} already. Choose another name.", "name", "voice_exists")
+                raise ApiError(409, f"The voice {name} exists. Choose another name.", "name", "voice_exists")
             sizes = [path.stat().st_size for path in self.folder.iterdir()]
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
                 raise ApiError(403, "The server's folder of voices is full. Ask its owner.", code="voices_full")
@@ -146,7 +143,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """The name of the voice that one of `OPENAI_VOICES` means: the same one as long as the voices are the same."""
+    """The voice for one of `OPENAI_VOICES`, or for no name: always the same for the same voices."""
     voices = [one for spoken in (language, None) for one in voices if one.language == spoken] or voices
     kind = OPENAI_VOICES.get(name, "")
     kinds = [match and match[1] for match in (_KIND.search(one.name) for one in voices)]

@@ -1,4 +1,4 @@
-"""`myxtts ui`: the page to train and speak without a terminal."""
+"""`myxtts ui`: the page to train and speak in the browser."""
 
 import os
 import secrets
@@ -16,7 +16,7 @@ PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 def main(argv: list[str] | None = None) -> int:
     """Serves the page until it is stopped; runs that it started continue."""
     parser = PlainParser(prog="myxtts ui", description="Train and speak in the browser, on this machine.")
-    parser.add_argument("--runs", metavar="FOLDER", default="runs", help="each run is a folder in it")
+    parser.add_argument("--runs", metavar="FOLDER", default="runs", help="folder with a folder for each run")
     host = f"listen address; anything but localhost requires {PASSWORD_VARIABLE}"
     parser.add_argument("--host", default="127.0.0.1", help=host)
     parser.add_argument("--port", type=int, default=7860)
@@ -32,8 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         raise UserError(f'The page needs: pip install "myxtts[ui]" ({error.name} is missing.)') from error
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
-        risk = f"--host {arguments.host} can be reached from other machines"
-        raise UserError(f"{risk}, and without a password everybody could train there. Set {PASSWORD_VARIABLE}.")
+        rule = f"--host {arguments.host} can be reached from other machines and needs a password"
+        raise UserError(f"{rule}. Set {PASSWORD_VARIABLE}.")
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs continue)", flush=True)

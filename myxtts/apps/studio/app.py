@@ -29,7 +29,7 @@ MOST_UPLOAD = "500mb"
 UPLOADS_KEPT_SECONDS = 3600
 TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
 AT_ONCE = 8
-"""Pages, and things in each, that are answered at once."""
+"""Concurrent events of a page."""
 
 
 def build_page(studio: Studio, language: str) -> gr.Blocks:
@@ -48,18 +48,18 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 LOCAL_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""Wrong passwords after which none is looked at, until the first of them is so long ago."""
+"""After so many wrong passwords within so many seconds, none is accepted."""
 
 
 class Password:
-    """Gradio's `auth`: any name with the password, and few tries a minute."""
+    """Gradio's `auth`: any name with the password, with limited attempts."""
 
     def __init__(self, password: str):
         self.password = password.encode()
         self._wrong: deque[float] = deque(maxlen=MOST_WRONG)
 
     def __call__(self, name: str, given: str) -> bool:
-        """Whether the password is right and may be tried now."""
+        """Whether the password is right and attempts are left."""
         if len(self._wrong) == MOST_WRONG and time.monotonic() - self._wrong[0] < WRONG_SECONDS:
             return False
         if hmac.compare_digest(given.encode(), self.password):
@@ -69,10 +69,10 @@ class Password:
 
 
 class Door:
-    """ASGI middleware before the page: refuses other sites and whoever has not shown the token in this browser.
+    """ASGI middleware before the page: refuses other origins, and browsers without the token.
 
     Args:
-        token: What `?token=` must say once, which sets a cookie; None asks for nothing.
+        token: Value of `?token=`, which sets a cookie; None for no token.
     """
 
     def __init__(self, app, token: str | None):
@@ -96,7 +96,7 @@ class Door:
             elif self.token and not self._is_right(asked.cookies.get(self.cookie)):
                 answer = PlainTextResponse("This page needs its token. Open the address that was printed.", 401)
             elif path == f"{PREFIX[language]}/":
-                # A compressed page could not be changed.
+                # `_in_language` changes the page, so it must not be compressed.
                 scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
                 send = _in_language(language, send)
         await answer(scope, receive, send)
@@ -106,7 +106,7 @@ class Door:
 
 
 def _in_language(language, send):
-    """A `send` after which Gradio's own words ("Drop file here") are in a language, whatever the browser's is."""
+    """A `send` that sets the language of Gradio's own texts ("Drop file here"), whatever the browser's is."""
     script = f"<head><script>Object.defineProperty(navigator, 'language', {{get: () => '{language}'}})</script>"
 
     async def changed(message):
@@ -119,17 +119,17 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Puts the page of each language on an app.
+    """Mounts the page of each language on an app.
 
     Args:
-        password: Asked for, with any name, where it is given.
-        token: See `Door`; not asked for beside a password.
+        password: Required with any user name, if given.
+        token: See `Door`; ignored if there is a password.
     """
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
         page = build_page(studio, language)
-        # Without it Gradio takes files that a request only names, such as a key in the home folder, for sent ones.
+        # Without it Gradio accepts paths in requests, such as a key in the home folder, as uploads.
         page.has_launched = True
         options = dict(
             max_file_size=MOST_UPLOAD,
@@ -143,8 +143,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """An app with the page alone, arguments as in `mount_page`; without a password it answers only those who address
-    this machine by a local name."""
+    """An app with the page alone, arguments as in `mount_page`; without a password it answers only local names."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)

@@ -1,4 +1,4 @@
-"""The tab in which recordings become a data set."""
+"""The tab that makes data sets of recordings."""
 
 import gradio as gr
 
@@ -8,7 +8,7 @@ from myxtts.config.checks import UserError
 
 
 def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
-    """Dropped and recorded sound becomes a data set, which is checked; `choices` gets the box with its folder."""
+    """Uploads and recordings to a data set, with a check; sets `choices.data_folder` to the box of its folder."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -50,8 +50,8 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, said, page_language, chosen):
-    """The doctor's report on the folder and the language that are `chosen`, clips to hear, texts to correct and the
-    set's page; returns the box of the report and what examines on an event."""
+    """The doctor's report on the `chosen` folder and language, clips to play, texts to correct, and the set's page;
+    returns the box of the report, and a function that examines on an event."""
     check = gr.Button(said["check"], elem_id="data_check")
     line, report = state_line("data_notice"), log_box(said["report"], "data_report", 6, visible=False)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:

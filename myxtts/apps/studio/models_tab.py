@@ -1,4 +1,4 @@
-"""The tab with the models there are, and the ways in and out."""
+"""The tab to list, export and import models."""
 
 import gradio as gr
 
@@ -10,7 +10,7 @@ from myxtts.config.checks import UserError
 
 
 def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
-    """All that is kept, export, and import of a release."""
+    """List of all models, export, and import of a release."""
     _list(studio, said, choices.tab)
     with gr.Accordion(said["export"], elem_id="export_box"):
         with gr.Row():
@@ -39,7 +39,7 @@ def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, said, tab):
-    """What is kept, with what becomes of it: a second button moves it to the trash after the first."""
+    """List of runs, data sets and exports; a second button confirms that one goes to the trash."""
 
     def rows():
         found = kept_in(studio.home)

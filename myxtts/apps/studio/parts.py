@@ -1,4 +1,4 @@
-"""What several tabs of the page have in common."""
+"""Components that several tabs of the page share."""
 
 import html
 import inspect
@@ -17,17 +17,17 @@ from myxtts.text.languages import LANGUAGES
 
 
 def state_line(elem_id: str) -> gr.Markdown:
-    """One line below a button: what goes on, or what is wrong."""
+    """A line below a button with progress or an error."""
     return gr.Markdown("", elem_id=elem_id, elem_classes=["state"])
 
 
 def act(
     event: Callable[..., Any], function: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options
 ) -> Any:
-    """Calls a function, or follows a generator, on an event of a component; returns Gradio's dependency.
+    """Calls a function or generator on an event of a component; returns Gradio's dependency.
 
-    Errors are shown in `line`, which may be among the outputs, until the next call: what a user can mend in the
-    command's own sentence. Events that wait for a success do not follow an error.
+    Errors appear in `line`, which may be among the outputs, until the next call: a `UserError` with its own message.
+    Events chained with `success` do not follow an error.
     """
 
     def generated(*given):
@@ -50,13 +50,13 @@ def act(
 
 
 def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> gr.Textbox:
-    """What a command prints."""
+    """A box for the output of a command."""
     look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=visible)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
 def language_box(said: dict[str, str], elem_id: str | None = None, value: str = "en") -> gr.Dropdown:
-    """Choice of a language."""
+    """A drop-down of languages."""
     names = [(f"{one.name} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=said["language"], elem_id=elem_id)
 
@@ -64,7 +64,7 @@ def language_box(said: dict[str, str], elem_id: str | None = None, value: str = 
 def command_buttons(
     said: dict[str, str], name: str, cancel: Callable[..., None], label: str = "", *given: gr.components.Component
 ) -> tuple[gr.Button, gr.Markdown]:
-    """The button of a command, beside one that cancels it, and their line; `cancel` is called with what is `given`."""
+    """Buttons to run and to cancel a command, and their line; `cancel` is called with the values of `given`."""
     with gr.Row():
         button = gr.Button(said[label or name], variant="primary", elem_id=name)
         ends = gr.Button(said["cancel"], elem_id=f"{name}_cancel")
@@ -74,7 +74,7 @@ def command_buttons(
 
 
 def report_view(folder: str | Path, language: str) -> str:
-    """The `report.html` of a folder to be shown within this page: nothing in it runs, its sounds are the folder's."""
+    """The `report.html` of a folder as a sandboxed frame, with audio from that folder."""
     if not (page := Path(folder, "report.html")).is_file():
         return ""
     files = f'src="{PREFIX[language]}/gradio_api/file={html.escape(str(page.parent.resolve()))}/'
@@ -83,22 +83,22 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Boxes with the models there are, which a page learns of when it is opened and when a tab is."""
+    """Drop-downs of the present models, updated when the page or a tab is opened."""
 
     def __init__(self, studio: Studio, said: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.said, self.page, self.language = studio, said, page, language
         self.tab: gr.Tab | None = None
-        """The one that is filled now."""
+        """The tab under construction."""
 
     def models(self, label: str, **options) -> gr.Dropdown:
-        """A choice of a model; the bundled one is chosen."""
+        """A drop-down of models; the default is the bundled one."""
         box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.said[label], **options)
         for event in (self.page.load, self.tab.select):
             event(self._fresh, None, box, show_progress="hidden", api_name=False)
         return box
 
     def voice(self, model: gr.Dropdown, name: str) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """A language, the voices that a model has, those of the language first, and a recording instead."""
+        """Inputs for language, a voice of the model (those of the language first), and a recording instead."""
         with gr.Row():
             language = language_box(self.said, f"{name}_language", self.language)
             first = self.studio.speakers(BASE_NAME, self.language)
@@ -124,7 +124,7 @@ class Choices:
 
 
 def check_words(said: dict[str, str], text: str, recording: str | None, speaker: str | None) -> None:
-    """Raises `UserError` where something that is needed to speak is missing."""
+    """Raises `UserError` if text or voice are missing."""
     if not text.strip():
         raise UserError(said["no_text"])
     if not (recording or speaker):

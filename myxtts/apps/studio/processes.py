@@ -1,4 +1,4 @@
-"""The ordinary commands as processes of their own, and who trains in a folder now."""
+"""The `myxtts` commands as processes, and the process that trains in a folder."""
 
 import os
 import signal
@@ -17,9 +17,9 @@ from myxtts.storage.run_folder import METRICS
 MOST_SHOWN_CHARACTERS = 20_000
 POLL_SECONDS = 0.5
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes of a process that was asked to end."""
+"""Exit codes of a terminated process."""
 _trainings: dict[Path, subprocess.Popen] = {}
-"""By folder: those that this process started."""
+"""Processes started here, by folder."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -28,23 +28,22 @@ def command(*arguments: str) -> list[str]:
 
 
 class Tasks:
-    """Commands that take long: each is followed while it runs, can be cancelled, and outlives its page. At most one at
-    a time under each name."""
+    """Long commands, one at a time under each name; they can be cancelled and outlive the page."""
 
     def __init__(self):
         self._running: dict[str, subprocess.Popen] = {}
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
-        """Runs a command of `myxtts`; yields its output so far, and at last all of it.
+        """Runs a command of `myxtts`; yields its output so far, at the end the whole.
 
         Raises:
-            UserError: Another one of that name runs, it failed, or it was cancelled.
+            UserError: A task of that name is running, or the command failed or was cancelled.
         """
         with tempfile.TemporaryFile() as output:
             with self._lock:
                 if name in self._running and self._running[name].poll() is None:
-                    raise UserError("The same task is running already. Wait for it, or cancel it.")
+                    raise UserError("The same task is running already. Wait for it or cancel it.")
                 process = self._running[name] = _start(command(*arguments), output)
             shown = ""
             while (code := process.poll()) is None:
@@ -59,7 +58,7 @@ class Tasks:
             yield shown
 
     def cancel(self, name: str) -> None:
-        """Ends a command and what it started; raises `UserError` where none of that name runs."""
+        """Terminates a command with its children; raises `UserError` if none of that name is running."""
         with self._lock:
             process = self._running.get(name)
             if process is None or process.poll() is not None:
@@ -68,7 +67,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train`, which lives on when the page or its server ends; see `require_free`."""
+    """Starts `myxtts train`, which outlives the page and its server; see `require_free`."""
     require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(output_path(folder), "wb") as output:
@@ -76,12 +75,12 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Lets the run in a folder finish its step and write a checkpoint; before its first step it ends at once.
+    """Stops a run after its step and a checkpoint; before the first step at once.
 
-    By SIGTERM: a server in the background of a shell ignores SIGINT, and so does what it starts, until it takes steps.
+    By SIGTERM: children of a server in the background of a shell ignore SIGINT until they take steps.
 
     Raises:
-        UserError: Nothing trains there.
+        UserError: No run trains there.
     """
     process = process_of(folder)
     if process is None:
@@ -90,21 +89,21 @@ def stop_training(folder: Path) -> None:
 
 
 def require_free(folder: Path) -> None:
-    """Raises `UserError` where a run trains already."""
+    """Raises `UserError` if a run trains in a folder."""
     if process_of(folder):
         raise UserError(f"A run trains in {folder} already. Stop it first, or name another folder.")
 
 
 def process_of(folder: Path) -> int | None:
-    """As `trainer_of`, or a process that this one started and that has not locked the folder yet."""
+    """As `trainer_of`, or a process started here that has not locked the folder yet."""
     process = _trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 
 
 def trainer_of(folder: Path) -> int | None:
-    """Process that trains in a folder now, whoever started it; None where there is none.
+    """Id of the process that trains in a folder, whoever started it; None if there is none.
 
-    A run locks its folder for as long as it lives, see `storage.run_folder`; the kernel lists who holds the lock.
+    A run holds a lock on its folder, see `storage.run_folder`; the kernel lists the holders.
     """
     try:
         status = folder.stat()
@@ -113,7 +112,7 @@ def trainer_of(folder: Path) -> int | None:
         return None
     for fields in map(str.split, locks):
         if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino):
-            # A lock's number may be that of a file on another file system.
+            # The inode number may be that of a file on another file system.
             with suppress(OSError):  # it ended, or is somebody else's
                 if any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{fields[-4]}/fd").iterdir()):
                     return int(fields[-4])
@@ -121,10 +120,10 @@ def trainer_of(folder: Path) -> int | None:
 
 
 def failure(folder: Path) -> str | None:
-    """The error that the training which the page started in a folder ended with; None if it did not fail.
+    """The error of the training that the page started in a folder; None if it did not fail.
 
-    Of one that an earlier server started, whose exit code is unknown, the error that it printed last counts, unless the
-    run went on since.
+    If an earlier server started it, the exit code is unknown: the last error it printed counts, unless the run
+    continued since.
     """
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0, *ENDED):
@@ -140,27 +139,27 @@ def failure(folder: Path) -> str | None:
 
 
 def output_path(folder: Path) -> Path:
-    """The file with the output of a training that was started here."""
+    """File with the output of a training that the page started."""
     return folder.with_name(f"{folder.name}.output.txt")
 
 
 def sentence_of(output: str) -> str:
-    """The error that a command ended with, from its output."""
+    """The last error in the output of a command."""
     lines = [line for line in output.strip().splitlines() if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
     error = lines[starts[-1] :] if starts else lines[-1:]
-    return "\n".join(error).removeprefix("Error: ") or "The command ended without a word."
+    return "\n".join(error).removeprefix("Error: ") or "The command printed nothing."
 
 
 def _start(words, output):
-    """Starts a process in a session of its own, which the end of the page's server does not reach."""
+    """Starts a process in its own session, so that it outlives the page's server."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
 
 
 def _printed(output) -> str:
-    """The end of the output; a line that was overwritten has its last text."""
+    """The end of the output; of overwritten lines the last text."""
     end = output.seek(0, os.SEEK_END)
     start = max(0, end - MOST_SHOWN_CHARACTERS)
     text = os.pread(output.fileno(), MOST_SHOWN_CHARACTERS, start).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The state of a run from its folder, whoever trains there and whether anybody does."""
+"""The state of a run, read from its folder."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import read_metrics
 
 LOG_BYTES, LOG_LINES = 2**16, 200
-"""Most of the end of `train.log` that is shown."""
+"""Limits of the shown end of `train.log`."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
-"""Of a line of `metrics.jsonl`, with a text of the page each."""
+"""Fields of a line of `metrics.jsonl` that the page has a text for."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""The loss that a stage is judged by, of which each stage has one: in its lines of training and of validation."""
+"""Main losses, one of each stage, in its lines of training and of validation."""
 MOST_POINTS = 600
-"""Points of a curve of losses."""
+"""Most points of a loss curve."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class RunView:
 
     running: bool
     failed: str | None
-    """The error that it failed with."""
+    """The error, if it failed."""
     stages: list[str] = field(default_factory=list)
-    """Names of those that it trains, in their order."""
+    """Names of the stages it trains, in order."""
     metrics: list[dict] = field(default_factory=list)
-    """Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and what was measured there."""
+    """Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements."""
     log: str = ""
     """The end of `train.log`."""
     samples: tuple[Path, ...] = ()
-    """What was spoken or rebuilt of validation clips, newest first."""
+    """Synthesized and resynthesized validation clips, newest first."""
     checkpoints: dict[str, list[int]] = field(default_factory=dict)
     """Steps of the checkpoints, by part."""
 
@@ -48,7 +48,7 @@ class RunView:
         return "training" if self.running else "failed" if self.failed else "not training"
 
     def facts(self, said: dict[str, str]) -> list[str]:
-        """Its progress, in few words of the page's language each."""
+        """Its progress, as short texts in the page's language."""
         if not self.metrics:
             return []
         newest = self.metrics[-1]
@@ -64,12 +64,12 @@ class RunView:
         return facts + [said[name].format(last[name]) for name in FIGURES if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
-        """Of each stage, points of its main loss, at most `MOST_POINTS` of a kind: step, loss, kind of line."""
+        """Points of the main loss by stage, at most `MOST_POINTS` of each kind: step, loss, kind of line."""
         found = {}
         for line in self.metrics:
             points = found.setdefault((line["stage"], line["kind"]), [])
             while points and points[-1][0] >= line["step"]:
-                points.pop()  # a run that went back has other figures from there on
+                points.pop()  # the run was rolled back to an earlier step
             losses = [line[name] for name in MAIN_LOSSES if line.get(name) is not None]
             points += [(line["step"], loss, line["kind"]) for loss in losses[:1]]
         curves = {}
@@ -79,7 +79,7 @@ class RunView:
 
 
 def view_run(folder: Path) -> RunView:
-    """Reads a run's folder; one that does not exist yet can only have failed."""
+    """Reads a run's folder."""
     trainer = process_of(folder)
     config = config_in(OWN, folder) if (folder / OWN).is_file() else None
     sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
@@ -101,7 +101,7 @@ def runs_in(folder: Path) -> list[str]:
 
 
 def named_folder(home: Path, name: str, what: str = "run") -> Path:
-    """`home / name`; raises `UserError`, which calls it the name of `what`, where it could lead elsewhere."""
+    """`home / name`, the folder of a `what`; raises `UserError` for names that could lead elsewhere."""
     if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
         rule = f"A {what}'s name has letters, digits, spaces, _, - and ., begins with a letter or digit and is not base"
         raise UserError(f"{rule}. Received: {name!r}.")

@@ -1,4 +1,4 @@
-"""The tab in which a model speaks; audio is played while it is made: PCM in messages, by the browser alone."""
+"""The tab in which a model speaks; the browser plays streamed audio from PCM in messages."""
 
 import base64
 import itertools
@@ -17,23 +17,23 @@ REPEATED_PARTS = 8
 """Gradio may drop an update that another one follows at once, so each update repeats the last parts."""
 
 PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
-"""A function of the page that plays what the messages hold, each part once."""
+"""JavaScript that plays the parts of the messages, each once."""
 HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close(); window.myxtts_player = null; } }"
-"""One that ends it."""
+"""JavaScript that stops the player."""
 
 
 def message_of(speech: str, sample_rate: int, parts: Sequence[np.ndarray]) -> str:
-    """The message with the newest of the parts of a speech, each `(S,)` int16, to be played at `sample_rate` in Hz.
+    """The message with the newest parts of a speech, each `(S,)` int16, at `sample_rate` in Hz.
 
     Args:
-        speech: Its name, different from that of other speeches.
+        speech: Unique name of the speech.
     """
     shown = [base64.b64encode(part.astype("<i2").tobytes()).decode() for part in parts[-REPEATED_PARTS:]]
     return json.dumps(dict(speech=speech, rate=sample_rate, first=len(parts) - len(shown), parts=shown))
 
 
 def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
-    """Text and voice to sound, heard while it is made."""
+    """Text and voice to audio, streamed by default."""
     with gr.Row():
         with gr.Column(scale=3):
             text = gr.Textbox(said["example"], label=said["text"], lines=4, elem_id="speak_text")

@@ -1,4 +1,4 @@
-"""The tab in which runs are planned, started, watched and stopped."""
+"""The tab to plan, start, watch and stop runs."""
 
 import gradio as gr
 import pandas as pd
@@ -17,7 +17,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
-    """Settings, the plan, start and stop, and the present state of the run that is named in the first box."""
+    """Settings, plan, start and stop, and the state of the run named in the first box."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, said, choices.language)
     names, given = list(form), [name, recipe, *form.values()]
@@ -41,7 +41,7 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     def begin(run, *values):
         processes.require_free(named_folder(studio.home, run))
         yield said["planning"], gr.Textbox(visible=False)
-        studio.plan(asked := flags(run, *values))  # says at once what is wrong with them
+        studio.plan(asked := flags(run, *values))  # raises for invalid settings
         processes.start_training(studio.home / run, asked)
         yield said["started"]
 
@@ -57,7 +57,7 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
 
     def opened():
         training = studio.training()
-        chosen = dict(value=training[0]) if training else {}  # else what was typed meanwhile stays
+        chosen = dict(value=training[0]) if training else {}  # else the typed name stays
         fresh = (gr.Dropdown(choices=_sources(studio, said)), gr.Dropdown(choices=studio.data.choices()))
         return gr.Dropdown(choices=studio.runs(), **chosen), *fresh, _now(studio, said)
 
@@ -66,7 +66,7 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, said, language):
-    """The box of the run, boxes by the names of `FLAGS`, the box of the recipe, and the table of the stages."""
+    """The box of the run, boxes by the names of `FLAGS`, the box of the recipe, the table of stages."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     with gr.Row():
@@ -92,7 +92,7 @@ def _form(studio, said, language):
 
 
 def _box(name, said, value):
-    """The box of a setting; one without a text of its own shows its flag and its help."""
+    """The box of a setting; without a translated label it shows flag and help."""
     flag = FLAGS[name]
     words = dict(label=said[name]) if name in said else dict(label=flag.names[0].lstrip("-"), info=flag.help)
     words |= dict(elem_id=f"train_{name}", min_width=240)
@@ -110,21 +110,19 @@ def _sources(studio, said):
 
 
 def _fill(studio, name, form, recipe, stages, notice):
-    """Run, source and recipe fill the form."""
+    """Fills the form when run, source or recipe change."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
     def shown(run, source, recipe=None):
         found = studio.preset(run, source, recipe)
-        # What was recorded, and in which language, is no matter of the source.
-        values = {
-            key: found.values[key] for key in form if found.recipe == OWN or key not in ("train_data", "language")
-        }
-        return found.recipe, found.stages, *[values.get(key, gr.skip()) for key in form]
+        kept = () if found.recipe == OWN else ("train_data", "language")  # they do not depend on the source
+        values = [gr.skip() if key in kept else found.values[key] for key in form]
+        return found.recipe, found.stages, *values
 
     def named(run, source, recipe):
         if run in studio.runs():
             return shown(run, source)
-        # The name of a new run changes nothing, but that the settings of the last one go.
+        # The name of a new run changes nothing, but drops the settings of another run.
         return shown(None, source) if recipe == OWN else tuple(gr.skip() for _ in outputs)
 
     act(name.change, named, [name, source, recipe], outputs, notice, api_name="settings")
@@ -133,7 +131,7 @@ def _fill(studio, name, form, recipe, stages, notice):
 
 
 def _watch(studio, said, name, now, state):
-    """Curves, sample and log of the run, looked at every other second; unchanged ones are not sent again."""
+    """Curves, sample and log of the run, read every two seconds; unchanged ones are not sent again."""
     look = dict(x="step", y="loss", color=said["kind"], height=240, visible=False)
     with gr.Row():
         plots = [

@@ -1,4 +1,4 @@
-"""Values of the training form: the source of a run chooses a recipe, and flags are what the form changes of it.
+"""Values of the training form: the model to start from selects a recipe, and flags are the changes to it.
 
 A setting is in the form if its field says `page="main"` or `page="more"`.
 """
@@ -24,20 +24,20 @@ from myxtts.text.languages import DEFAULT_LANGUAGE
 
 XTTS_V2 = "hf://coqui/XTTS-v2"
 OWN = "config.json"
-"""In place of a recipe: the settings that the run in the folder has already."""
+"""In place of a recipe: the settings of the run in the folder."""
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
-"""The rate from random weights over that of `finetune_base.yaml`, for models of other sizes."""
+"""Ratio of the rate from random weights to that of `finetune_base.yaml`, for models of other sizes."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }
-"""Flags of the form, by their names in Python."""
+"""Flags of the form by their Python names."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The form for what a run starts from."""
+    """Values of the form for a model to start from."""
 
     recipe: str
     """Name of a recipe, `OWN`, or "" for the defaults."""
@@ -51,8 +51,8 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     """The form for a run in `folder` that starts from a model.
 
     Args:
-        source: As of `--init-from`; "" or None for random weights.
-        recipe: None chooses: the run's own settings where there is a run, else the recipe for the source.
+        source: As `--init-from`; "" or None for random weights.
+        recipe: None for the settings of the run in `folder`, if there is one, else the recipe for the source.
 
     Raises:
         UserError: The source or the run is damaged.
@@ -74,21 +74,21 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
 
 
 def config_in(recipe: str, folder: Path) -> XTTSConfig:
-    """The settings that a recipe has, before the form changes them."""
+    """The settings of a recipe."""
     if recipe == OWN:
         return config_from_dict(read_json(folder / OWN))
     return XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """What the form shows of settings; None where a flag sets several that differ."""
+    """Values of the form for settings; None where a flag sets several that differ."""
     nested = config.to_dict()
     values = {name: _value_in(nested, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
-    """Rows of the stages that train, with what the form sets for all of them."""
+    """Rows of the stages that train, with the values of the form."""
     names, tuned = list(STAGES), [name for name in (values["tune"] or "").split(",") if name]
     if values["stage"] != "all":
         names = [values["stage"]]
@@ -103,15 +103,14 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
 
 
 def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list[str]:
-    """The flags of `myxtts train` for a form: a recipe, and what differs from it."""
+    """Flags of `myxtts train` for the form: a recipe, and the differences to it."""
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
     before = values_of(config) | dict(language=config.data.language)
     if source and recipe != OWN:
         before["g2p"] = ",".join(_model_in(source).get("g2p", ()))
-    left_out = {"language"} if not has_data else set()
-    left_out |= {"model_size"} if source else set()
+    left_out = ["language"] * (not has_data) + ["model_size"] * bool(source)
     flags = [f"--config={folder / OWN if recipe == OWN else recipe}"] if recipe else []
     for name, flag in FLAGS.items():
         value, long_name = _plain(values.get(name)), flag.names[0]
@@ -126,7 +125,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """What is known of a model before training: its size, what it reads as sounds, its stages; nothing of the hub's."""
+    """Size, languages read as sounds and stages of a model on this machine; empty for models on the hub."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if (folder := folder_here(source)) is None:
@@ -138,7 +137,7 @@ def _model_in(source):
 
 
 def _rates_for(known):
-    """What makes `finetune_base.yaml` fit another model: all its stages train on, at a rate that suits its size."""
+    """Changes of `finetune_base.yaml` for another model: all its stages, and a rate for its size."""
     base, size = config_in(FINETUNE_BASE, Path()).model.size, known.get("size")
     rate = STAGES["gpt"].learning_rates[size] / LOWER_RATE if size not in (None, base) else None
     return dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
@@ -156,7 +155,7 @@ def _value_in(nested, place):
 
 
 def _plain(value):
-    """A value of the form as it is compared: None for an empty box and for a switch that is off, else text."""
+    """A value of the form for comparison: None for an empty box or a switch that is off, else text."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if value is None or value is False else str(value).strip() or None
