@@ -6,10 +6,10 @@ from test_architecture import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    "apps/datasets": 2190,
+    "apps/datasets": 2150,
     "apps/evaluation": 1250,
-    "apps/server": 1700,
-    "apps/studio": 1700,
+    "apps/server": 1690,
+    "apps/studio": 1690,
     "audio": 1010,
     "bundled": 10,
     "cli": 1220,

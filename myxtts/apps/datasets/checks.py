@@ -1,4 +1,4 @@
-"""What speaks against a clip: its rate of speech, its ends, its level, its noise, and sound that is no speech."""
+"""Checks of clips: speech rate, ends, level, noise, and audio other than speech."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _LEAST_STEADY_SECONDS = 1.3
 
 @dataclass
 class ClipFacts:
-    """What is measured of a clip.
+    """Measurements of a clip.
 
     Attributes:
         speech_seconds: Without pauses.
@@ -50,10 +50,10 @@ class ClipFacts:
 
 @dataclass
 class Segment:
-    """Samples `[start, end)` of a recording and what becomes of them.
+    """Samples `[start, end)` of a recording, and whether they become a clip.
 
     Attributes:
-        text: What is said, as far as it is known.
+        text: The text, if known.
         reason: Why they are left out, in a few words; "" for a clip that is kept.
         detail: The same as a sentence with figures.
         facts: What was measured of a clip; None for what never was one.
@@ -82,7 +82,7 @@ def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> Clip
 
 
 def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
-    """Gives clips that are to be left out their reason; rates and levels are compared with those of the other clips."""
+    """Sets the reason of clips to leave out; rates and levels are compared with those of the other clips."""
     if not clips:
         return
     usual_rate, deviations = _rate_deviations(clips)
@@ -91,29 +91,29 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
         facts, rate = clip.facts, clip.facts.characters_per_second
         if facts.dynamics_db < _LEAST_DYNAMICS_DB:
             clip.reason = "not like speech"
-            clip.detail = f"its level moves by {facts.dynamics_db:.1f} dB only, as music and noise do."
+            clip.detail = f"its level varies by {facts.dynamics_db:.1f} dB only, as in music and noise."
         elif facts.snr_db < min_snr_db:
             clip.reason = "noisy"
-            clip.detail = f"speech stands {facts.snr_db:.1f} dB over the pauses; the least is {min_snr_db:g}."
+            clip.detail = f"its speech is {facts.snr_db:.1f} dB above the pauses; the minimum is {min_snr_db:g}."
         elif facts.level_db < usual_level - _QUIET_UNDER_SOURCE_DB:
             clip.reason = "too quiet"
-            clip.detail = f"it lies {usual_level - facts.level_db:.0f} dB below the other clips."
+            clip.detail = f"it is {usual_level - facts.level_db:.0f} dB below the other clips."
         elif facts.end_db > _END_UNDER_SPEECH_DB and facts.end_over_noise_db > _END_OVER_NOISE_DB:
             clip.reason = "cut into sound"
-            clip.detail = f"it begins or ends {-facts.end_db:.0f} dB below its speech, which is no pause."
+            clip.detail = f"it begins or ends {-facts.end_db:.0f} dB below its speech, not in a pause."
         elif rate and (deviation > _ROBUST_DEVIATIONS or not _SLOWEST <= rate <= _FASTEST):
             clip.reason = "speech rate"
-            clip.detail = f"{rate:.1f} letters a second where {usual_rate:.1f} are usual: the text is another."
+            clip.detail = f"{rate:.1f} letters a second, {usual_rate:.1f} are usual: its text is wrong."
 
 
 def is_steady(survey: Survey, start: int, end: int) -> bool:
-    """Whether frames `[start, end)` sound for long at one level, as music and noise do and speech does not."""
+    """Whether frames `[start, end)` are long and of one level, as music and noise are."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return is_long and _dynamics(survey, start, end) < _LEAST_DYNAMICS_DB
 
 
 def _rate_deviations(clips):
-    """The usual rate, and how many robust deviations each clip is from it; short texts may differ more."""
+    """The median rate, and the robust deviations of each clip from it; short texts may differ more."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:
@@ -125,8 +125,8 @@ def _rate_deviations(clips):
 
 
 def _level_and_noise(survey, start, end):
-    """Levels of the speech in frames `[start, end)` and of the pauses in it; where they are short, of two seconds
-    around, too; of the quietest where all is speech. What sounds beside a clip, such as music, is not in it."""
+    """Levels of speech and pauses in frames `[start, end)`; of pauses within two seconds around if those inside are
+    short, and of the quietest frames if there is none."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0

@@ -1,4 +1,4 @@
-"""The folder of a set that grows: clips in `wavs/`, lists that are only added to, and what is known of each source."""
+"""The folder of a data set: clips in `wavs/`, append-only lists, and a record of each source."""
 
 import csv
 import io
@@ -22,10 +22,10 @@ _FORMAT = 1
 
 
 class SetFolder:
-    """A set on disk, open for one process. Lists are added to; nothing that stands in them is changed.
+    """A data set on disk, open in one process. Lists are appended to; present lines stay as they are.
 
-    A source counts as done when its file in `sources/` is there, which is written last. Whatever a killed run left of
-    another one is replaced.
+    A source is done when its file in `sources/` exists, which is written last. What a killed run left of others is
+    replaced.
     """
 
     def __init__(self, path: Path):
@@ -36,11 +36,11 @@ class SetFolder:
         return self._record_path(source_id).is_file()
 
     def records(self) -> list[dict[str, Any]]:
-        """What is known of each source, in the order in which they came."""
+        """Records of the sources, in the order of their addition."""
         return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def has_clips(self, name: str, but_source: str) -> bool:
-        """Whether a list names clips of other sources than one."""
+        """Whether a list names clips of a source other than `but_source`."""
         return any(not line.startswith(f"{WAVS}/{but_source}/") for line in self._lines(name))
 
     def wav_folder(self, source_id: str) -> Path:
@@ -48,11 +48,11 @@ class SetFolder:
         return self.path / WAVS / source_id
 
     def memory_path(self, source_id: str) -> Path:
-        """File that keeps what is heard of a source until it is done."""
+        """Cache of the recognizer's results for a source until it is done."""
         return self.path / SOURCES / f"{source_id}.heard"
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds the lines of a source whose clips are written, and then its record.
+        """Adds the lines of a source whose clips are written, then its record.
 
         Args:
             record: With `id`, `name`, `speaker`, `language`, `sample_rate`, and `rows`, the segments as dicts.
@@ -73,8 +73,8 @@ class SetFolder:
         self.memory_path(source_id).unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Adds lines to a list; `start` is how the lines of this source begin."""
-        # Nobody can have edited the lines of a source that was not done: they are a killed run's.
+        """Appends lines to a list; `start` is the prefix of the lines of this source."""
+        # Lines of a source that is not done are a killed run's.
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -82,7 +82,7 @@ class SetFolder:
         content = io.StringIO()
         if name == SEGMENTS:
             content.write(csv_text(lines, separator))
-        else:  # what is trained on stays as it is said
+        else:  # training texts are not escaped for spreadsheets
             csv.writer(content, delimiter=separator, lineterminator="\n").writerows(lines)
         write_text(self.path / name, "\n".join([separator.join(columns), *kept, content.getvalue()]))
 
@@ -96,10 +96,10 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Makes the folder of a set, or opens an earlier one, and keeps other runs out.
+    """Creates or opens the folder of a data set and locks it.
 
     Raises:
-        UserError: Something else is in it, or another run writes to it.
+        UserError: The folder holds something else, or another run writes to it.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"--output must be a folder. {path} is a file.")
@@ -123,6 +123,6 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 
 def source_id(name: str, digest: str) -> str:
-    """A name for a source's files: what is plain of its own name, and the start of its digest."""
+    """Name for the files of a source: ASCII characters of its name, and the start of its digest."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
     return f"{plain or 'source'}-{digest[:10]}"
