@@ -82,7 +82,7 @@ _SENTENCES = [
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action):
-        hidden = action.default is None or action.default is False or action.default == []
+        hidden = action.default is None or action.default is False or action.default in ("", [])
         return action.help if hidden else super()._get_help_string(action)
 
 
