@@ -142,10 +142,12 @@ def run(code: str, language: str, folder: Path) -> tuple[int, str]:
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
     """Starts a server and waits until it listens: its process, exit code 0 or 1, and what went wrong."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment)
-    for _ in range(180):
+    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment, **quiet)
+    deadline = time.monotonic() + 180
+    while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as client:
-            if process.poll() is None and client.connect_ex(("127.0.0.1", port)) == 0:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
                 return process, 0, ""
         time.sleep(1)
     return process, 1, f"nothing listens on port {port}"
