@@ -12,6 +12,7 @@ import soundfile
 from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.pipeline import Clip
+from myxtts.storage.files import digest_file
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
     most_first = sorted(by_speaker, key=lambda name: (-sum(clip.num_samples for clip in by_speaker[name]), name))
     chosen = {name: _choose(by_speaker[name]) for name in most_first[:MOST_SPEAKERS]}
     known = {name: speaker.sources for name, speaker in read_speakers(folder).items()}
-    missing = {name: some for name, some in chosen.items() if known.get(name) != tuple(clip.id for clip in some)}
+    missing = {name: some for name, some in chosen.items() if known.get(name) != _sources(some)}
     if missing:
         write_speaker_clips(folder, {name: _record(some) for name, some in missing.items()})
     if left_out := most_first[MOST_SPEAKERS:]:
@@ -55,8 +56,13 @@ def _choose(clips):
     return chosen
 
 
+def _sources(clips):
+    """The clips' ids, each with the digest of its file: a voice is recorded again when its audio changed."""
+    return tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in clips)
+
+
 def _record(clips):
-    """FLAC content of the clips one after the other, the language of the first, and their ids."""
+    """FLAC content of the clips one after the other, the language of the first, and what they are made of."""
     samples, file = np.concatenate([load_samples(clip.wav_path) for clip in clips])[:KEPT_SAMPLES], io.BytesIO()
     soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-    return file.getvalue(), clips[0].language, tuple(clip.id for clip in clips)
+    return file.getvalue(), clips[0].language, _sources(clips)

@@ -47,7 +47,7 @@ class StoredSpeaker:
     language: str | None = None
     """What is spoken in it, or what its name says, such as `fr_f2`, where the model has that language."""
     sources: tuple[str, ...] = ()
-    """Ids of the training clips that it was made from."""
+    """The training clips that it was made from: id and the beginning of the digest of the file."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
