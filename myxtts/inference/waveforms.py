@@ -93,6 +93,13 @@ class LatentDecoder:
         """A sentence in a voice."""
         return _Windows(self, voice.speaker, speed)
 
+    def mel(self, codes: list[int], speed: float) -> np.ndarray:
+        """What the decoder hears of codes, `(4 C / speed, num_mels)`: nothing, or their log-mel and its end held."""
+        if not self.decoder.num_mels:
+            return np.zeros((0, 0), np.float32)
+        mel = self.to_mel(np.array(codes, np.int32))
+        return spoken_faster(np.pad(mel, ((0, MEL_FRAMES_PER_CODE), (0, 0)), mode="edge"), speed)
+
     def window(self, latents: np.ndarray, mel: np.ndarray, speaker: np.ndarray, start: int, end: int) -> np.ndarray:
         """Samples of frames `start` to `end` of the latents `(n, width)`, as if there were nothing around them."""
         return self._to_samples(latents[None], mel[None], speaker, start, end)[0].numpy()
@@ -107,8 +114,6 @@ class _Windows:
 
     def __init__(self, way: LatentDecoder, speaker: np.ndarray, speed: float):
         self.way, self.speaker, self.speed, self.given, self.least = way, speaker, speed, 0, FIRST_FRAMES
-        self.settled = np.zeros((0, way.decoder.num_mels), np.float32)
-        """Log-mel that will not change with the codes to come."""
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
         """See `Sound`."""
@@ -122,21 +127,10 @@ class _Windows:
         if ready - self.given < (1 if finished else self.least):
             return NO_SAMPLES
         start = max(self.given - decoder.history_frames, 0)
-        samples = self.way.window(latents, self._mel(codes), self.speaker, start, end)
+        samples = self.way.window(latents, self.way.mel(codes, self.speed), self.speaker, start, end)
         samples = samples[(self.given - start) * decoder.hop_length : (ready - start) * decoder.hop_length]
         self.given, self.least = ready, min(max(2 * self.least, LATER_FRAMES), MOST_FRAMES)
         return samples
-
-    def _mel(self, codes):
-        """Log-mel of all codes and its end held, `(4 (C + 1) / speed, num_mels)`; each code is decoded a few times."""
-        if not self.way.decoder.num_mels:
-            return self.settled
-        known, reach = len(self.settled) // MEL_FRAMES_PER_CODE, self.way.unsettled_codes
-        first = max(known - reach, 0)
-        found = self.way.to_mel(np.array(codes[first:], np.int32))[MEL_FRAMES_PER_CODE * (known - first) :]
-        mel = np.concatenate([self.settled, found])
-        self.settled = mel[: MEL_FRAMES_PER_CODE * max(len(codes) - reach, 0)]
-        return spoken_faster(np.pad(mel, ((0, MEL_FRAMES_PER_CODE), (0, 0)), mode="edge"), self.speed)
 
 
 def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:

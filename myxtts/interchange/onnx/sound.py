@@ -36,13 +36,26 @@ def build_mel(model: XTTS) -> Builder:
     for block in dvae.decoder_blocks:
         hidden = graph.op("Relu", _conv(graph, block.conv_1, graph.op("Relu", _conv(graph, block.conv_0, x))))
         x = graph.op("Add", x, _conv(graph, block.conv_2, hidden))
-    repeated = dict(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     for layer in (dvae.decoder_conv_0, dvae.decoder_conv_1):
-        x = graph.op("Resize", x, "", graph.constant([1.0, 1.0, 2.0]), mode="nearest", **repeated)
+        x = graph.op(
+            "Resize",
+            x,
+            "",
+            graph.constant([1.0, 1.0, 2.0]),
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
         x = graph.op("Relu", _conv(graph, layer, x))
     x = graph.transpose(_conv(graph, dvae.decoder_output, x), 0, 2, 1)
-    x = graph.op("Mul", x, graph.constant(model.mel_stats))
-    graph.output(x, "mel", np.float32, "rows", "num_mel_frames", model.config.num_mels)
+    graph.output(
+        graph.op("Mul", x, graph.constant(model.mel_stats)),
+        "mel",
+        np.float32,
+        "rows",
+        "num_mel_frames",
+        model.config.num_mels,
+    )
     return graph
 
 

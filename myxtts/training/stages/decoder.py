@@ -288,8 +288,7 @@ class DecoderPreparation(GPTPreparation):
         voice = self.gpt.mel_to_latents(prepared.conditioning_mel)
         latents = self.gpt.codes_to_latents(voice, streams.text_inputs, codes, model.start_audio_token, text_mask)
         mel = self._decoded(prepared.codes, prepared.code_lengths) if self.grid.num_mels else None
-        latents = latents if mel is None else tf.cast(latents, tf.float32)  # the mel loses too much in half precision
-        frames = tf.cast(self.grid.latents_to_frames(latents, mel), tf.float32)
+        frames = self.grid.latents_to_frames(tf.cast(latents, tf.float32), mel)
         return frames, self.grid.num_frames(prepared.code_lengths + 1)
 
     def _decoded(self, codes, lengths):
