@@ -74,10 +74,9 @@ def open_run(
             asked for would make useless what is there.
     """
     config, began = settle_origin(config)
-    training, home = config.training, Path(config.training.checkpoint_dir)
-    has_decoder = bool(CheckpointStore(home / "decoder").steps())
-    if began is not None and has_decoder and not began.model.decoder_mel:  # the setting is newer than the run
+    if began is not None and not began.model.decoder_mel:  # the setting is newer than the run
         config = replace(config, model=replace(config.model, decoder_mel=False))
+    training, home = config.training, Path(config.training.checkpoint_dir)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
     if began is not None:
         check_same_model(began.model, dataset.config)
@@ -119,7 +118,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
     """Raises `ConfigError` where a run of another model than `before` would be continued, whose weights must stay."""
     home, free = Path(config.training.checkpoint_dir), {"dropout"}
     if not CheckpointStore(home / "decoder").steps():
-        free |= {"decoder_type", "decoder_mel"}  # not made yet
+        free.add("decoder_type")  # not made yet
     there, here = dataclasses.asdict(before), dataclasses.asdict(config.model)
     if differing := [name for name in here if there[name] != here[name] and name not in free]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
