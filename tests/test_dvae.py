@@ -113,21 +113,3 @@ def test_number_of_codes_is_the_reference_s(dvae, frames):
     assert codes.shape == (1, expected) and keras.backend.standardize_dtype(codes.dtype) == "int32"
     assert dvae.decode(codes).shape == (1, 4 * expected, 6)
     assert dvae(keras.KerasTensor((1, frames, 6)))["codes"].shape == (1, expected)
-
-
-def test_codes_that_are_not_present_count_as_cut_off_and_none_is_heard_beyond_its_reach():
-    keras.utils.set_random_seed(0)
-    dvae = DVAE(5, 8, 4, 6, 2)
-    dvae.build()
-    codes, present = np.arange(22).reshape(2, 11) % 8, np.ones((2, 11), bool)
-    present[0, 7:] = False
-    decoded = to_numpy(dvae.decode(codes, present))
-    np.testing.assert_allclose(decoded[:1, :28], to_numpy(dvae.decode(codes[:1, :7])), atol=1e-6)
-    np.testing.assert_allclose(decoded[1:], to_numpy(dvae.decode(codes[1:])), atol=1e-6)
-    # Without that the end would hear what follows it.
-    assert np.abs(to_numpy(dvae.decode(codes))[0, :28] - decoded[0, :28]).max() > 1e-3
-    codes = np.zeros((1, 20), int)
-    other = codes.copy()
-    other[0, 10:] = 3
-    same = np.isclose(to_numpy(dvae.decode(codes)), to_numpy(dvae.decode(other)), atol=1e-7).all(axis=-1)[0]
-    assert same[: 4 * (10 - dvae.reach)].all() and not same[4 * 10 - 1]

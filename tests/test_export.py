@@ -51,7 +51,7 @@ def synthesizer():
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1})  # tracing takes longest
-    model = XTTS(config.model, parts=("dvae", "gpt", "speaker", "decoder"))
+    model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
     random = np.random.default_rng(0)
     for variable in model.trainable_variables:  # far from initial values, so that nothing is zero or one by chance
         variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))

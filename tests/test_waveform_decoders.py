@@ -1,20 +1,14 @@
 """What both waveform decoders promise: windows with context give the samples of the whole."""
 
 import keras
-import librosa
 import numpy as np
 import pytest
-import soxr
 import tensorflow as tf
 from layer_check import check_layer
-from tiny import voiced
 
-from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
-from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import stored_config
 from myxtts.config.model import ModelConfig
 from myxtts.models.hifigan import HifiganGenerator
-from myxtts.models.istft import HALF_LOG_BIN_HZ, ConvNextBlock, IstftGenerator, bands_of_bins
+from myxtts.models.istft import ConvNextBlock, IstftGenerator
 from myxtts.models.layers.linear import built
 from myxtts.models.waveform_decoder import make_decoder
 
@@ -22,7 +16,6 @@ WIDTH, SPEAKER = 6, 5
 DECODERS = {
     "hifigan": lambda: HifiganGenerator(16, ((8, 16), (2, 4)), (3, 7), (1, 3), 64),
     "istft": lambda: IstftGenerator(4, 12, 16, 64),
-    "istft with mel": lambda: IstftGenerator(4, 12, 16, 64, num_mels=4),
 }
 
 
@@ -32,7 +25,7 @@ def normal(*shape, seed=0):
 
 @pytest.fixture(scope="module", params=DECODERS)
 def decoder(request):
-    """A decoder with all weights drawn, so that speaker and biases matter."""
+    """A decoder with all weights drawn, so that speaker and biases matter, and its frames and speakers."""
     layer = built(DECODERS[request.param](), (None, None, WIDTH), (None, SPEAKER))
     for index, variable in enumerate(layer.trainable_variables):
         scale = 0.3 if len(variable.shape) == 1 else np.prod(variable.shape[:-1]) ** -0.5
@@ -41,7 +34,7 @@ def decoder(request):
 
 
 def test_window_with_its_context_gives_the_samples_of_the_whole(decoder):
-    frames, speaker = normal(1, 90, WIDTH + decoder.num_mels), normal(1, SPEAKER, seed=1)
+    frames, speaker = normal(1, 90, WIDTH), normal(1, SPEAKER, seed=1)
     before, after, hop = decoder.history_frames, decoder.lookahead_frames, decoder.hop_length
     whole = decoder.frames_to_samples(frames, speaker).numpy()
     assert np.abs(whole).max() > 0.05
@@ -53,7 +46,7 @@ def test_window_with_its_context_gives_the_samples_of_the_whole(decoder):
 
 
 def test_frames_that_are_not_present_count_as_cut_off(decoder):
-    frames, speaker = normal(2, 50, WIDTH + decoder.num_mels), normal(2, SPEAKER, seed=1)
+    frames, speaker = normal(2, 50, WIDTH), normal(2, SPEAKER, seed=1)
     present = np.zeros((2, 50), bool)
     present[0, 11:37], present[1, :] = True, True
     hop = decoder.hop_length
@@ -113,38 +106,8 @@ def test_stored_model_without_a_decoder_type_has_hifigan():
 
 
 def test_both_decoders_share_lengths_and_frames():
-    made = (DECODERS[name]() for name in ("hifigan", "istft"))
-    one, other = (built(layer, (None, None, WIDTH), (None, SPEAKER)) for layer in made)
+    one, other = (built(make(), (None, None, WIDTH), (None, SPEAKER)) for make in DECODERS.values())
     latents = normal(1, 9, WIDTH)
     np.testing.assert_array_equal(one.latents_to_frames(latents), other.latents_to_frames(latents))
     assert one.num_frames(9) == one.latents_to_frames(latents).shape[1]
     assert keras.ops.shape(other(latents, normal(1, SPEAKER)))[1] == other.num_samples(9) == one.num_samples(9)
-
-
-def test_magnitudes_of_a_decoder_that_hears_a_mel_start_from_that_of_the_sound():
-    # With a head that adds nothing, the spectrum at the decoder's own rate is that of the recording, to the width of
-    # the bands.
-    wav = np.concatenate([voiced(0.5, 160, 1), 0.1 * voiced(0.5, 220, 0)])
-    mel = np.asarray(MelSpectrogram(DVAE_MEL)(wav[None]))[0]
-    estimated = mel @ bands_of_bins(80, 1024) + HALF_LOG_BIN_HZ
-    resampled = soxr.resample(wav, 22050, 24000)
-    spectrum = np.log(np.abs(librosa.stft(resampled, n_fft=1024, hop_length=256)) + 1e-3).T
-    estimated = estimated[(np.arange(len(spectrum)) * 22050 / 24000).astype(int)]
-    heard = spectrum > np.log(0.05)
-    assert heard.sum() > 1000 and abs(np.median((estimated - spectrum)[heard])) < 0.5
-
-
-def test_mel_of_fewer_frames_than_latents_holds_its_last():
-    layer = DECODERS["istft with mel"]()
-    latents, mel = normal(1, 9, WIDTH), normal(1, 32, 4, seed=1)
-    held = np.concatenate([mel, np.repeat(mel[:, -1:], 4, axis=1)], axis=1)
-    frames = layer.latents_to_frames(latents, mel)
-    np.testing.assert_array_equal(frames, layer.latents_to_frames(latents, held))
-    assert frames.shape == (1, layer.num_frames(9), WIDTH + 4)
-
-
-def test_model_stored_before_decoders_heard_a_mel_hears_none():
-    stored = XTTSConfig().to_dict()
-    assert stored_config(stored).model.hears_mel
-    del stored["model"]["decoder_mel"]
-    assert not stored_config(stored).model.hears_mel and not ModelConfig("big").hears_mel

@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from myxtts.config.rates import (
-    MEL_FLOOR,
-    MEL_HIGHEST_HZ,
-    MEL_HOP_SAMPLES,
-    MODEL_SAMPLE_RATE,
-    NUM_MELS,
-    SPEAKER_SAMPLE_RATE,
-)
+from myxtts.config.rates import MEL_FLOOR, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS, SPEAKER_SAMPLE_RATE
 
 _WINDOW_COEFFICIENTS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46)}
 
@@ -42,7 +35,7 @@ class MelSpec:
     num_mels: int
     f_min: float = 0.0
     """Lower edge of the lowest band, in Hz."""
-    f_max: float = MEL_HIGHEST_HZ
+    f_max: float = 8000.0
     """Upper edge of the highest band, in Hz."""
     window: str = "hann"
     """Analysis window, periodic: `"hann"` or `"hamming"`."""

@@ -39,13 +39,6 @@ def config_from_dict(values: dict) -> XTTSConfig:
     return XTTSConfig(**{name: _section(cls, values.get(name) or {}, name) for name, cls in sections.items()})
 
 
-def stored_config(values: dict) -> XTTSConfig:
-    """As `config_from_dict`, of what a run wrote: before decoders could hear a mel spectrogram, none did."""
-    if isinstance(values, dict) and isinstance(values.get("model"), dict):
-        values = {**values, "model": {"decoder_mel": False, **values["model"]}}
-    return config_from_dict(values)
-
-
 def _section(cls, values, where):
     values, stages = _mapping(values, where), {}
     for name, entry in STAGES.items() if cls is TrainingConfig else ():

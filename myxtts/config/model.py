@@ -81,8 +81,6 @@ class ModelConfig(Settings):
     """Blocks of the decoder `istft`."""
     decoder_width: int = setting(256, at_least=1, at_most=65536)
     """Channels of the decoder `istft`."""
-    decoder_mel: bool = True
-    """Whether the decoder `istft` also hears the mel spectrogram that the DVAE decodes from the codes."""
     decoder_channels: int = setting(256, at_least=1, at_most=65536)
     """Channels of the decoder `hifigan` after its first convolution (512 in XTTS v2)."""
     speaker_channels: tuple[int, ...] = setting((16, 32, 64, 128), at_least=1, at_most=65536)
@@ -104,11 +102,6 @@ class ModelConfig(Settings):
             heads = getattr(self, name)
             rule, way_out = f"a multiple of model.{name}", f"Try {heads * max(1, self.width // heads)}."
             require(self.width % heads == 0, "model.width", rule, f"{self.width} and {heads}", way_out)
-
-    @property
-    def hears_mel(self) -> bool:
-        """Whether the waveform decoder hears the mel spectrogram of the codes."""
-        return self.decoder_mel and self.decoder_type == "istft"
 
     @property
     def start_audio_token(self) -> int:

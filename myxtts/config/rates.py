@@ -15,7 +15,5 @@ CODE_STRIDE_SAMPLES = MEL_HOP_SAMPLES * MEL_FRAMES_PER_CODE
 """Samples at `MODEL_SAMPLE_RATE` that one audio code stands for."""
 MEL_FLOOR = 1e-5
 """Power below which a mel spectrogram is clamped before the logarithm."""
-MEL_HIGHEST_HZ = 8000.0
-"""Upper edge of the mel spectrogram's highest band."""
 NUM_MELS = 80
 """Bands of the mel spectrograms that DVAE and conditioning encoder see."""

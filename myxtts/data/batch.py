@@ -95,9 +95,7 @@ class DecoderBatch(NamedTuple):
     """
 
     index: object  # `(B,)` int32
-    frames: (
-        object  # `(B, F, width + num_mels)` float32, GPT latents, and log-mel if it hears that, on the decoder's grid
-    )
+    frames: object  # `(B, F, width)` float32, GPT latents on the decoder's grid
     present: object  # `(B, F)` bool, frames that the clip has
     speaker: object  # `(B, speaker_width)` float32, speaker vector
     target: object  # `(B, S)` float32, the recording at 24 000 Hz; zeros where the clip has no frames

@@ -26,7 +26,7 @@ def load_model(
 
     Of GPT and waveform decoder the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
     Where the GPT's checkpoint says what it was made with, that counts, and the log tells what differs. `only_speech`
-    leaves out the DVAE of a model whose waveform decoder does without; making a layer takes longer than reading it.
+    leaves out the DVAE of a model whose waveform decoder makes the sound; making a layer takes longer than reading it.
 
     Raises:
         CheckpointError: Something is missing or damaged; the message says what and how to get it.
@@ -34,11 +34,11 @@ def load_model(
     folder = Path(folder)
     require_model_folder(folder, "A model (--checkpoint)")
     config = read_config(folder)
-    stores = _trained_parts(folder, config.model.hears_mel)
+    stores = _trained_parts(folder)
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
     tokenizer = read_tokenizer(folder).with_g2p(config.data.g2p or ())
-    left_out = {"dvae"} & stores.keys() if only_speech and "decoder" in stores and not config.model.hears_mel else set()
+    left_out = {"dvae"} & stores.keys() if only_speech and "decoder" in stores else set()
     model = XTTS(config.model, parts=tuple(part for part in stores if part not in left_out))
     for part, store in stores.items():
         # A GPT without its DVAE brings the statistics that the DVAE has otherwise.
@@ -61,10 +61,10 @@ def load_model(
     return model, tokenizer, config
 
 
-def _trained_parts(folder: Path, hears_mel: bool) -> dict[str, CheckpointStore]:
+def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
     """The stores of the parts that speak, by part; raises unless they can do so together."""
     stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
-    for part, instead in (("gpt", None), ("dvae", None if hears_mel else "decoder")):
+    for part, instead in (("gpt", None), ("dvae", "decoder")):
         if part not in stores and instead not in stores:
             nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
             raise CheckpointError(f"{folder} has no trained {part}{nor}. {_training(part, folder)}")

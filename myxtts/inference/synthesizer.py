@@ -95,9 +95,7 @@ class Synthesizer:
                 f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}."
             )
         by_latents = part == "decoder" or part is None and "decoder" in self.model.parts
-        if by_latents:
-            return LatentDecoder(self.model, traced, self.codes_to_mel)
-        return GriffinLim(self.codes_to_mel)
+        return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:

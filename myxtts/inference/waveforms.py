@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.griffin_lim import log_mel_to_wav
-from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
 
@@ -73,40 +73,31 @@ class LatentDecoder:
     """From the GPT's latents, by the waveform decoder, in windows of frames with what they depend on around them.
 
     Frames are those of the whole sentence, interpolated on one grid, and only then cut: windows give the samples of the
-    whole to 1e-6. `traced` is as in `Synthesizer`, `to_mel` as in `GriffinLim`, for a decoder that hears the mel too.
+    whole to 1e-6. `traced` is as in `Synthesizer`.
     """
 
     sample_rate = DECODER_SAMPLE_RATE
 
-    def __init__(self, model: XTTS, traced: bool = True, to_mel: Callable[[np.ndarray], np.ndarray] | None = None):
-        self.decoder, self._to_samples, self.to_mel = model.decoder, self._window, to_mel
-        self.unsettled_codes = model.dvae.reach if model.decoder.num_mels else 0
-        """Codes whose mel depends on those that follow."""
+    def __init__(self, model: XTTS, traced: bool = True):
+        self.decoder, self._to_samples = model.decoder, self._window
         if not traced:
             return
-        latents, mel = (tf.TensorSpec([1, None, w], tf.float32) for w in (model.config.width, self.decoder.num_mels))
+        latents = tf.TensorSpec([1, None, model.config.width], tf.float32)
         speaker, number = tf.TensorSpec([1, model.config.speaker_width], tf.float32), tf.TensorSpec([], tf.int32)
-        signature = [latents, mel, speaker, number, number]
+        signature = [latents, speaker, number, number]
         self._to_samples = tf.function(self._window, input_signature=signature, autograph=False)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sound:
         """A sentence in a voice."""
         return _Windows(self, voice.speaker, speed)
 
-    def mel(self, codes: list[int], speed: float) -> np.ndarray:
-        """What the decoder hears of codes, `(4 C / speed, num_mels)`: nothing, or their log-mel and its end held."""
-        if not self.decoder.num_mels:
-            return np.zeros((0, 0), np.float32)
-        mel = self.to_mel(np.array(codes, np.int32))
-        return spoken_faster(np.pad(mel, ((0, MEL_FRAMES_PER_CODE), (0, 0)), mode="edge"), speed)
-
-    def window(self, latents: np.ndarray, mel: np.ndarray, speaker: np.ndarray, start: int, end: int) -> np.ndarray:
+    def window(self, latents: np.ndarray, speaker: np.ndarray, start: int, end: int) -> np.ndarray:
         """Samples of frames `start` to `end` of the latents `(n, width)`, as if there were nothing around them."""
-        return self._to_samples(latents[None], mel[None], speaker, start, end)[0].numpy()
+        return self._to_samples(latents[None], speaker, start, end)[0].numpy()
 
-    def _window(self, latents, mel, speaker, start, end):
-        frames = self.decoder.latents_to_frames(latents, mel)[:, start:end]
-        return tf.cast(self.decoder.frames_to_samples(frames, speaker), tf.float32)
+    def _window(self, latents, speaker, start, end):
+        samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
+        return tf.cast(samples, tf.float32)
 
 
 class _Windows:
@@ -117,17 +108,14 @@ class _Windows:
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
         """See `Sound`."""
-        decoder, unsettled = self.way.decoder, self.way.unsettled_codes
-        if unsettled and not finished:
-            latents = latents[: max(len(codes) - unsettled, 0)]
-        latents = spoken_faster(latents, self.speed, finished)
+        decoder, latents = self.way.decoder, spoken_faster(latents, self.speed, finished)
         # Up to the last latent but one, frames do not change with what comes after.
         end = decoder.num_frames(len(latents)) if finished else decoder.num_frames(max(len(latents) - 1, 0))
         ready = end if finished else end - decoder.lookahead_frames
         if ready - self.given < (1 if finished else self.least):
             return NO_SAMPLES
         start = max(self.given - decoder.history_frames, 0)
-        samples = self.way.window(latents, self.way.mel(codes, self.speed), self.speaker, start, end)
+        samples = self.way.window(latents, self.speaker, start, end)
         samples = samples[(self.given - start) * decoder.hop_length : (ready - start) * decoder.hop_length]
         self.given, self.least = ready, min(max(2 * self.least, LATER_FRAMES), MOST_FRAMES)
         return samples

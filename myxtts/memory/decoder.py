@@ -24,7 +24,7 @@ CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 
 def count_decoder(model: ModelConfig) -> int:
     """Weights of the waveform decoder; all are trained."""
-    speaker, latents = model.speaker_width + 1, _heard(model)
+    speaker, latents = model.speaker_width + 1, model.width
     if model.decoder_type == "istft":
         width, bins = model.decoder_width, 4 * MEL_HOP_SAMPLES + 2
         dense = 2 * EXPANSION * width**2 + (EXPANSION + 1) * width
@@ -38,11 +38,6 @@ def count_decoder(model: ModelConfig) -> int:
         convolutions = sum(2 * len(DECODER_DILATIONS) * (size * width + 1) * width for size in DECODER_KERNELS)
         total += (taps * 2 * width + 1) * width + speaker * width + convolutions
     return total + TAPS * width
-
-
-def _heard(model):
-    """Channels of the decoder's frames."""
-    return model.width + model.num_mels * model.hears_mel
 
 
 def count_discriminators(model: ModelConfig) -> int:
@@ -91,7 +86,7 @@ def _decoder_activations(model, frames, number):
     if model.decoder_type == "istft":
         width = model.decoder_width
         blocks = model.decoder_blocks * (2 + 1 + 2 + 1 + 4 * EXPANSION + 3) * width * number
-        return frames * (blocks + (_heard(model) + 6 * width) * number + 3 * 4 * MEL_HOP_SAMPLES * FLOAT)
+        return frames * (blocks + (model.width + 6 * width) * number + 3 * 4 * MEL_HOP_SAMPLES * FLOAT)
     width, samples, total = model.decoder_channels, frames, model.width + 2 * model.decoder_channels
     total *= frames
     for factor, _ in DECODER_UPSAMPLING:

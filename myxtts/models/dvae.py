@@ -3,17 +3,14 @@
 import keras
 from keras import ops
 
-from myxtts.models.layers.convolution import Conv1D, masked
+from myxtts.models.layers.convolution import Conv1D
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Shape, Tensor
 from myxtts.models.layers.vector_quantizer import VectorQuantizer
 
 
 class DVAEResidualBlock(keras.layers.Layer):
-    """`x + conv1(relu(conv3(relu(conv3(x)))))`, with no activation after the sum; `x` is `(B, T, channels)`.
-
-    Frames that are not `present`, `(B, T)` bool, count as zeros to the convolutions; None for all.
-    """
+    """`x + conv1(relu(conv3(relu(conv3(x)))))`, with no activation after the sum; `x` is `(B, T, channels)`."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -25,9 +22,8 @@ class DVAEResidualBlock(keras.layers.Layer):
             for i, taps in enumerate((3, 3, 1))
         )
 
-    def call(self, x: Tensor, present: Tensor | None = None) -> Tensor:
-        hidden = ops.relu(self.conv_0(masked(x, present)))
-        return x + self.conv_2(ops.relu(self.conv_1(masked(hidden, present))))
+    def call(self, x: Tensor) -> Tensor:
+        return x + self.conv_2(ops.relu(self.conv_1(ops.relu(self.conv_0(x)))))
 
 
 class DVAE(keras.layers.Layer):
@@ -91,21 +87,17 @@ class DVAE(keras.layers.Layer):
         """
         return self.quantizer.nearest(self.mel_to_vectors(mel))
 
-    def decode(self, codes: Tensor, present: Tensor | None = None) -> Tensor:
-        """Codes `(B, N)` -> normalized log-mel `(B, 4 N, num_mels)`.
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes `(B, N)` -> normalized log-mel `(B, 4 N, num_mels)`."""
+        return self.decode_vectors(self.quantizer(codes))
 
-        `present`, `(B, N)` bool, says which codes there are: each row is as if the others were cut off. None for all.
-        """
-        return self.decode_vectors(self.quantizer(codes), present)
-
-    def decode_vectors(self, vectors: Tensor, present: Tensor | None = None) -> Tensor:
+    def decode_vectors(self, vectors: Tensor) -> Tensor:
         """Codebook vectors `(B, N, codebook_width)` -> normalized log-mel `(B, 4 N, num_mels)`."""
         x = self.decoder_input(ops.cast(vectors, self.compute_dtype))
         for block in self.decoder_blocks:
-            x = block(x, present)
-        for layer in (self.decoder_conv_0, self.decoder_conv_1):
-            present = None if present is None else ops.repeat(present, 2, axis=1)
-            x = ops.relu(layer(masked(ops.repeat(x, 2, axis=1), present)))
+            x = block(x)
+        x = ops.relu(self.decoder_conv_0(ops.repeat(x, 2, axis=1)))
+        x = ops.relu(self.decoder_conv_1(ops.repeat(x, 2, axis=1)))
         return self.decoder_output(x)
 
     def call(self, mel: Tensor) -> dict[str, Tensor]:

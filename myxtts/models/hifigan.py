@@ -12,10 +12,10 @@ from keras import ops
 
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
-from myxtts.models.layers.convolution import Conv1D, ConvTranspose1D, masked
+from myxtts.models.layers.convolution import Conv1D, ConvTranspose1D
 from myxtts.models.layers.linear import built
 from myxtts.models.layers.tensor import Shape, Tensor
-from myxtts.models.waveform_decoder import WaveformDecoder
+from myxtts.models.waveform_decoder import WaveformDecoder, masked
 
 SLOPE = 0.1
 LAST_SLOPE = 0.01

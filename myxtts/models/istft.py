@@ -2,25 +2,18 @@
 
 Siuzdak, "Vocos: Closing the gap between time-domain and Fourier-based neural vocoders for high-quality audio synthesis"
 (2023), with the speaker vector added to the input and scaling and shifting each block's norm, and with all but the
-first blocks causal. Where the decoder hears a mel spectrogram, its magnitudes start from that. Nothing runs at a higher
-rate than the frames, which is what makes it quick.
+first blocks causal. Nothing runs at a higher rate than the frames, which is what makes it quick.
 """
 
 import keras
 import numpy as np
 from keras import ops
 
-from myxtts.config.rates import (
-    CODE_STRIDE_SAMPLES,
-    DECODER_SAMPLE_RATE,
-    MEL_HIGHEST_HZ,
-    MEL_HOP_SAMPLES,
-    MODEL_SAMPLE_RATE,
-)
-from myxtts.models.layers.convolution import Conv1D, masked
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES
+from myxtts.models.layers.convolution import Conv1D
 from myxtts.models.layers.linear import built, normal_linear
 from myxtts.models.layers.tensor import Shape, Tensor
-from myxtts.models.waveform_decoder import MEL_MEAN, MEL_SPREAD, WaveformDecoder
+from myxtts.models.waveform_decoder import WaveformDecoder, masked
 
 _TAPS = 7
 """Of the first convolution and of those in the blocks."""
@@ -30,21 +23,6 @@ _EXPANSION = 3
 _EPSILON = 1e-6
 MOST_LOG_MAGNITUDE = 6.9
 """Where the head's magnitudes, up to 1000, are cut off: a full-scale tone has a quarter of the transform's 1024."""
-
-
-HALF_LOG_BIN_HZ = 0.5 * np.log(MODEL_SAMPLE_RATE / (4 * MEL_HOP_SAMPLES))
-"""What half a log-mel, of filters with unit area in Hz, lacks of a bin's log-magnitude."""
-
-
-def bands_of_bins(num_mels: int, n_fft: int) -> np.ndarray:
-    """`(num_mels, n_fft / 2 + 1)` float32: half of a log-mel frame times this is interpolated to the decoder's bins.
-
-    Bands lie on the HTK mel scale up to `MEL_HIGHEST_HZ`; beyond the first and the last, values hold.
-    """
-    hz = np.arange(n_fft // 2 + 1) * DECODER_SAMPLE_RATE / n_fft
-    band = np.log1p(hz / 700) / np.log1p(MEL_HIGHEST_HZ / 700) * (num_mels + 1) - 1
-    near = np.maximum(1 - np.abs(np.clip(band, 0, num_mels - 1) - np.arange(num_mels)[:, None]), 0)
-    return (0.5 * near).astype("float32")
 
 
 class ConvNextBlock(keras.layers.Layer):
@@ -101,7 +79,6 @@ class IstftGenerator(WaveformDecoder):
         width: Channels.
         hop_length: Samples of one frame; a quarter of the transform's length.
         code_stride: Samples at `MODEL_SAMPLE_RATE` that one latent stands for.
-        num_mels: Bands of the mel spectrogram, as of `audio.mel.DVAE_MEL`, that it hears beside the latents.
     """
 
     def __init__(
@@ -110,12 +87,10 @@ class IstftGenerator(WaveformDecoder):
         width: int = 512,
         hop_length: int = MEL_HOP_SAMPLES,
         code_stride: int = CODE_STRIDE_SAMPLES,
-        num_mels: int = 0,
         **kwargs,
     ):
         super().__init__(code_stride, **kwargs)
-        self.num_blocks, self.width, self.hop_length, self.num_mels = blocks, width, hop_length, num_mels
-        self.bands = bands_of_bins(num_mels, 4 * hop_length) if num_mels else None
+        self.num_blocks, self.width, self.hop_length = blocks, width, hop_length
         self._causal = [index >= _SYMMETRIC_BLOCKS for index in range(blocks)]
         self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
         # The first convolution, the blocks, and the two frames on either side whose windows reach a frame's samples.
@@ -124,8 +99,7 @@ class IstftGenerator(WaveformDecoder):
 
     def get_config(self):
         sizes = {"blocks": self.num_blocks, "width": self.width}
-        sizes |= {"hop_length": self.hop_length, "code_stride": self.code_stride, "num_mels": self.num_mels}
-        return {**super().get_config(), **sizes}
+        return {**super().get_config(), **sizes, "hop_length": self.hop_length, "code_stride": self.code_stride}
 
     def build(self, latents_shape: Shape, speaker_shape: Shape):
         dtype, width = self.dtype_policy, self.width
@@ -136,8 +110,7 @@ class IstftGenerator(WaveformDecoder):
         def norm(name):
             return built(keras.layers.LayerNormalization(epsilon=_EPSILON, dtype=dtype, name=name), shape)
 
-        frames_shape = (*latents_shape[:-1], latents_shape[-1] + self.num_mels)
-        self.conv_pre = built(Conv1D(width, _TAPS, dtype=dtype, name="conv_pre"), frames_shape)
+        self.conv_pre = built(Conv1D(width, _TAPS, dtype=dtype, name="conv_pre"), latents_shape)
         self.condition = built(keras.layers.Dense(width, dtype=dtype, name="condition"), speaker_shape)
         self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
         options = dict(inner_width=_EXPANSION * width, scale=1.0 / self.num_blocks, dtype=dtype)
@@ -155,9 +128,6 @@ class IstftGenerator(WaveformDecoder):
         for block in self.blocks:
             x = block(x, condition, present)
         log_magnitude, phase = ops.split(self.head(ops.cast(self.norm_post(x), "float32")), 2, axis=-1)
-        if self.num_mels:
-            mel = ops.cast(frames[..., -self.num_mels :], "float32") * MEL_SPREAD + MEL_MEAN
-            log_magnitude += ops.matmul(mel, self.bands) + HALF_LOG_BIN_HZ
         magnitude = masked(ops.exp(ops.minimum(log_magnitude, MOST_LOG_MAGNITUDE)), present)
         spectrum = magnitude * ops.cos(phase), magnitude * ops.sin(phase)
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)

@@ -11,9 +11,6 @@ from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.models.layers.tensor import Tensor
 
-MEL_MEAN, MEL_SPREAD = -5.0, 3.0
-"""By which log-mel is brought to the size of latents."""
-
 
 class WaveformDecoder(keras.layers.Layer):
     """Latents `(B, n, width)` and speaker vectors `(B, D)` to a waveform, `(B, num_samples(n))` float32, 24 kHz.
@@ -21,9 +18,6 @@ class WaveformDecoder(keras.layers.Layer):
     Latents are first interpolated to frames, one per `hop_length` samples, on a grid that begins with the first latent:
     frames of a chunk are a slice of those of the whole. The whole batch is computed as given, padding included; cut the
     waveform of `n` latents at `num_samples(n)`.
-
-    A decoder with `num_mels` also hears the log-mel of the codes, `(B, 4 n, num_mels)`, four frames for a latent; where
-    there are fewer the last one holds, since the last latent has no code. Its frames are as much wider.
 
     Subclasses have `frames_to_samples` and the three attributes.
 
@@ -37,32 +31,23 @@ class WaveformDecoder(keras.layers.Layer):
     """Frames before a frame that its samples depend on."""
     lookahead_frames: int
     """Frames after a frame that its samples depend on."""
-    num_mels = 0
-    """Bands of the mel spectrogram that it hears; 0 for none."""
 
     def __init__(self, code_stride: int = CODE_STRIDE_SAMPLES, **kwargs):
         super().__init__(**kwargs)
         self.code_stride = code_stride
 
-    def call(self, latents: Tensor, speaker: Tensor, mel: Tensor | None = None) -> Tensor:
-        return self.frames_to_samples(self.latents_to_frames(latents, mel), speaker)
+    def call(self, latents: Tensor, speaker: Tensor) -> Tensor:
+        return self.frames_to_samples(self.latents_to_frames(latents), speaker)
 
-    def latents_to_frames(self, latents: Tensor, mel: Tensor | None = None) -> Tensor:
-        """Interpolates latents `(B, n, width)` and log-mel to frames, `(B, num_frames(n), width + num_mels)`."""
-        length = ops.shape(latents)[1] * (self.code_stride // self.hop_length)
+    def latents_to_frames(self, latents: Tensor) -> Tensor:
+        """Interpolates latents, `(B, n, width)`, to frames, `(B, num_frames(n), width)`."""
         for factor in self.factors():
             latents = interpolate_linearly(latents, factor)
-        if not self.num_mels:
-            return latents
-        mel = ops.take(mel, ops.minimum(ops.arange(length), ops.shape(mel)[1] - 1), axis=1)
-        mel = interpolate_linearly((mel - MEL_MEAN) / MEL_SPREAD, self.factors()[1])
-        return ops.concatenate([latents, ops.cast(mel, latents.dtype)], axis=-1)
+        return latents
 
     @abstractmethod
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
-        """Frames as of `latents_to_frames` and speaker vectors `(B, D)` to samples.
-
-        These are `(B, F hop_length)` float32 in [-1, 1].
+        """Frames `(B, F, width)` and speaker vectors `(B, D)` to samples, `(B, F hop_length)` float32 in [-1, 1].
 
         A window of frames gives the samples of the whole, but for those of its first `history_frames` and its last
         `lookahead_frames`, where it is not at the beginning or the end of the sound itself.
@@ -94,8 +79,7 @@ def make_decoder(config: ModelConfig, **kwargs) -> WaveformDecoder:
 
     if config.decoder_type == "hifigan":
         return HifiganGenerator(config.decoder_channels, **kwargs)
-    num_mels = config.num_mels if config.hears_mel else 0
-    return IstftGenerator(config.decoder_blocks, config.decoder_width, num_mels=num_mels, **kwargs)
+    return IstftGenerator(config.decoder_blocks, config.decoder_width, **kwargs)
 
 
 def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
@@ -118,6 +102,11 @@ def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
     right = ops.minimum(left + 1, length - 1)
     blend = ops.cast(position - ops.cast(left, "float32"), x.dtype)[None, :, None]
     return ops.take(x, left, axis=1) * (1 - blend) + ops.take(x, right, axis=1) * blend
+
+
+def masked(x: Tensor, present: Tensor | None) -> Tensor:
+    """`(B, T, C)` with zeros where `present`, `(B, T)` bool, is False; None changes nothing."""
+    return x if present is None else ops.where(present[..., None], x, ops.zeros((), x.dtype))
 
 
 def _scaled_length(length, factor):

@@ -74,8 +74,6 @@ def open_run(
             asked for would make useless what is there.
     """
     config, began = settle_origin(config)
-    if began is not None and not began.model.decoder_mel:  # the setting is newer than the run
-        config = replace(config, model=replace(config.model, decoder_mel=False))
     training, home = config.training, Path(config.training.checkpoint_dir)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
     if began is not None:

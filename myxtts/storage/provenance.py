@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import stored_config
+from myxtts.config.loading import config_from_dict
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import digest_file, read_json
 from myxtts.storage.saved_state import config_of
@@ -55,7 +55,7 @@ def read_config(folder: Path) -> XTTSConfig:
     if own is not None and not path.exists():
         logger.warning("%s is not there: the settings of the checkpoints in %s count.", path, store.folder)
         return own
-    config = stored_config(read_json(path))
+    config = config_from_dict(read_json(path))
     if own is None:  # written before checkpoints said it
         return config
     model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}

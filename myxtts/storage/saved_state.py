@@ -7,7 +7,7 @@ from typing import Any
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import stored_config
+from myxtts.config.loading import config_from_dict
 from myxtts.storage.files import CheckpointError
 
 _MOST = 2**62
@@ -90,6 +90,6 @@ def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
     if "config" not in state:
         return None
     try:
-        return stored_config(state["config"])
+        return config_from_dict(state["config"])
     except ConfigError as error:
         raise CheckpointError(f"{where} holds settings that cannot be used: {error}") from None

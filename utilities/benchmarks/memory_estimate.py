@@ -182,7 +182,7 @@ def decoder_batch(model_config, shapes):
         return tf.random.stateless_normal((count, *shape), (0, len(shape)))
 
     sounds = noise(model_config.speaker_width), 0.1 * noise(shapes.slice_frames * grid.hop_length)
-    frames, present = noise(length, model_config.width + grid.num_mels), tf.ones((count, length), bool)
+    frames, present = noise(length, model_config.width), tf.ones((count, length), bool)
     return DecoderBatch(tf.range(count), frames, present, *sounds, tf.fill((count,), MODEL_SAMPLE_RATE))
 
 

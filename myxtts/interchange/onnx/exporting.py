@@ -16,7 +16,7 @@ from myxtts.interchange.onnx import speak
 from myxtts.interchange.onnx.builder import FLOAT32, WEIGHTS, import_package
 from myxtts.interchange.onnx.checks import Finding, compare
 from myxtts.interchange.onnx.gpt import build_drawing, build_reading
-from myxtts.interchange.onnx.sound import build_decoder, build_mel
+from myxtts.interchange.onnx.sound import build_decoder
 from myxtts.interchange.onnx.voice import build_conditioning, build_speaker
 from myxtts.storage.files import write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 FORMATS = ("onnx",)
 MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
-    *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token", "hears_mel"),
+    *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
 )
 """Settings of a model that `speak.py` needs."""
 
@@ -77,8 +77,7 @@ def export_model(
             shutil.copy(module.__file__, new)
         model = synthesizer.model
         reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
-        graphs = [reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)]
-        for graph in graphs + [build_mel(model)] * model.config.hears_mel:
+        for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
             graph.save(new / f"{graph.name}.onnx")
         wrong = []
         for finding in compare(new, synthesizer, weights):

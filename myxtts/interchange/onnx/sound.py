@@ -4,8 +4,8 @@ import numpy as np
 
 from myxtts.interchange.onnx.builder import Builder
 from myxtts.models.hifigan import LAST_SLOPE, SLOPE, HifiganGenerator
-from myxtts.models.istft import HALF_LOG_BIN_HZ, MOST_LOG_MAGNITUDE, IstftGenerator
-from myxtts.models.waveform_decoder import MEL_MEAN, MEL_SPREAD, WaveformDecoder
+from myxtts.models.istft import MOST_LOG_MAGNITUDE, IstftGenerator
+from myxtts.models.waveform_decoder import WaveformDecoder
 from myxtts.models.xtts import XTTS
 
 
@@ -17,63 +17,17 @@ def build_decoder(model: XTTS) -> Builder:
     """
     graph, decoder, config = Builder("decoder"), model.decoder, model.config
     latents = graph.input("latents", np.float32, "rows", "num_latents", config.width)
-    num_mels = decoder.num_mels
-    mel = graph.input("mel", np.float32, "rows", "num_mel_frames", num_mels) if num_mels else None
     speaker = graph.input("speaker", np.float32, "rows", config.speaker_width)
     start, end = (graph.input(name, np.int64, 1) for name in ("start", "end"))
-    frames = graph.slice(_frames(graph, decoder, latents, mel), 1, start, end)
+    frames = graph.slice(_frames(graph, decoder, latents), 1, start, end)
     to_samples = _istft if isinstance(decoder, IstftGenerator) else _hifigan
     graph.output(to_samples(graph, decoder, frames, speaker), "samples", np.float32, "rows", "num_samples")
     return graph
 
 
-def build_mel(model: XTTS) -> Builder:
-    """`mel` `(B, 4 C, num_mels)`, log-mel that `codes` `(B, C)` int32 stand for."""
-    graph, dvae = Builder("mel"), model.dvae
-    codes = graph.input("codes", np.int32, "rows", "num_codes")
-    x = graph.transpose(graph.op("Gather", graph.constant(dvae.quantizer.codebook), codes, axis=0), 0, 2, 1)
-    x = _conv(graph, dvae.decoder_input, x)
-    for block in dvae.decoder_blocks:
-        hidden = graph.op("Relu", _conv(graph, block.conv_1, graph.op("Relu", _conv(graph, block.conv_0, x))))
-        x = graph.op("Add", x, _conv(graph, block.conv_2, hidden))
-    for layer in (dvae.decoder_conv_0, dvae.decoder_conv_1):
-        x = graph.op(
-            "Resize",
-            x,
-            "",
-            graph.constant([1.0, 1.0, 2.0]),
-            mode="nearest",
-            coordinate_transformation_mode="asymmetric",
-            nearest_mode="floor",
-        )
-        x = graph.op("Relu", _conv(graph, layer, x))
-    x = graph.transpose(_conv(graph, dvae.decoder_output, x), 0, 2, 1)
-    graph.output(
-        graph.op("Mul", x, graph.constant(model.mel_stats)),
-        "mel",
-        np.float32,
-        "rows",
-        "num_mel_frames",
-        model.config.num_mels,
-    )
-    return graph
-
-
-def _frames(graph: Builder, decoder: WaveformDecoder, latents: str, mel: str | None) -> str:
+def _frames(graph: Builder, decoder: WaveformDecoder, x: str) -> str:
     """`WaveformDecoder.latents_to_frames`."""
-    frames = _stretched(graph, latents, decoder.factors())
-    if mel is None:
-        return frames
-    count = graph.op("Mul", graph.length(latents, 1), graph.ints(decoder.code_stride // decoder.hop_length))
-    last = graph.op("Sub", graph.length(mel, 1), graph.ints(1))
-    mel = graph.op("Gather", mel, graph.op("Min", graph.count(count), last), axis=1)
-    scaled = graph.op("Div", graph.op("Sub", mel, graph.constant(MEL_MEAN)), graph.constant(MEL_SPREAD))
-    return graph.concat(frames, _stretched(graph, scaled, decoder.factors()[1:]), axis=-1)
-
-
-def _stretched(graph: Builder, x: str, factors: tuple[float, ...]) -> str:
-    """`interpolate_linearly` by each factor in turn."""
-    for factor in factors:
+    for factor in decoder.factors():
         length = graph.op("Cast", graph.length(x, 1), to=_DOUBLE)
         length = graph.op("Floor", graph.op("Mul", length, graph.constant(factor, np.float64)))
         place = graph.op("Cast", graph.count(graph.op("Cast", length, to=_INT64)), to=_FLOAT)
@@ -105,11 +59,6 @@ def _istft(graph: Builder, decoder: IstftGenerator, frames: str, speaker: str) -
         x = _conv_next(graph, block, x, condition)
     head = graph.linear(graph.layer_norm(x, decoder.norm_post), decoder.head)
     log_magnitude, phase = graph.op("Split", head, outputs=2, axis=-1, num_outputs=2)
-    if decoder.num_mels:
-        mel = graph.slice(frames, 2, graph.ints(-decoder.num_mels), graph.ints(2**31 - 1))
-        mel = graph.op("Add", graph.op("Mul", mel, graph.constant(MEL_SPREAD)), graph.constant(MEL_MEAN))
-        mel = graph.op("MatMul", mel, graph.constant(decoder.bands))
-        log_magnitude = graph.op("Add", log_magnitude, graph.op("Add", mel, graph.constant(HALF_LOG_BIN_HZ)))
     magnitude = graph.op("Exp", graph.op("Min", log_magnitude, graph.constant(MOST_LOG_MAGNITUDE)))
     parts = (graph.op("Mul", magnitude, graph.op(wave, phase)) for wave in ("Cos", "Sin"))
     return _overlapped(graph, decoder, graph.transpose(graph.concat(*parts, axis=-1), 0, 2, 1))

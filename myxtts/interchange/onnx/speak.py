@@ -145,7 +145,7 @@ class Speaker:
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Samples `(S,)` of the text ids of one sentence in a voice, its codes, and whether it ended by itself."""
         codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
-        samples = self._faded(self.sound(codes, states, speaker, speed)) if codes else np.zeros(0, np.float32)
+        samples = self._faded(self.sound(states, speaker, speed)) if codes else np.zeros(0, np.float32)
         return samples, codes, stopped
 
     def sentences(self, text, language):
@@ -204,13 +204,9 @@ class Speaker:
             name: np.array([[value]], np.int32 if name == "top_k" else np.float32) for name, value in values.items()
         }
 
-    def sound(self, codes, states, speaker, speed=1.0):
-        """Samples of one sentence, of which there is at least one code."""
+    def sound(self, states, speaker, speed=1.0):
+        """Samples of one sentence."""
         arrays = dict(latents=squeezed(states, speed)[None], speaker=speaker[None])
-        if self.model["hears_mel"]:
-            mel = self.graphs("mel", codes=np.array([codes], np.int32))["mel"][0]
-            mel = np.pad(mel, ((0, len(mel) // len(codes)), (0, 0)), mode="edge")  # the last state has no code
-            arrays["mel"] = squeezed(mel, speed)[None]
         return self.graphs("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
 
     def voice(self, voice):

@@ -12,11 +12,6 @@ from keras import ops
 from myxtts.models.layers.tensor import Shape, Tensor
 
 
-def masked(x: Tensor, present: Tensor | None) -> Tensor:
-    """`(B, T, C)` with zeros where `present`, `(B, T)` bool, is False; None changes nothing."""
-    return x if present is None else ops.where(present[..., None], x, ops.zeros((), x.dtype))
-
-
 class _Convolution(keras.layers.Layer):
     """Shared part of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
 

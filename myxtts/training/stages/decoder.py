@@ -7,7 +7,7 @@ from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig
-from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.config.training import TrainingConfig
 from myxtts.data.batch import DecoderBatch, WaveBatch
 from myxtts.models.discriminators import PERIODS, RESOLUTIONS, Discriminators
@@ -278,7 +278,7 @@ class DecoderPreparation(GPTPreparation):
         return DecoderBatch(batch.index, frames, present, speaker, target, batch.source_rate)
 
     def _frames(self, batch, position):
-        """Frames of the recorded codes, `(B, F, width + num_mels)`, and how many of each clip count."""
+        """Latents of the recorded codes on the decoder's grid, `(B, F, width)`, and how many of each clip count."""
         model, prepared = self.config.model, super().make_batch(batch, position)
         given = prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths
         streams = teacher_forcing(model, *given)
@@ -287,16 +287,8 @@ class DecoderPreparation(GPTPreparation):
         text_mask = streams.key_mask[:, : tf.shape(streams.text_inputs)[1]]
         voice = self.gpt.mel_to_latents(prepared.conditioning_mel)
         latents = self.gpt.codes_to_latents(voice, streams.text_inputs, codes, model.start_audio_token, text_mask)
-        mel = self._decoded(prepared.codes, prepared.code_lengths) if self.grid.num_mels else None
-        frames = self.grid.latents_to_frames(tf.cast(latents, tf.float32), mel)
+        frames = tf.cast(self.grid.latents_to_frames(latents), tf.float32)
         return frames, self.grid.num_frames(prepared.code_lengths + 1)
-
-    def _decoded(self, codes, lengths):
-        """Log-mel of codes `(B, C)`, `(B, 4 (C + 1), num_mels)` float32; after a clip's end its last frame holds."""
-        present = tf.sequence_mask(lengths, tf.shape(codes)[1])
-        mel = self.model.denormalize_mel(tf.cast(self.model.dvae.decode(codes, present), tf.float32))
-        places = tf.range(MEL_FRAMES_PER_CODE * (tf.shape(codes)[1] + 1))[None]
-        return tf.gather(mel, tf.minimum(places, MEL_FRAMES_PER_CODE * lengths[:, None] - 1), batch_dims=1)
 
     def _speaker_vectors(self, batch, position):
         own = tf.range(tf.shape(batch.conditioning)[1])[None] % batch.wav_lengths[:, None]
