@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from myxtts.cli.say_batch import read_lines
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 
 pytestmark = pytest.mark.usefixtures("without_griffin_lim")
@@ -168,6 +170,20 @@ def test_batch_writes_a_file_per_line_and_goes_on_where_it_stopped(batch_argv, c
     assert run(*batch_argv[:4], "--text", "one two", "--seed", "5", "--output", "alone.flac") == 0
     assert Path("alone.flac").read_bytes() == Path("spoken/a.flac").read_bytes()
     assert set(json.loads(Path("spoken/spoken.json").read_text())) == {"a", "b", "c"}
+
+
+def test_batch_is_spoken_again_by_a_model_that_was_trained_on(argv, folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Synthesizer, "load", Synthesizer.load.__wrapped__)
+    trained, store = shutil.copytree(folder, "trained"), CheckpointStore(tmp_path / "trained/gpt")
+    assert run(*argv, "--text", "one", "--save-voice", "me.voice", "--output", "one.wav") == 0
+    Path("lines.txt").write_text("a|one two\n")
+    batch = ["--checkpoint", trained, "--voice", "me.voice", "--batch", "lines.txt"]
+    assert run(*batch) == 0
+    files, state = store.read(4, ["model"])
+    store.write(5, {"model": {name: 1.01 * array for name, array in files["model"].items()}}, state, best=True)
+    capsys.readouterr()
+    assert run(*batch) == 0
+    assert "Wrote 1 file" in capsys.readouterr().out
 
 
 def test_list_as_windows_writes_it_and_with_any_characters_in_its_texts_is_read(tmp_path):

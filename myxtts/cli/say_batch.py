@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from myxtts.config.checks import UserError, counted, printable, read_bounded
 from myxtts.storage.files import digest_bytes, read_json, write_json
 
@@ -87,7 +89,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         raise UserError(f"{file} is damaged: it does not say what was spoken. Remove it to speak all anew.")
     which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
-    settings = repr((which, sorted(options.items(), key=str)))
+    settings = repr((which, sorted(options.items(), key=str), _weights_digest(synthesizer.model)))
     path_of = lambda line: folder / f"{line.id}.{arguments.format}"
     wanted = {}
     for line, own, _ in requests:
@@ -110,6 +112,12 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         write_json(file, digests)
     print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
+
+
+def _weights_digest(model):
+    """Digest of some numbers of each weight: training changes them all."""
+    weights = [value for part in model.parts for value in model.part_weights(part).values()]
+    return digest_bytes(b"".join(np.ravel(value.numpy())[:16].tobytes() for value in weights))
 
 
 def _requests(lines, synthesizer, voice, arguments):
