@@ -39,14 +39,11 @@ STAND_INS = (
     (r"--language (fa|de)", "--language en", "the recordings are English"),
     (r'"سلام[^"]*"', '"a dog sees the sea"', "the recordings are English"),
     (r"lang(uage)?=\"(fa|de)\"", 'language="en"', "the recordings are English"),
-    (r"((?:myxtts|train_main\.py)(?:[^\n&|]*) --train-data [^\n&|]*--checkpoint-dir \S+)", rf"\1 {STEPS}", "few steps"),
-    (r"(train_main\.py --train-data DIR[^\n]*)", rf"\1 {STEPS} --model-size nano", "few steps of the smallest size"),
-    (r"(myxtts train --train-data set)", rf"\1 {STEPS} --model-size nano", "few steps of the smallest size"),
+    (r"  +#[^\n]*", "", ""),
+    (r"((?:myxtts train|train_main\.py|-- train) [^\n&|]*)", rf"\1 {STEPS}", "few steps"),
     (r"max_steps(=|\": )\d+", r"max_steps\g<1>4", "few steps"),
     (r"\b(train_main|utilities/)", rf"{ROOT}/\1", ""),
     (r"--minutes 20", "--minutes 0.2", "shorter"),
-    (r"(\n|^)python ", rf"\1{sys.executable} ", ""),
-    (r"(\n|^)myxtts ", rf"\1{sys.executable} -m myxtts ", ""),
 )
 """Pattern, replacement and the reason for it."""
 SKIPPED = (
@@ -63,6 +60,12 @@ SKIPPED = (
 SERVERS = {"serve": 8000, "ui": 7860}
 """Commands that run until the page ends, and the port they listen on."""
 LONGEST_SECONDS = 900
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Commands of this Python and of the folder come first, and this checkout's package."""
+    path = f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}"
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path}
 
 
 def prepare(folder: Path) -> None:
@@ -124,16 +127,9 @@ def adapted(code: str) -> tuple[str, list[str]]:
 def run(code: str, language: str, folder: Path) -> tuple[int, str]:
     """Exit code and the last lines of what was printed."""
     command = ["bash", "-euo", "pipefail", "-c", code] if language == "sh" else [sys.executable, "-c", code]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "PATH": f"{folder}:{os.environ['PATH']}",
-    }
+    options = dict(capture_output=True, text=True, timeout=LONGEST_SECONDS)
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS
-        )
+        done = subprocess.run(command, cwd=folder, env=environment(folder), **options)
     except subprocess.TimeoutExpired:
         return 124, f"not done after {LONGEST_SECONDS} s"
     return done.returncode, (done.stdout + done.stderr)[-1500:]
@@ -141,9 +137,8 @@ def run(code: str, language: str, folder: Path) -> tuple[int, str]:
 
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
     """Starts a server and waits until it listens: its process, exit code 0 or 1, and what went wrong."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment, **quiet)
+    process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **quiet)
     deadline = time.monotonic() + 180
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as client:
