@@ -1,4 +1,4 @@
-"""The model in the box: it speaks at once, training starts from it, and its files are fit for the package."""
+"""The bundled model: it speaks at once, training starts from it, and its files are fit for the package."""
 
 import argparse
 import dataclasses

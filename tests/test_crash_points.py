@@ -304,7 +304,7 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         found = figures(folder)
         assert found == sorted(set(found)) and found[-2:] == [4, 5], (most_bytes, found)
         assert len(list(folder.iterdir())) <= 5
-        told += caplog.text.count("Training goes on.") == 1
+        told += caplog.text.count("Training continues.") == 1
         # A kill, or a power cut, leaves a part of the file.
         cut = tmp_path / "cut"
         cut.mkdir()

@@ -53,7 +53,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     # libsndfile's own rounding to 16 bit differs in a few samples.
     samples = to_int16(samples) if suffix == ".wav" else np.clip(samples, -1, 1)
     container, subtype = _OF_SUFFIX[suffix]
-    content = io.BytesIO()  # so that what the format cannot hold is told from what the disk cannot
+    content = io.BytesIO()  # so that errors of the format are distinguished from errors of the disk
     try:
         soundfile.write(content, samples, sample_rate, format=container, subtype=subtype)
     except soundfile.LibsndfileError as error:

@@ -1,1 +1,1 @@
-"""The model in the box: data only; `CARD.md` says what it is."""
+"""The bundled model: data only; `CARD.md` says what it is."""

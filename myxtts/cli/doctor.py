@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     subjects = parser.add_subparsers(dest="subject")
     add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
     add("folder", help="root of the data set, or a list of its clips")
-    add("--format", metavar="NAME", help="format of the data, see docs/data.md (default: told by its content)")
+    add("--format", metavar="NAME", help="format of the data, see docs/data.md (default: recognized by its content)")
     where = "a further folder in which lists may name audio; can be repeated"
     add("--audio-root", action="append", default=[], **folder, help=where)
     add("--validation", **folder, help="validation set, to look for clips that are in both")

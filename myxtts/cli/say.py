@@ -75,7 +75,7 @@ def _add_output(output):
 def _add_speech(speech):
     speech.add_argument("--speed", type=float, default=1.0, help="faster or slower at the same pitch")
     speech.add_argument("--seed", type=int, default=0, help="of the draws")
-    retries = "draw a sentence anew, so often, that loops, babbles, breaks off or does not end; not with --stream"
+    retries = "how often to sample a sentence again that loops, babbles, breaks off or does not end; not with --stream"
     speech.add_argument("--retries", type=int, default=1, metavar="N", help=retries)
     recognizer = "recognizer that checks each sentence: base, hf://…, a folder, a command with {wav}; not with --stream"
     speech.add_argument("--recognizer", metavar="NAME", help=recognizer)
@@ -315,7 +315,7 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
-    """Writes a stream of samples as 16-bit PCM, after a WAV header where asked; ends when nobody listens any more."""
+    """Writes a stream of samples as 16-bit PCM, after a WAV header where asked; ends when the reader has gone."""
     from myxtts.audio.encoding import resampled, wav_header
     from myxtts.audio.files import to_pcm16
 

@@ -86,7 +86,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     file = folder / SPOKEN_FILE
     digests = read_json(file) if file.is_file() else {}
     if not isinstance(digests, dict):
-        raise UserError(f"{file} is damaged: it does not say what was spoken. Remove it to speak all anew.")
+        raise UserError(f"{file} is damaged: it does not say what was spoken. Remove it to speak all texts again.")
     which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
     settings = repr((which, sorted(options.items(), key=str), _weights_digest(synthesizer.model)))

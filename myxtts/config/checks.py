@@ -13,14 +13,14 @@ console_log = logging.getLogger("myxtts.console")
 
 
 class UserError(ValueError):
-    """Something the user gave is wrong; the message names the thing, the rule and the way out.
+    """Something the user gave is wrong; the message names the thing, the rule and what to do.
 
     A command prints the message alone and ends with exit code 2.
     """
 
 
 class ConfigError(UserError):
-    """A setting that breaks a rule; the message names the setting, the rule, the value and the way out."""
+    """A setting that breaks a rule; the message names the setting, the rule, the value and what to do."""
 
 
 def say(text: str) -> None:

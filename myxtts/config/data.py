@@ -35,7 +35,7 @@ class DataConfig(Settings):
     val_prepared: str | None = setting(None, of_run=True, flag="--val-prepared", metavar="DIR")
     """What `myxtts prepare` made of the validation set."""
     format: str | None = setting(None, of_run=True, flag="--format", metavar="NAME")
-    """Format of the data, see docs/data.md; by default told from its content."""
+    """Format of the data, see docs/data.md; by default recognized by its content."""
     audio_roots: tuple[str, ...] = setting((), of_run=True, flag="--audio-root", metavar="DIR")
     """Further folder in which lists may name audio, by a path below it or in full; can be repeated."""
     language: str | None = setting(None, flag="--language", page="main")

@@ -40,7 +40,7 @@ def setting(
         factory: Makes that value instead, where it can be changed in place.
         of_run: Whether the value names or shows the run (folders, devices, cadence) and leaves its losses as they are.
             All others make the result: they are the recipe.
-        hint: The way out in the message for a value that breaks the rule.
+        hint: What to do, in the message for a value that breaks the rule.
         flag: On the command line, several names with commas; messages name the first.
         group: Of flags in `--help`; that of its class unless given.
         metavar: Stands for its value in `--help`. One that ends in `,…` makes it a list with commas.

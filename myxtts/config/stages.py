@@ -134,7 +134,7 @@ class StageEntry:
     cost: float = 1.0
     """Time of a step on a clip, relative to the GPT's (nano on two cores): a forecast goes by it until it has timed."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained on: this one then goes on as it is, on their newer weights."""
+    """Stages of `builds_on` that may be trained further: this one then continues as it is, on their newer weights."""
 
     def make_settings(self, **values) -> StageConfig:
         """Its settings, with its defaults where no value is given."""

@@ -21,7 +21,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train, or `all` that are missing, in order, but for `leave_out`."""
     leave_out: tuple[str, ...] = setting((), of_run=True)
-    """Stages that `all` does not begin; one that has begun goes on."""
+    """Stages that `all` does not start; one that was started continues."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Passes over the training set of a stage that has no `max_steps`."""
     stages: dict[str, StageConfig] = setting(factory=dict)
@@ -80,7 +80,7 @@ class TrainingConfig(Settings):
     tensorboard_log_dir: str | None = setting(None, of_run=True, flag="--tensorboard-log-dir", metavar="DIR")
     """TensorBoard folder; by default under the checkpoint folder."""
     reset_training: bool = setting(False, of_run=True, flag="--reset-training", rival="begin")
-    """Start anew; existing checkpoints are set aside."""
+    """Start over; existing checkpoints are set aside."""
     init_from: str | None = setting(None, of_run=True, flag="--init-from", page="main", metavar="DIR")
     """Start from these weights: `base`, the bundled model; the folder of a run or of `myxtts convert`; or a model of
     the hub, `hf://owner/name[@revision]`."""

@@ -41,7 +41,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Makes `folder` hold LJSpeech's `metadata.csv` and `wavs/`, unless it has a metadata.csv already; returns it.
 
     The archive is kept next to `folder` as `NAME.myxtts-part` until it is whole, has its checksum and is unpacked, so
-    that the next call goes on where one was cut off. It is unpacked next to `folder` and moved there whole.
+    that the next call continues where one was cut off. It is unpacked next to `folder` and moved there whole.
 
     Raises:
         CorpusError: The folder holds something else, there is too little room, or the download failed.
@@ -101,7 +101,7 @@ def _fetch(archive, file, part):
 def _unpack(part, folder):
     # Not synced: that would take a minute for LJSpeech's 13,102 files.
     with write_whole_folder(folder, sync=False) as new:
-        # As a stream: going back in a bz2 means to unpack it anew.
+        # As a stream: seeking back in a bz2 unpacks it from the start.
         with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
             tar.extractall(work, filter="data")
             (corpus,) = Path(work).iterdir()

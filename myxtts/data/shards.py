@@ -116,7 +116,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
         return None
     try:
         index = read_json(folder / f"{name}.json")
-    except CheckpointError:  # damaged: it is made anew
+    except CheckpointError:  # damaged: it is made again
         return None
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
         hint = "Give another --output, or remove the folder."

@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 2 * LOST_SECONDS
 LOST_PATIENCE_SECONDS = 15.0
 """The same where one was lost: the others know at once, and one that hangs or is stopped never ends by itself."""
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a worker that was told to end before it had anything to finish."""
+"""Exit code of a worker that was ended before it had anything to finish."""
 HOST = "127.0.0.1"
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 

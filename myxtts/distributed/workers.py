@@ -110,7 +110,7 @@ class Workers:
         """Sets the event of every worker if that of one is set; returns whether it is."""
         if is_set := any(self.gather(event.is_set())):
             event.set()
-        return is_set  # not asked anew: the event of one alone may have been set since
+        return is_set  # not asked again: the event of one alone may have been set since
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
         """Raises `UserError`, on all, unless all give an equal JSON value; `what` is its name in the message."""

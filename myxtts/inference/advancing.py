@@ -66,7 +66,7 @@ class Graph:
 
 
 class TensorflowSteps:
-    """Steps of the engine as graphs, each traced once for all shapes; XLA compiles the draws for each shape anew.
+    """Steps of the engine as graphs, each traced once for all shapes; XLA compiles the sampling for each shape.
 
     `interchange.onnx.steps.OnnxSteps` has the same methods on arrays.
 

@@ -1,4 +1,4 @@
-"""What a command that speaks can be told of how; imports no TensorFlow, so that a wrong word is answered at once."""
+"""Options of the commands that speak; imports no TensorFlow, so that a wrong value is refused at once."""
 
 import argparse
 

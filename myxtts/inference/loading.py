@@ -56,7 +56,7 @@ def load_model(
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
         raise CheckpointError(
             f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
-            "Train the GPT anew with --stage gpt --reset-training."
+            "Train the GPT again with --stage gpt --reset-training."
         )
     return model, tokenizer, config
 

@@ -192,7 +192,7 @@ def _score(value, full, half):
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Codes of the longest stretch that repeats what was there one period before, `LOOP_TURNS` times or more."""
+    """Codes of the longest segment that repeats the period before it, `LOOP_TURNS` times or more."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])

@@ -175,7 +175,7 @@ class Synthesizer:
 
         Args:
             voice: The name of a speaker of the model, a `.voice` file, or recordings; None takes the voice of its own
-                that the model in the box has for the language.
+                that the bundled model has for the language.
             language: Code, such as `en` or `fa`; by default the speaker's, else English, unless the text's letters are
                 those of one other language alone.
             sampling: How codes are drawn; None takes the run's.
@@ -210,7 +210,7 @@ class Synthesizer:
         """Speaks several texts of any length together, sentence by sentence.
 
         Args:
-            voices: None takes the voice of its own that the model in the box has for the language.
+            voices: None takes the voice that the bundled model has for the language.
             languages: Codes, such as `en` or `fa`.
             sampling: How codes are drawn; None takes the run's.
             max_codes: Most codes of a sentence; 0 takes the model's limit.
@@ -350,5 +350,5 @@ class Synthesizer:
         if not all(shapes):
             raise SpeechError(f"{where} holds a voice of another model. Make one with this model from recordings.")
         if not all(np.isfinite(array).all() for array in arrays):
-            raise SpeechError(f"{where} holds a voice with NaN or infinity. Make it anew from recordings.")
+            raise SpeechError(f"{where} holds a voice with NaN or infinity. Create it again from recordings.")
         return voice

@@ -28,7 +28,7 @@ Recording = str | Path | np.ndarray
 
 
 class VoiceEncoder:
-    """Listens to recordings in chunks of the length known from training; `config` is read at each call.
+    """Encodes recordings in chunks of the length used in training; `config` is read at each call.
 
     Args:
         remember: How many voices are kept, by the content of their recordings, and not made again. For weights that do
@@ -87,7 +87,7 @@ class VoiceEncoder:
         low, high = self.config.data.conditioning_seconds
         if files and seconds < low:
             usual = f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
-            known = f"the model was trained on {usual} s of a voice, and the likeness will suffer"
+            known = f"the model was trained on {usual} s of a voice, and speaker similarity will suffer"
             logger.warning("The reference lasts %.2g s; %s. Give a longer recording.", seconds, known)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Codes and latents -> waveform, whole or piece by piece while they are drawn.
 
-Each way has a `sample_rate` in Hz and makes a `Sound` per sentence, which is told of all that is drawn so far and gives
-the samples that follow those it gave before.
+Each way has a `sample_rate` in Hz and makes a `Sound` per sentence, which is given all that was sampled so
+far and returns the samples that follow those it gave before.
 """
 
 from collections.abc import Callable

@@ -42,7 +42,7 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
     logits = ops.where(logits < kth, EXCLUDED, logits)
     descending = ops.where(descending < kth, EXCLUDED, descending)
     # A score goes when those at or below it sum to at most 1 - top_p, so it stays while those above sum to less than
-    # top_p. The best always stays. Sums are rounded and may pass 1, so a top_p of 1 is told apart.
+    # top_p. The best always stays. Sums are rounded and may pass 1, so a top_p of 1 is handled separately.
     probabilities = ops.softmax(descending, axis=-1)
     above = ops.cumsum(probabilities, axis=-1) - probabilities
     kept = ops.where((above < top_p) | (top_p >= 1.0), descending, -EXCLUDED)

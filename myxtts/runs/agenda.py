@@ -96,7 +96,7 @@ def make_agenda(
     Args:
         config: With what the run began from in `training.init_from`.
         dataset: For the number of batches of an epoch.
-        reset: Stages that start anew, whatever there is.
+        reset: Stages that start over, whatever there is.
         taken: Finished parts that the run is about to take from `training.init_from`.
 
     Raises:
@@ -158,7 +158,7 @@ def _stays(training, stage, states, stores):
     lineage, steps = state.get("lineage", {}), counted(state["step"], "step")
     below = [name for name in lineage if name in states and name not in STAGES[stage].follows]
     if others := [name for name in below if stores[name].digest(states[name]["step"]) != lineage[name]]:
-        hint = f"--reset-training --stage {stage} trains it anew on this run's"
+        hint = f"--reset-training --stage {stage} trains it again on this run's"
         return f"{steps}, on another {' and '.join(others)}, so it stays as it is.\n  {hint}"
     detector = state.get("parts", {}).get("overtraining")
     with refusing_damage(f"{training.checkpoint_dir}/{stage}"):

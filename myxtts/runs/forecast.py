@@ -23,7 +23,7 @@ from myxtts.runs.agenda import StageWork
 from myxtts.training.watching.callbacks import Callback
 
 WARMUP_STEPS, TRIAL_STEPS = 3, 5
-"""Steps of a stage that trace and compile, and those after which its time is told."""
+"""Steps of a stage that trace and compile, and those after which its time is reported."""
 
 
 class Needs(NamedTuple):

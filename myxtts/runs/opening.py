@@ -120,5 +120,5 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
     there, here = dataclasses.asdict(before), dataclasses.asdict(config.model)
     if differing := [name for name in here if there[name] != here[name] and name not in free]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
-        hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start anew."
+        hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start over."
         raise ConfigError(f"{home} holds a run of another model: {shown}. {hint}")

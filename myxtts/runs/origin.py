@@ -173,7 +173,7 @@ def _continued(config, began):
     for name, (asked, own) in settled.items():
         if asked and asked != own:
             rule = f"{name} is settled when a run is created, and {home} holds one that began with {own or 'none'}"
-            hint = "Leave it out to resume that, give another --checkpoint-dir, or --reset-training to start anew."
+            hint = "Leave it out to resume that, give another --checkpoint-dir, or --reset-training to start over."
             raise ConfigError(f"{rule}. {hint}")
     config = replace(config, training=replace(training, init_from=before.init_from, tune=before.tune))
     if not training.gpt.lora_rank:

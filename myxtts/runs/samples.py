@@ -72,7 +72,7 @@ class SampleFolder:
 
     def _write(self, step, clip, sample):
         """Writes wavs and picture; returns the path of the picture."""
-        self.folder.mkdir(exist_ok=True)  # in the run's folder, which is not made anew where it was moved
+        self.folder.mkdir(exist_ok=True)  # in the run's folder, which is not created again after it was moved
         name = clip.id.replace("/", "_")
         stem, recording = self.folder / f"{self._kind}_{step:06d}_{name}", self.folder / f"recording_{name}.wav"
         if not recording.is_file():

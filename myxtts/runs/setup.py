@@ -143,7 +143,7 @@ def require_run(config: XTTSConfig) -> None:
     if not holds_run(home):
         lack, hint = f"{home} holds no checkpoint", "Name its --checkpoint-dir"
     elif not any(store.has_sound() for store in _stores(home)):
-        lack, hint = f"no checkpoint in {home} is whole", "Copy the run anew"
+        lack, hint = f"no checkpoint in {home} is whole", "Copy the run again"
     else:
         return
     raise UserError(f"--resume needs a run to continue, and {lack}. {hint}, or leave --resume out to start one.")

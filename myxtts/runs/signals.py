@@ -11,7 +11,7 @@ from myxtts.distributed.workers import current_workers
 
 
 def leave_in_order(code: int):
-    """Ends a process that is one of several workers, the others first; a process alone goes on."""
+    """Ends a process that is one of several workers, the others first; a single process continues."""
     workers = current_workers()
     if workers.count > 1:
         workers.see_off()

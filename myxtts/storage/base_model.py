@@ -1,4 +1,4 @@
-"""The model in the box: a small one that comes with the package, to speak at once and to start training from."""
+"""The bundled model: a small one that comes with the package, to speak at once and to start training from."""
 
 import os
 from pathlib import Path
@@ -22,14 +22,14 @@ def require_model_folder(folder: AnyPath, what: str) -> None:
 
 
 def is_base(source: AnyPath | None) -> bool:
-    """Whether the model in the box is meant."""
+    """Whether the bundled model is meant."""
     return source is not None and os.fspath(source) in (BASE_NAME, str(BASE_FOLDER))
 
 
 def base_folder() -> Path:
-    """Folder of the model in the box. Raises `CheckpointError` where the package came without it."""
+    """Folder of the bundled model. Raises `CheckpointError` where the package came without it."""
     if not (BASE_FOLDER / "config.json").is_file():
-        way_out = "Install the package anew, or give the folder of another model with --checkpoint or --init-from"
+        way_out = "Install the package again, or give the folder of another model with --checkpoint or --init-from"
         raise CheckpointError(f"The base model is missing from {BASE_FOLDER}. {way_out}.")
     return BASE_FOLDER
 
@@ -40,7 +40,7 @@ def model_name(folder: AnyPath) -> str:
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """The voice of its own that a model speaks a language in where none is given; only the model in the box has one."""
+    """The voice of its own that a model speaks a language in where none is given; only the bundled model has one."""
     from myxtts.storage.speakers import speaker_names  # brings NumPy, which plans do without
 
     names = speaker_names(folder) if is_base(folder) else []

@@ -1,4 +1,4 @@
-"""Writes checkpoints in a thread of its own, one at a time, while training goes on."""
+"""Writes checkpoints in a thread of its own, one at a time, while training continues."""
 
 import logging
 import threading
@@ -64,7 +64,7 @@ class CheckpointWriter:
         if self._failures >= SAVE_TRIES:
             way_out = "Free the disk or mend the folder, and run the same command to resume."
             raise CheckpointError(f"{self._describe(error)} That was {tried} {way_out}") from error
-        logger.error("%s Training goes on; %s", self._describe(error), tried)
+        logger.error("%s Training continues; %s", self._describe(error), tried)
 
     def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
         """Writes a run's last checkpoint, with up to `SAVE_TRIES` tries, before it returns.
@@ -93,7 +93,7 @@ class CheckpointWriter:
             self._error = error
 
     def _check_home(self):
-        """What was moved away would be made anew by a write, as half of a run, or be another run's by now."""
+        """A write to a folder that was moved would create half of a run there, or touch another run."""
         home = self.store.folder.parent
         if self._home is not None and _identity(home) != self._home:
             raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")

@@ -45,7 +45,7 @@ def _is_best(value):
     )
 
 
-_WAY_OUT = "Take another checkpoint, or start anew with --reset-training."
+_WAY_OUT = "Take another checkpoint, or start over with --reset-training."
 _KINDS = {
     "step": (_is_count, "a step"),
     "best_step": (lambda value: value is None or _is_count(value), "a step or null"),

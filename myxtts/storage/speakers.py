@@ -30,10 +30,10 @@ _MAX_CLIP_BYTES = 8 * 2**20
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 _VOCABULARY = "vocab.json"
 _LANGUAGE_FIRST = re.compile("([a-z]{2})_")
-"""How a voice is called that says what it speaks: those of the model in the box, and of what began from it."""
+"""How a voice is called that says what it speaks: those of the bundled model, and of runs that started from it."""
 
 NEAR = 0.5
-"""Likeness of two names, by `difflib`, from which one may be meant by the other."""
+"""Similarity of two names, by `difflib`, from which one may be meant by the other."""
 FEW_NAMES = 5
 """Speakers that a message names."""
 

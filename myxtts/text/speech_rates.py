@@ -22,7 +22,7 @@ SECONDS_AT_CHAR_LIMIT = 16.0
 DIGIT_LETTERS = 6
 """Letters that a digit is spoken with."""
 FEWEST_CLIPS = 20
-"""Clips of a language from which a rate can be told."""
+"""Clips of a language from which a rate can be estimated."""
 EDGE_SHARE = 0.005
 """Of the clips are shorter than the shortest that counts, and as many longer than the longest."""
 MARGIN = 1.15
@@ -75,7 +75,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
     Args:
         rates: Those of its own recordings.
-        origin: What it began from, `training.init_from`. Of the model in the box it is known what that had read;
+        origin: What the run started from, `training.init_from`. For the bundled model it is known what that had read;
             another one may have read longer texts.
     """
     if origin is not None and not is_base(origin):

@@ -1,4 +1,4 @@
-"""What the model in the box says, as a recognizer understands it: a table with every sentence, none left out.
+"""What the bundled model says, as a recognizer understands it: a table with every sentence, none left out.
 
     python utilities/base/judge_base.py --recognizer base --output base.md
 

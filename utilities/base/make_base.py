@@ -1,9 +1,9 @@
-"""Makes the model in the box: its corpus, its four stages and the files of the package.
+"""Makes the bundled model: its corpus, its four stages and the files of the package.
 
     pip install -e ".[bench,sample]"
     python utilities/base/make_base.py --work runs/base
 
-Started again, it goes on where it stopped, as every run does. `myxtts/bundled/base/CARD.md` says what came of it.
+Started again, it continues where it stopped, as every run does. `myxtts/bundled/base/CARD.md` says what came of it.
 The confidence of its speech is calibrated afterwards, by `calibrate_confidence.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Makes the model in the box of a run: what speaking and fine-tuning need, in half precision.
+"""Makes the bundled model of a run: what speaking and fine-tuning need, in half precision.
 
 Of each stage the checkpoint that counts is taken without its optimizer. Voices are kept as latents, so no recording
 goes into the package.

@@ -26,7 +26,7 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
     """Aligns pieces with stretches of speech.
 
     Args:
-        starts, ends: Of each stretch, `(N,)` seconds.
+        starts, ends: Of each segment, `(N,)` seconds.
         pieces: In the order in which they are spoken, with times in the recording.
 
     Returns:
@@ -96,7 +96,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """For each stretch the range of pieces that overlap it; and pairs `(stretch, piece)` that touch."""
+    """For each segment the range of pieces that overlap it; and pairs `(segment, piece)` that touch."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []

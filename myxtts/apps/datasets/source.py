@@ -120,7 +120,7 @@ def _in_time(cues, starts, ends, path, notes):
 
 
 def _to_atoms(starts, ends, pieces, path, notes):
-    """Stretches with the texts that they certainly hold; without texts, every stretch alone."""
+    """Segments with the texts that they certainly hold; without texts, every segment alone."""
     if not pieces:  # long pauses are taken for ends of sentences
         pauses = np.append(starts[1:] - ends[:-1], np.inf)
         return [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]

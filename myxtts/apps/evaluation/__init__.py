@@ -1,1 +1,1 @@
-"""Judging what a model says: sentences, what speaks them, what listens, figures with their intervals, pages."""
+"""Evaluation of a model's speech: sentences, sources, recognizers, figures with their intervals, pages."""

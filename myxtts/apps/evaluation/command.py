@@ -46,9 +46,11 @@ def build_parser() -> argparse.ArgumentParser:
     said.add_argument("--quick", action="store_true", help=f"{QUICK_SENTENCES} sentences")
     said.add_argument("--seeds", type=int, metavar="N", default=3, help="times that each sentence is drawn")
     said.add_argument("--seed", type=int, metavar="N", default=0, help="the first seed")
-    heard = parser.add_argument_group("who listens")
-    listens = "size of Whisper such as base, hf://owner/name, a Whisper model's folder, or a command with {wav} in it"
-    heard.add_argument("--recognizer", metavar="NAME", help=listens)
+    heard = parser.add_argument_group("recognizer")
+    recognizer = (
+        "size of Whisper such as base, hf://owner/name, a Whisper model's folder, or a command with {wav} in it"
+    )
+    heard.add_argument("--recognizer", metavar="NAME", help=recognizer)
     encoder = "pretrained.pt of resemblyzer, or an .onnx that takes 16 kHz samples (default: the installed package's)"
     heard.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="for table, page and sound")

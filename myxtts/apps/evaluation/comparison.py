@@ -173,10 +173,10 @@ class Comparison:
         return {"speakers trained on": seen, "speakers left out": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
-        """The best of the compared rows, several if they cannot be told apart, and why; None for one row.
+        """The best of the compared rows, several if they do not differ significantly, and why; None for one row.
 
         Of those that end by themselves, not too soon, and sound like the voice, if there are any, the one with the
-        lowest error; of those from which it cannot be told apart, the one that is best by the next metric.
+        lowest error; of those that do not differ from it significantly, the one that is best by the next metric.
         """
         if len(self.compared) < 2:
             return None

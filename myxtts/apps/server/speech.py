@@ -1,4 +1,4 @@
-"""`POST /v1/audio/speech`: the fields of a request, the checks before the first byte, and the audio on its way out."""
+"""`POST /v1/audio/speech`: the fields of a request, the checks before the first byte, and the audio that is sent."""
 
 import asyncio
 import base64

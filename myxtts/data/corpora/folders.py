@@ -184,7 +184,7 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
     for path in books:
         parts = path.parts[-6:]
         if parts[-2] == "mix":  # books with several readers
-            reading.notes.append(f"The book {folder.relative(path)} was left out: its readers are not told apart.")
+            reading.notes.append(f"The book {folder.relative(path)} was left out: its readers cannot be distinguished.")
         elif is_name(parts[-2]):
             locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
             table = plain_table(reading, path / "metadata.csv", (path / "wavs", path), locale)

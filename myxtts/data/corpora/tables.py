@@ -46,7 +46,7 @@ class Dialect(NamedTuple):
             raise ClipRefused("unclosed quote", detail) from None
 
     def split_or_none(self, line: str) -> list[str] | None:
-        """The cells of a line; None where they cannot be told apart."""
+        """The cells of a line; None where they cannot be separated."""
         try:
             return self.split(line)
         except ClipRefused:

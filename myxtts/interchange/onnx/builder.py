@@ -141,7 +141,7 @@ class Builder:
         return x if activation is None else self.op(activation, x)
 
     def layer_norm(self, x: str, layer: Any, width: int = 0) -> str:
-        """A Keras LayerNormalization over the last axis; without a scale its `width` is to be told."""
+        """A Keras LayerNormalization over the last axis; without a scale its `width` must be given."""
         scale = np.asarray(layer.gamma) if layer.scale else np.ones(width)
         inputs = [x, self.constant(scale)] + ([self.constant(layer.beta)] if layer.center else [])
         return self.op("LayerNormalization", *inputs, axis=-1, epsilon=layer.epsilon)

@@ -1,4 +1,4 @@
-"""What listens to a recording as ONNX graphs: conditioning latents and speaker vector."""
+"""Encoders of a recording as ONNX graphs: conditioning latents and speaker vector."""
 
 import numpy as np
 

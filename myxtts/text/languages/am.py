@@ -1,7 +1,7 @@
 """Amharic: its numbers, which num2words has up to 1,000 only, Ethiopic numerals, and the sounds of its letters.
 
 The Ethiopic script writes a consonant and its vowel in one letter. What it leaves out is whether a letter of the
-sixth order has its vowel ɨ or none, and which consonants are long. The first is told here by rule (below); length is
+sixth order has its vowel ɨ or none, and which consonants are long. The first is decided here by rule (below); length is
 not, as nothing in the spelling shows it.
 
 Epenthesis. A word is made of syllables of one consonant, a vowel and at most one more consonant, or two at the end

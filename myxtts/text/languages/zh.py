@@ -38,7 +38,7 @@ _PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + strin
 
 def expand_chinese_numbers(text: str) -> str:
     """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas."""
-    # Telephone numbers and dates are told by the characters around them: these marks stand for the ends of the text.
+    # Telephone numbers and dates are recognized by the characters around them: the marks are the ends of the text.
     text = f"^{text}$".replace("％", "%")
     for pattern, read in _RULES.items():
         for written in pattern.findall(text):

@@ -44,7 +44,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
                 f"{step} once."
             )
         if (best := chosen_step(store, part)) != step:
-            step, tensors = best, store.read(best, ["model"])[0]  # what speaks, and goes on from here then
+            step, tensors = best, store.read(best, ["model"])[0]  # what speaks, and what training continues from
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))

@@ -249,7 +249,7 @@ class DecoderPreparation(GPTPreparation):
     """Waveforms -> `DecoderBatch`, by the frozen DVAE, GPT and speaker encoder, as when codes are spoken.
 
     The voice is another recording of the speaker where there is one. The speaker vector is of that or, half of the
-    time, of the clip itself, and of a random stretch, so that the decoder does not rest on one vector per clip.
+    time, of the clip itself, and of a random segment, so that the decoder does not depend on one vector per clip.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig):

@@ -166,7 +166,7 @@ class ConsoleProgress(Callback):
 
     def on_step(self, step):
         if self._bar is not None:
-            self._bar.update(step - self._bar.n)  # a run that went back counts anew
+            self._bar.update(step - self._bar.n)  # a run that went back to a checkpoint counts down
 
     def _say(self, text):
         """Prints, above the bar if there is one, and lets the run's log have it too, a step in one line."""
@@ -244,7 +244,7 @@ class EventFile:
         """Calls `write`, which uses `tf.summary`, for a step."""
         with self._survives():
             if self._writer is None:
-                # Not its parents: a run's folder is not made anew where it was moved.
+                # Not its parents: a run's folder is not created again after it was moved.
                 self.folder.mkdir(exist_ok=True)
                 with tempfile.TemporaryFile(dir=self.folder) as file:  # no empty file for each try on a full disk
                     file.write(bytes(4096))
@@ -267,7 +267,7 @@ class EventFile:
             if not self._has_failed:
                 first_line = getattr(error, "message", str(error)).partition("\n")[0]
                 reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # TensorFlow's name of the operation
-                logger.error("TensorBoard cannot write to %s: %s. Training goes on.", self.folder, reason)
+                logger.error("TensorBoard cannot write to %s: %s. Training continues.", self.folder, reason)
             self._has_failed = True
 
 
