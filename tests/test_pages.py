@@ -24,7 +24,17 @@ PARSERS = {
     "say": say.build_parser,
     "train": train.build_parser,
 }
-IN_BOTH = ("data", "devices", "finetune", "migration", "optimizations", "python", "scaling", "speaking", "troubleshooting")
+IN_BOTH = (
+    "data",
+    "devices",
+    "finetune",
+    "migration",
+    "optimizations",
+    "python",
+    "scaling",
+    "speaking",
+    "troubleshooting",
+)
 
 
 def commands(page):

@@ -119,7 +119,20 @@ def open_set(path: Path) -> Iterator[SetFolder]:
             write_json(path / MARK, {"format": _FORMAT})
         if read_json(path / MARK).get("format") != _FORMAT:
             raise UserError(f"{path} was made by another version of make-dataset. Name another --output.")
-        yield SetFolder(path)
+        try:
+            yield SetFolder(path)
+        finally:
+            if MARK not in names:
+                _remove_if_unused(path)
+
+
+def _remove_if_unused(path):
+    """Removes a new set to which nothing was added, such as that of a refused command."""
+    folders = (path / WAVS, path / SOURCES)
+    if {one.name for one in path.iterdir()} == {MARK, WAVS, SOURCES} and not any(any(one.iterdir()) for one in folders):
+        (path / MARK).unlink()
+        for folder in (*folders, path):
+            folder.rmdir()
 
 
 def source_id(name: str, digest: str) -> str:
