@@ -243,7 +243,7 @@ def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_pat
 
 
 def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_anywhere(folders, monkeypatch):
-    old, told = "12:00:00 INFO of before\n", [f"line {number}" for number in range(4)]
+    old, logged = "12:00:00 INFO of before\n", [f"line {number}" for number in range(4)]
     monkeypatch.setattr(logging.getLogger("myxtts"), "handlers", [logging.NullHandler()])
     monkeypatch.setattr(logging.getLogger("myxtts"), "propagate", False)
 
@@ -254,7 +254,7 @@ def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_
 
     def act(folder):
         run = Run(tiny_run_config(None, folder), plan_devices(num_gpus=0))
-        run._train = lambda guard, workers: [logging.getLogger("myxtts.x").info(line) for line in told]
+        run._train = lambda guard, workers: [logging.getLogger("myxtts.x").info(line) for line in logged]
         return bool(run.train())
 
     def check(folder, outcome):
@@ -263,7 +263,7 @@ def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_
         assert text.startswith(old)
         *lines, last = text.removeprefix(old).split("\n")
         found = [line.partition(" INFO ")[2] for line in lines if " INFO " in line]
-        assert found == [line for line in told if line in found] and len(found) == len(set(found))
+        assert found == [line for line in logged if line in found] and len(found) == len(set(found))
 
     assert crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder) > 5
 
@@ -296,7 +296,7 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
     fill(tmp_path / "whole", 100_000)
     (whole,) = (tmp_path / "whole").iterdir()
     assert figures(tmp_path / "whole") == [0, 1, 2, 3, 4, 5]
-    told = 0
+    logged = 0
     for number, most_bytes in enumerate(range(0, whole.stat().st_size, 7)):
         caplog.clear()
         folder = tmp_path / str(number)
@@ -304,7 +304,7 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         found = figures(folder)
         assert found == sorted(set(found)) and found[-2:] == [4, 5], (most_bytes, found)
         assert len(list(folder.iterdir())) <= 5
-        told += caplog.text.count("Training continues.") == 1
+        logged += caplog.text.count("Training continues.") == 1
         # A kill, or a power cut, leaves a part of the file.
         cut = tmp_path / "cut"
         cut.mkdir()
@@ -315,7 +315,7 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         # Files of one second are in no order.
         assert sorted(figures(cut)) == [*range(len(figures(cut)) - 1), 9]
         shutil.rmtree(cut)
-    assert told > 20
+    assert logged > 20
 
 
 def test_recordings_of_speakers_are_the_old_or_the_new_ones_after_a_crash_anywhere(folders, monkeypatch):

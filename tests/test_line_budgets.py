@@ -24,10 +24,10 @@ BUDGETS = {
     "models": 2410,
     "runs": 2610,
     "storage": 1350,
-    "tests": 24830,
+    "tests": 24840,
     "text": 2080,
     "training": 4860,
-    "utilities": 5560,
+    "utilities": 5590,
     "utils": 100,
 }
 """Most lines of Python in a room. Only a commit that says why may raise one."""

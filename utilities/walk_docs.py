@@ -6,7 +6,8 @@
 
 The folder starts with what README's first command leaves (it is run there, if it was not yet), a data set of a few
 clips and files under the names that the pages use. Trainings take a few steps. What a block needs and this machine
-lacks, such as a GPU or a hub, is replaced by `STAND_INS` or skipped by `SKIPPED`; both are listed.
+lacks, such as a GPU or a hub, is replaced by `STAND_INS` or skipped by `SKIPPED`; both are listed. README must come
+before other pages, which use its `runs/mine`.
 """
 
 import argparse
@@ -18,10 +19,16 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+import soundfile
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from released_model import MINIMAL, write_release  # noqa: E402
 
 from myxtts.data.sample_corpus import make_sample_corpus  # noqa: E402
 
@@ -29,21 +36,27 @@ PAGES = ("README", "speaking", "evaluation", "export", "serving", "studio", "pyt
 PAGES += ("finetune", "migration", "make-dataset", "scaling", "troubleshooting", "devices")
 FIRST_COMMAND = "python train_main.py --config first_words.yaml"
 STEPS = "--max-steps 4"
+RECOGNIZER = "./hear.sh {wav}"
 STAND_INS = (
     (r"pip install [^&\n]+&& ", "", "installed before"),
     (r"pip install [^\n&]+", "true", "installed before"),
     (r"hf://coqui/XTTS-v2", "XTTS-v2", "release of a minimal shape with random weights"),
     (r"--data-gpu 0 --model-gpu 1", "--data-gpu 0 --model-gpu 1 --virtual-devices 2", "logical CPU devices"),
+    (r"--recognizer base", f'--recognizer "{RECOGNIZER}"', "recognizer without a download"),
+    (r'open_recognizer\(\s*"base"\s*\)', f'open_recognizer("{RECOGNIZER}")', "recognizer without a download"),
+    (
+        r"make-dataset book.wav --transcript book.txt",
+        "make-dataset book.wav",
+        "this recognizer tells no times of words",
+    ),
     (r"talk\.mp4", "talk.wav", "audio instead of video"),
     (r"\| aplay[^\n]*", "> /dev/null", "no loudspeaker"),
     (r"--language (fa|de)", "--language en", "the recordings are English"),
     (r'"سلام[^"]*"', '"a dog sees the sea"', "the recordings are English"),
-    (r"lang(uage)?=\"(fa|de)\"", 'language="en"', "the recordings are English"),
     (r"  +#[^\n]*", "", ""),
     (r"((?:myxtts train|train_main\.py|-- train) [^\n&|]*)", rf"\1 {STEPS}", "few steps"),
     (r"max_steps(=|\": )\d+", r"max_steps\g<1>4", "few steps"),
     (r"\b(train_main|utilities/)", rf"{ROOT}/\1", ""),
-    (r"--minutes 20", "--minutes 0.2", "shorter"),
 )
 """Pattern, replacement and the reason for it."""
 SKIPPED = (
@@ -51,12 +64,14 @@ SKIPPED = (
     (r"^myxtts push", "needs an account"),
     (r"--to-coqui", "needs weights of the released shape"),
     (r"host1:2222", "needs two machines; `myxtts launch` runs the same on one"),
-    (r"^import ray|^import subprocess", "needs a Ray cluster"),
+    (r"^import subprocess", "needs a Ray cluster"),
     (r"execute_notebook", "a test runs the notebook"),
     (r"utilities/base/|utilities/benchmarks/", "takes hours"),
     (r"gpu_acceptance", "needs GPUs"),
     (r'^"""Swedish', "a test adds this language"),
 )
+OWN_RUNS = ("python", "finetune", "migration")
+"""Pages that start `runs/mine` by themselves, each from another model."""
 SERVERS = {"serve": 8000, "ui": 7860}
 """Commands that run until the page ends, and the port they listen on."""
 LONGEST_SECONDS = 900
@@ -70,63 +85,85 @@ def environment(folder: Path) -> dict[str, str]:
 
 def prepare(folder: Path) -> None:
     """Creates the files that the pages name."""
-    from dataclasses import replace
-
-    import numpy as np
-    import soundfile
-    from released_model import MINIMAL, write_release
-
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "checkpoints/samples").is_dir():
-        subprocess.run(
-            [sys.executable, str(ROOT / "train_main.py"), *FIRST_COMMAND.split()[2:]], cwd=folder, check=True
-        )
+        command = [sys.executable, str(ROOT / "train_main.py"), *FIRST_COMMAND.split()[2:]]
+        subprocess.run(command, cwd=folder, check=True)
     if (folder / "recordings").is_dir():
         return
-    make_sample_corpus(folder / "DIR", num_clips=40)
-    shutil.copytree(folder / "DIR", folder / "recordings")
-    write_release(folder / "XTTS-v2", replace(MINIMAL, num_text_tokens=23, max_text_tokens=200, max_audio_tokens=260))
-    clips = [soundfile.read(path) for path in sorted((folder / "DIR/wavs").glob("*.wav"))[:12]]
-    lines = (folder / "DIR/metadata.csv").read_text(encoding="utf-8").splitlines()[:12]
-    rate, texts = clips[0][1], [line.split("|")[1] for line in lines]
+    data = make_sample_corpus(folder / "DIR", num_clips=40)
+    for name in ("recordings", "finetune_models/dataset"):
+        shutil.copytree(data, folder / name)
+    release = replace(MINIMAL, num_text_tokens=23, max_text_tokens=200, max_audio_tokens=260)
+    write_release(folder / "XTTS-v2", release)
+    paths = sorted((data / "wavs").glob("*.wav"))[:12]
+    lines = (data / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    known = dict(line.split("|")[:2] for line in lines)
+    texts, rate = [known[path.stem] for path in paths], soundfile.info(paths[0]).samplerate
+    clips = [soundfile.read(path)[0] for path in paths]
     for name in ("voice", "me", "me_again", "a", "b", "other"):
-        soundfile.write(folder / f"{name}.wav", clips[0][0], rate)
-    pause = np.zeros(rate)
-    starts = np.cumsum([0, *(len(clip) / rate + 1 for clip, _ in clips)])
+        shutil.copyfile(paths[0], folder / f"{name}.wav")
     for name in ("talk.wav", "book.wav", "notes.flac"):
-        soundfile.write(folder / name, np.concatenate([part for clip, _ in clips for part in (clip, pause)]), rate)
-    stamp = "{:02d}:{:02d}:{:06.3f}".format
-    times = [
-        [stamp(0, int(at // 60), at % 60).replace(".", ",") for at in (a, b - 1)] for a, b in zip(starts, starts[1:])
-    ]
-    cues = [f"{number}\n{a} --> {b}\n{text}\n" for number, ((a, b), text) in enumerate(zip(times, texts), 1)]
-    (folder / "talk.srt").write_text("\n".join(cues), encoding="utf-8")
-    (folder / "book.txt").write_text(" ".join(texts), encoding="utf-8")
-    (folder / "lines.txt").write_text("\n".join(texts[:3]), encoding="utf-8")
+        with_pauses = [part for clip in clips for part in (clip, np.zeros(rate))]
+        soundfile.write(folder / name, np.concatenate(with_pauses), rate)
+    starts, cues = np.cumsum([0, *(len(clip) / rate + 1 for clip in clips)]), []
+    for number, text in enumerate(texts):
+        times = (f"00:{at // 60:02.0f}:{at % 60:06.3f}" for at in (starts[number], starts[number + 1] - 1))
+        cues.append(f"{number + 1}\n{' --> '.join(times).replace('.', ',')}\n{text}\n")
+    files = {"talk.srt": "\n".join(cues), "book.txt": " ".join(texts), "FILE": "data: {augment: false}\n"}
+    files["lines.txt"] = "".join(f"{path.stem}|{text}\n" for path, text in zip(paths[:3], texts))
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
     for name in ("hear.sh", "my-recognizer"):
         (folder / name).write_text(f"#!/bin/sh\necho '{texts[0]}'\n", encoding="utf-8")
         (folder / name).chmod(0o755)
+    shutil.copytree(folder / "checkpoints", folder / "runs/a")
+    shutil.copytree(folder / "checkpoints", folder / "runs/b")
+    for name in ("before", "after"):
+        (folder / "runs" / name).mkdir()
+        shutil.copyfile(folder / "checkpoints/train.log", folder / "runs" / name / "train.log")
+    shutil.copyfile(folder / "checkpoints/vocab.json", folder / "vocab.json")
+    spoken = folder / "spoken_by_others"
+    spoken.mkdir()
+    for path in paths[:3]:
+        shutil.copyfile(path, spoken / path.name)
+    rows = (f"{path.name}|{text}\n" for path, text in zip(paths[:3], texts))
+    (spoken / "metadata.csv").write_text("file|text\n" + "".join(rows), encoding="utf-8")
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Language and code of each block of a page, continued lines joined."""
+def parts_of(page: str) -> list[tuple[str, str, str]]:
+    """What to run of a page: first line, interpreter, and code.
+
+    The lines of a shell block run one by one. The Python blocks of a page share names, so they run as one program.
+    """
     file = ROOT / (f"{page}.md" if page == "README" else f"docs/{page}.md")
     found = re.findall(r"```(sh|python)\n(.*?)```", file.read_text(encoding="utf-8"), re.DOTALL)
-    return [(language, re.sub(r" *\\\n *", " ", code).strip()) for language, code in found]
+    blocks = [(language, re.sub(r" *\\\n *", " ", code).strip()) for language, code in found]
+    parts = [(line, "sh", line) for language, code in blocks if language == "sh" for line in code.splitlines()]
+    python = [code for language, code in blocks if language == "python"]
+    parts += [(code.partition("\n")[0], "python", code) for code in python if reason_to_skip(code)]
+    if program := "\n\n".join(code for code in python if not reason_to_skip(code)):
+        parts.append(("blocks of Python", "python", program))
+    return parts
 
 
-def adapted(code: str) -> tuple[str, list[str]]:
+def reason_to_skip(code: str) -> str | None:
+    """Why a part cannot run here."""
+    return next((why for pattern, why in SKIPPED if re.search(pattern, code)), None)
+
+
+def adapted(page: str, code: str) -> tuple[str, list[str]]:
     """The code for this machine, and what stands in for what."""
     reasons = []
     for pattern, replacement, reason in STAND_INS:
         code, count = re.subn(pattern, replacement, code)
         reasons += [reason] if count and reason and reason not in reasons else []
-    return code, reasons
+    return code.replace("runs/mine", f"runs/{page}") if page in OWN_RUNS else code, reasons
 
 
-def run(code: str, language: str, folder: Path) -> tuple[int, str]:
+def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
     """Exit code and the last lines of what was printed."""
-    command = ["bash", "-euo", "pipefail", "-c", code] if language == "sh" else [sys.executable, "-c", code]
+    command = ["bash", "-euo", "pipefail", "-c", code] if interpreter == "sh" else [sys.executable, "-c", code]
     options = dict(capture_output=True, text=True, timeout=LONGEST_SECONDS)
     try:
         done = subprocess.run(command, cwd=folder, env=environment(folder), **options)
@@ -149,30 +186,21 @@ def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, st
 
 
 def walk(page: str, folder: Path) -> list[str]:
-    """Runs the blocks of a page; its failures.
-
-    The lines of a shell block run one by one. The Python blocks of a page share names, so they run as one program.
-    """
-    failures, server, found = [], None, blocks(page)
-    parts = [line for language, code in found if language == "sh" for line in code.splitlines()]
-    python = [code for language, code in found if language == "python"]
-    kept = [code for code in python if not any(re.search(pattern, code) for pattern, _ in SKIPPED)]
-    for part in [*parts, *(code for code in python if code not in kept), "\n\n".join(kept)]:
-        first = f"{len(kept)} blocks of Python" if kept and part == "\n\n".join(kept) else part.partition("\n")[0]
-        if not part:
-            continue
-        start, (command, reasons) = time.monotonic(), adapted(part)
-        if skipped := next((why for pattern, why in SKIPPED if re.search(pattern, part)), None):
-            status, printed, reasons = 0, "", [skipped]
-        elif match := re.search(rf"myxtts ({'|'.join(SERVERS)})\b", command):
+    """Runs a page and prints a line for each part; returns the first lines of those that failed."""
+    failures, server = [], None
+    for name in ("exported", "exported-int8", "set"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for first, interpreter, code in parts_of(page):
+        start, skipped, (command, reasons) = time.monotonic(), reason_to_skip(code), adapted(page, code)
+        status, printed = 0, ""
+        if not skipped and (match := re.search(rf"myxtts ({'|'.join(SERVERS)})\b", command)):
             stop(server)
             server, status, printed = serve(command, folder, SERVERS[match[1]])
-        else:
-            status, printed = run(command, "sh" if part in parts else "python", folder)
-        outcome = (
-            "skipped" if skipped else f"{'ok' if not status else f'FAILED {status}'} {time.monotonic() - start:.0f} s"
-        )
-        print(f"{page:15} {outcome:12} {first[:90]}" + (f"  [{'; '.join(reasons)}]" if reasons else ""), flush=True)
+        elif not skipped:
+            status, printed = run(command, interpreter, folder)
+        outcome = f"{f'FAILED {status}' if status else 'ok'} {time.monotonic() - start:.0f} s"
+        notes = f"  [{skipped or '; '.join(reasons)}]" if skipped or reasons else ""
+        print(f"{page:15} {'skipped' if skipped else outcome:12} {first[:90]}{notes}", flush=True)
         if status:
             failures.append(f"{page}: {first}")
             print(printed.strip(), flush=True)
@@ -188,7 +216,7 @@ def stop(process: subprocess.Popen | None) -> None:
 
 
 def main() -> int:
-    """1 if a block failed."""
+    """1 if a part failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder to run the commands in")
     parser.add_argument("--pages", nargs="+", choices=PAGES, default=PAGES)

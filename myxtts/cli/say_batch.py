@@ -5,10 +5,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from myxtts.config.checks import UserError, counted, printable, read_bounded
+from myxtts.config.stages import STAGES
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json
+from myxtts.storage.provenance import chosen_step
 
 MAX_LIST_BYTES = 64 * 2**20
 MAX_LINES = 1_000_000
@@ -89,7 +90,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         raise UserError(f"{file} is damaged: it does not say what was spoken. Remove it to speak all texts again.")
     which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
-    settings = repr((which, sorted(options.items(), key=str), _weights_digest(synthesizer.model)))
+    settings = repr((which, sorted(options.items(), key=str), _checkpoints(synthesizer.folder, arguments.which)))
     path_of = lambda line: folder / f"{line.id}.{arguments.format}"
     wanted = {}
     for line, own, _ in requests:
@@ -114,10 +115,10 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     return 0
 
 
-def _weights_digest(model):
-    """Digest of some numbers of each weight: training changes them all."""
-    weights = [value for part in model.parts for value in model.part_weights(part).values()]
-    return digest_bytes(b"".join(np.ravel(value.numpy())[:16].tobytes() for value in weights))
+def _checkpoints(folder, which):
+    """Digests of the checkpoints that speak, by which a model that was trained further is another one."""
+    stores = {part: CheckpointStore(folder / part) for part in STAGES}
+    return [store.digest(chosen_step(store, part, which)) for part, store in stores.items() if store.steps()]
 
 
 def _requests(lines, synthesizer, voice, arguments):

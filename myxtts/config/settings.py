@@ -13,7 +13,8 @@ from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, require
 MAX_NUMBER = 10**9
 """Greatest absolute value of a setting that states no `at_most`: no run is so long, and no model or batch so large."""
 REMOVED: dict[str, tuple[Any, str]] = {
-    "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out.")
+    "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out."),
+    "model.decoder_mel": (False, "Decoders read latents alone. Use the version that this model was trained with."),
 }
 """Settings that are gone, by dotted name: the former default, and what to do instead of another value."""
 

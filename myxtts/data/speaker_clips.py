@@ -38,9 +38,10 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
     most_first = sorted(by_speaker, key=lambda name: (-sum(clip.num_samples for clip in by_speaker[name]), name))
     chosen = {name: _choose(by_speaker[name]) for name in most_first[:MOST_SPEAKERS]}
     known = {name: speaker.sources for name, speaker in read_speakers(folder).items()}
-    missing = {name: some for name, some in chosen.items() if known.get(name) != _sources(some)}
+    sources = {name: _sources(some) for name, some in chosen.items()}
+    missing = {name: some for name, some in chosen.items() if known.get(name) != sources[name]}
     if missing:
-        write_speaker_clips(folder, {name: _record(some) for name, some in missing.items()})
+        write_speaker_clips(folder, {name: (*_record(some), sources[name]) for name, some in missing.items()})
     if left_out := most_first[MOST_SPEAKERS:]:
         kept = f"The {MOST_SPEAKERS} speakers with the most speech can be named with `myxtts say --speaker`"
         logger.info("%s; %d others need --reference-audio.", kept, len(left_out))
@@ -62,7 +63,7 @@ def _sources(clips):
 
 
 def _record(clips):
-    """FLAC content of the clips one after the other, the language of the first, and what they are made of."""
+    """FLAC content of the clips one after the other, and the language of the first."""
     samples, file = np.concatenate([load_samples(clip.wav_path) for clip in clips])[:KEPT_SAMPLES], io.BytesIO()
     soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-    return file.getvalue(), clips[0].language, _sources(clips)
+    return file.getvalue(), clips[0].language

@@ -23,7 +23,7 @@ _RATE_VARIANCE, _RATE_VARIANCE_OF_ONE = 0.006, 0.6
 
 
 def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Atom]:
-    """Aligns pieces with stretches of speech.
+    """Aligns pieces with segments of speech.
 
     Args:
         starts, ends: Of each segment, `(N,)` seconds.

@@ -216,9 +216,10 @@ class CorpusFolder:
         except UnicodeDecodeError as error:
             line = data[: error.start].decode(encoding, "replace").count("\n") + 1
             found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"
-            around = data[max(error.start - 8, 0) : error.start + 8].decode("cp1252", "replace")
-            found += f"; as Windows-1252 it reads {' '.join(around.split())!r}"
             name = encoding.removesuffix("-sig").upper()
+            if name == "UTF-8":
+                around = data[max(error.start - 8, 0) : error.start + 8].decode("cp1252", "replace")
+                found += f"; as Windows-1252 it reads {' '.join(around.split())!r}"
             raise CorpusError(
                 f"{path} is not {name}: {found}. Save the file as UTF-8 (in Excel, as CSV UTF-8)."
             ) from error

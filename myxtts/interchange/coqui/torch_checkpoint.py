@@ -82,7 +82,7 @@ def _read_zip(path, data):
                 raise HostileCheckpointError(f"{path} has two entries named {brief(entry.filename)}.")
             if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
                 raise HostileCheckpointError(
-                    f"{path} has a compressed entry, {brief(entry.filename)}, which PyTorch never writes."
+                    f"{path} has a compressed entry, {brief(entry.filename)}. Write it with torch.save, which has none."
                 )
     if sum(entry.file_size for entry in entries.values()) > data.size:
         raise HostileCheckpointError(f"{path} claims entries of more bytes than the file has.")

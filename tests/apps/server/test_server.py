@@ -280,6 +280,14 @@ def test_key_is_asked_for(synthesizer, folders):
         assert live.ask("GET", "/v1/models", headers={"Authorization": "Bearer a-secret"})[0] == 200
 
 
+def test_a_changed_recording_is_another_voice(synthesizer, folders, tmp_path):
+    write_audio(tmp_path / "you.wav", voiced(1.0, 140, 1), 22050)
+    with live_server(synthesizer, folders[0], tmp_path) as live:
+        first, same = (live.speech(voice="you")[-1] for _ in range(2))
+        write_audio(tmp_path / "you.wav", voiced(1.2, 220, 2), 22050)
+        assert first == same != live.speech(voice="you")[-1]
+
+
 def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, monkeypatch):
     voices = tmp_path / "voices"
     voices.mkdir()
