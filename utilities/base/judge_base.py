@@ -70,19 +70,25 @@ def main() -> int:
     parser.add_argument("--recognizer", required=True, help="base or a larger Whisper, or another recognizer")
     parser.add_argument("--output", type=Path, help="page to write, with every sentence")
     parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound")
+    parser.add_argument("--texts", type=Path, help="English sentences to judge instead, one a line")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
+    kinds, languages = (("grammar", grammar_sentences), ("free", free_sentences)), JUDGED
+    if arguments.texts:
+        given = [line for line in arguments.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
+        kinds, languages = (("given", lambda language: given),), ("en",)
     whisper, rng = open_recognizer(arguments.recognizer), np.random.default_rng(0)
     synthesizer = Synthesizer.load(arguments.checkpoint, decoder=arguments.decoder)
     rate = synthesizer.sample_rate
     rows, sentences = ["| language | sentences | errors | by eSpeak | shuffled | noise |", "|" + "---|" * 6], []
-    for kind, texts_of in (("grammar", grammar_sentences), ("free", free_sentences)):
-        for language in JUDGED:
+    for kind, texts_of in kinds:
+        for language in languages:
             own = [f"{language}_{voice}" for voice in VOICES]
             voices = [stored_voice(arguments.checkpoint, name, synthesizer.voice) for name in own]
             voices, texts = [synthesizer.as_voice(voice) for voice in voices], texts_of(language)
-            given = texts, [voices[n % len(voices)] for n in range(len(texts))], [language] * len(texts)
-            sounds = [speech.samples for speech in synthesizer.batch(*given, seed=arguments.seed)]
+            turns = [voices[n % len(voices)] for n in range(len(texts))]
+            spoken = synthesizer.batch(texts, turns, [language] * len(texts), seed=arguments.seed)
+            sounds = [speech.samples for speech in spoken]
             heard = [whisper(sound, rate, language).strip() for sound in sounds]
             teacher = [whisper(sound, MODEL_SAMPLE_RATE, language) for sound in spoken_by_espeak(texts, language)]
             noisy = [whisper(s + NOISE * rng.standard_normal(len(s)), rate, language) for s in sounds[:8]]
