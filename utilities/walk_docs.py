@@ -44,11 +44,6 @@ STAND_INS = (
     (r"--data-gpu 0 --model-gpu 1", "--data-gpu 0 --model-gpu 1 --virtual-devices 2", "logical CPU devices"),
     (r"--recognizer base", f'--recognizer "{RECOGNIZER}"', "recognizer without a download"),
     (r'open_recognizer\(\s*"base"\s*\)', f'open_recognizer("{RECOGNIZER}")', "recognizer without a download"),
-    (
-        r"make-dataset book.wav --transcript book.txt",
-        "make-dataset book.wav",
-        "this recognizer tells no times of words",
-    ),
     (r"talk\.mp4", "talk.wav", "audio instead of video"),
     (r"\| aplay[^\n]*", "> /dev/null", "no loudspeaker"),
     (r"--language (fa|de)", "--language en", "the recordings are English"),
@@ -67,6 +62,7 @@ SKIPPED = (
     (r"^import subprocess", "needs a Ray cluster"),
     (r"execute_notebook", "a test runs the notebook"),
     (r"utilities/base/|utilities/benchmarks/", "takes hours, or another recognizer"),
+    (r"--transcript", "needs a recognizer that tells the times of words"),
     (r"gpu_acceptance", "needs GPUs"),
     (r'^"""Swedish', "a test adds this language"),
 )
