@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.config.checks import ConfigError, UserError, printable, require
@@ -69,7 +70,9 @@ def open_run(
 ) -> "Run":
     """A run on its devices and recordings, to be trained; arguments as in `train`."""
     config = configure(config, **named)
+    from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, require_run
+    from myxtts.runs.transcribing import transcribe
 
     if resume:
         if not named.get("init_from"):  # a recipe's says how the run began
@@ -78,7 +81,13 @@ def open_run(
     devices = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
     devices |= dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
     _require_sense(named, config, device_plan, devices)
-    check_request(config, download_ljspeech, **devices)
+    try:
+        check_request(config, download_ljspeech, **devices)
+    except TextsMissing as missing:
+        if str(missing.root) != str(Path(config.data.train_data or "")):
+            raise
+        config = transcribe(config, missing, quiet)
+        check_request(config, **devices)
     from myxtts.runs.run import Run
 
     run = Run.open(config, callbacks, device_plan, download=download_ljspeech, **devices)

@@ -47,16 +47,19 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
     Raises:
         UserError: There is no such option, or one that is needed is missing.
     """
-    known = {action.dest: action for action in parser._actions if action.dest != "help"}
+    actions = [action for action in parser._actions if action.dest != "help"]
+    known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
+    given = {}
     for name, value in named.items():
         if name not in known:
             raise UserError(f"{name} is not an option of {parser.prog}.{nearest(name, known)}")
         if (choices := known[name].choices) and value not in choices:
             raise UserError(f"{name} must be one of {', '.join(choices)}. Received: {value}.")
+        if value is not None:
+            given[known[name].dest] = value
     if missing := [name for name, action in known.items() if action.required and name not in named]:
         raise UserError(f"{parser.prog} needs {missing[0]}=.")
-    defaults = {name: action.default for name, action in known.items()}
-    return argparse.Namespace(**defaults | {name: value for name, value in named.items() if value is not None})
+    return argparse.Namespace(**{action.dest: action.default for action in actions} | given)
 
 
 def _choice(flag, given, choices):

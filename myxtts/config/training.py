@@ -104,8 +104,9 @@ class TrainingConfig(Settings):
     evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
     """Sentences that are spoken for an evaluation."""
     evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", page="more", metavar="NAME")
-    """With `evaluate_every_steps`: recognizer whose errors are counted, a size of Whisper such as `base`, hf://owner/name,
-    a Whisper model's folder, pocketsphinx or a command with `{wav}` in it."""
+    """Recognizer that transcribes recordings without texts (default: base) and scores the sentences of
+    `evaluate_every_steps`: a size of Whisper such as `base`, hf://owner/name, a Whisper model's folder, pocketsphinx or
+    a command with `{wav}` in it."""
     best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True, flag="--best-by", page="more")
     """GPT: what makes a checkpoint the best one, the validation loss or the evaluation's score."""
     evaluation_patience: int = setting(0, at_least=0, of_run=True, flag="--evaluation-patience", metavar="N")

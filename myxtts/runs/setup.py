@@ -28,7 +28,10 @@ NUM_CLOSING_TEXTS = 4
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`."""
+    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`.
+
+    `TextsMissing` for the training data comes last, if all else is right.
+    """
     config = with_workers(config)
     data, training = config.data, config.training
     check_devices(data.data_gpu, data.model_gpu, **devices)
@@ -43,14 +46,14 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     refuse_file(home := Path(training.checkpoint_dir))
     if training.init_from and (training.reset_training or not holds_run(home)):
         require_source(training.init_from)
-    for named in filter(None, (data.train_data, data.val_data)):
-        if not download:
-            load_corpus(named, data.language, data.format, data.audio_roots)
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
     for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
         if named and "://" not in named and not os.path.isdir(named):
             raise ConfigError(f"{flag} must be a folder that `myxtts prepare` made. {printable(named)} is not one.")
+    for named in filter(None, (data.val_data, data.train_data)):
+        if not download:
+            load_corpus(named, data.language, data.format, data.audio_roots)
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:

@@ -21,7 +21,7 @@ from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
-from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
+from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
 
@@ -29,7 +29,7 @@ ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
 SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
 TEXTS, SUBTITLES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab"), (".srt", ".vtt", ".ass")
 
-__all__ = ["Corpus", "CorpusError", "Finding", "Utterance", "load_corpus"]
+__all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "load_corpus"]
 
 
 def find_formats() -> list[CorpusFormat]:
@@ -99,7 +99,8 @@ def require_data_set(root: str | Path) -> None:
         what = "is an archive. Unpack it, and give the folder"
     elif kind in MEDIA_EXTENSIONS:
         make = f"`myxtts make-dataset {shlex.quote(name)} --output DIR --recognizer base`"
-        what = f"is a recording. {make} cuts it into clips with their texts (or --subtitles, --transcript)"
+        what = f"is a recording. {make} cuts it into clips with their texts, and `myxtts train` does so by itself"
+        raise TextsMissing(f"The data set {name} {what}.", root, [root])
     elif kind in SPREADSHEETS:
         what = 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file'
     elif kind in MODELS or (root.is_dir() and _is_model(root)):
@@ -165,8 +166,8 @@ def _require_texts(folder, names):
     if not any(name.lower().endswith(MEDIA_EXTENSIONS) for name in names):
         return
     has_subtitles = any(name.lower().endswith(SUBTITLES) for name in names)
-    media = next(path for path in sorted(folder.rglob("*")) if path.suffix.lower() in MEDIA_EXTENSIONS)
+    media = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in MEDIA_EXTENSIONS]
     hear = "" if has_subtitles else " --recognizer base"
-    command = f"myxtts make-dataset {shlex.quote(printable(str(media.parent)))} --output DIR{hear}"
+    command = f"myxtts make-dataset {shlex.quote(printable(str(media[0].parent)))} --output DIR{hear}"
     has = f"recordings and {'subtitles' if has_subtitles else 'no texts'}"
-    raise CorpusError(f"{folder} holds {has}. `{command}` makes a data set of them; then give DIR.")
+    raise TextsMissing(f"{folder} holds {has}. `{command}` makes a data set of them; then give DIR.", folder, media)

@@ -23,6 +23,14 @@ class CorpusError(UserError):
     """A folder or a list that cannot be used as a whole."""
 
 
+class TextsMissing(CorpusError):
+    """Recordings that have no texts, or only subtitles: at `root`, which is one of them or a folder of them."""
+
+    def __init__(self, message: str, root: Path, recordings: list[Path]):
+        super().__init__(message)
+        self.root, self.recordings = root, recordings
+
+
 @dataclass(eq=False)
 class ClipRefused(Exception):
     """Ends the reading of one clip. `path` is the file at fault where that is not the list."""

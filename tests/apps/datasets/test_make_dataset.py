@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import soundfile
 from planted_talk import RATE, HearsPlanted, plant, syllables
 from tiny import voiced
 
+import myxtts
 from myxtts import __main__ as command
 from myxtts.apps.datasets.checks import ClipFacts, Segment
 from myxtts.apps.datasets.listening import listen
@@ -285,3 +287,41 @@ def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, ca
     error = capsys.readouterr().err
     assert sentence in error and len(error.splitlines()) == 1
     assert not Path("set").exists()
+
+
+def opened_by_train(folder, *words):
+    """Settings of the run that `myxtts train` opens, which is not trained."""
+    by_energy = mock.patch("myxtts.hearing.silero.find_model", return_value=None)
+    with by_energy, mock.patch("myxtts.runs.run.Run.open", side_effect=UserError("opened")) as opening:
+        assert command.main(["train", *map(str, words), "--checkpoint-dir", str(folder / "run")]) == 2
+    return opening.call_args and opening.call_args.args[0]
+
+
+def test_train_cuts_a_recording_by_its_subtitles_once(planted, tmp_path):
+    planted.write_srt(tmp_path / "talk.srt", 0, 0)
+    shutil.copy(planted.path, tmp_path / "talk.wav")
+    config = opened_by_train(tmp_path, tmp_path / "talk.wav", "--language", "en")
+    made = tmp_path / "run" / "dataset"
+    assert Path(config.data.train_data) == made and right_share(planted, made) >= 0.98
+    assert {clip.speaker for clip in load_corpus(made).utterances} == {"talk"}
+    before = contents(made)
+    assert opened_by_train(tmp_path, tmp_path / "talk.wav", "--language", "en") == config
+    assert contents(made) == before
+
+
+def test_train_transcribes_a_folder_of_recordings_and_tries_the_recognizer_first(planted, tmp_path):
+    (folder := tmp_path / "anna").mkdir()
+    shutil.copy(planted.path, folder / "one.wav")
+    (tmp_path / "hear.py").write_text("print('lo la li')")
+    hears = f"{sys.executable} {tmp_path / 'hear.py'} {{wav}}"
+    assert opened_by_train(tmp_path, folder, "--recognizer", "no such {wav}") is None
+    assert not (tmp_path / "run").exists()
+    config = opened_by_train(tmp_path, folder, "--recognizer", hears)
+    clips = load_corpus(config.data.train_data).utterances
+    assert {clip.speaker for clip in clips} == {"anna"} and {clip.text for clip in clips} == {"lo la li"}
+
+
+def test_options_from_python_have_the_names_of_the_flags(planted, tmp_path):
+    planted.write_srt(tmp_path / "talk.srt", 0, 0)
+    made = myxtts.make_dataset(planted.path, tmp_path / "set", subtitles=tmp_path / "talk.srt", vad="energy")
+    assert right_share(planted, made) >= 0.98
