@@ -191,9 +191,9 @@ def test_exported_folder_is_served_without_tensorflow_with_the_samples_of_speak(
 @pytest.mark.parametrize(
     "change, said",
     [
-        (lambda folder: (folder / "voices.npz").write_bytes(b""), "is not a whole export"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "is not a whole export"),
-        (lambda folder: (folder / "gpt.onnx").write_bytes(b"\0" * 100), "is not a whole export"),
+        (lambda folder: (folder / "voices.npz").write_bytes(b""), "Run `myxtts export` again"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "Run `myxtts export` again"),
+        (lambda folder: (folder / "gpt.onnx").write_bytes(b"\0" * 100), "Run `myxtts export` again"),
         (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
     ],
 )
@@ -261,7 +261,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(export, monkeypatch, tmp
 @pytest.mark.parametrize(
     "change, sentence",
     [
-        (["--output", "{run}"], "--output must be a folder that is empty or not there. Received: {run}."),
+        (["--output", "{run}"], "--output must be a new or empty folder. Received: {run}."),
         (["--format", "torch"], "--format must be one of onnx. Received: torch."),
         (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
         (["--checkpoint", "{run}/nowhere"], "is not a folder"),

@@ -1,5 +1,7 @@
-"""An exported folder as a model that a server speaks with: its graphs, and MyXTTS's own reading of texts, voice files
-and recordings. Imports neither TensorFlow nor Keras."""
+"""An exported folder as a model for the server, with MyXTTS's text front end and audio reader.
+
+Imports neither TensorFlow nor Keras.
+"""
 
 import logging
 import threading
@@ -26,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 def is_exported(folder: str | PathLike) -> bool:
-    """Whether `myxtts export` wrote a folder."""
+    """Whether a folder is an export of `myxtts export`."""
     return (Path(folder) / "gpt.onnx").is_file() and (Path(folder) / "voices.npz").is_file()
 
 
 class ExportedModel:
-    """What a server needs of a `Synthesizer`, by the graphs of a folder that `myxtts export` wrote.
+    """An exported model with the methods of `Synthesizer` that the server uses.
 
-    It speaks one sentence at a time, in the thread that asks for it.
+    It speaks one sentence at a time, in the calling thread.
 
     Raises:
         CheckpointError: A file of the folder is missing or damaged.
@@ -48,20 +50,20 @@ class ExportedModel:
             most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
-            raise CheckpointError(f"{folder} is not a whole export: {error}. Run `myxtts export` again.") from error
+            raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """What a server waits for: the condition of `CodeEngine`, which here nothing notifies."""
+        """Stands for the condition of a `CodeEngine`, on which the server waits; never notified."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
-        """What its own voices speak, by name."""
+        """Language of each of its voices, by name; None if unknown."""
 
     def as_voice(self, voice: str | Path) -> Voice:
-        """One of `speakers` by name, or the voice of a file: a recording or `*.voice`."""
+        """The voice of a name in `speakers`, of a recording, or of a `*.voice` file."""
         if Path(voice).suffix == VOICE_SUFFIX:
             found = Voice.load(voice)
             if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
-                raise UserError(f"{voice} holds a voice of another model. Make one with this model from recordings.")
+                raise UserError(f"{voice} belongs to another model. Make a voice with this model from recordings.")
             return found
         try:
             found = self.exported.voices.get(voice) or self.exported.listen(*self._samples(voice))
@@ -77,17 +79,17 @@ class ExportedModel:
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads the graphs that speak, unless `which` is `none`."""
+        """Loads the graphs that speak, unless `which` is `none`. `check` has no effect."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
-        """The samples of a text's pieces; `manner` as of `Synthesizer.stream`, `check` and `hurry` without effect."""
+        """Speaks a text, as `Synthesizer.stream`; `check` and `hurry` have no effect."""
         return ExportedStream(self, text, *manner)
 
 
 class ExportedStream:
-    """A text on its way to audio, as `SpeechStream`: each call of `more` speaks a sentence."""
+    """Speech of one text, with the methods of `SpeechStream`; each call of `more` speaks one piece."""
 
     num_rows = 1
 
@@ -112,22 +114,22 @@ class ExportedStream:
     look_ahead = open
 
     def ready(self) -> bool:
-        """Whether there is more."""
+        """Whether `more` has audio to give."""
         return not self.finished
 
     def more(self) -> np.ndarray:
-        """The samples of the next sentence and of the pause after it, `(S,)` float32."""
+        """Samples of the next piece and the pause after it, `(S,)` float32."""
         piece, number, rate = self.pieces[self._number], self._number, self.model.sample_rate
         ids = self.model.text_front.ids(piece.text, self.language)
         voice = self.voice.latents[0], self.voice.speaker[0]
         samples, codes, stopped = self.model.exported.sentence(ids, *voice, number=number, **self.manner)
         if not stopped:
-            logger.warning("Speech did not end by itself within %d codes; it was cut there.", len(codes))
+            logger.warning("Speech was cut off after %d codes.", len(codes))
         self.num_codes += len(codes)
         self._number += 1
         self.finished = self.finished or self._number == len(self.pieces)
         return samples if self.finished else np.concatenate([samples, silence(piece.pause_seconds, rate)])
 
     def close(self) -> None:
-        """Ends it."""
+        """Cancels what has not been spoken."""
         self.finished = True

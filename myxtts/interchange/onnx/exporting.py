@@ -1,4 +1,4 @@
-"""A trained model -> a folder that speaks without this project."""
+"""Exports a trained model as ONNX graphs with `speak.py`, which needs no MyXTTS."""
 
 import logging
 import shutil
@@ -31,7 +31,7 @@ MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
 )
-"""Settings of a model that `speak.py` needs."""
+"""Fields of `ModelConfig` that `speak.py` needs."""
 
 
 def export_model(
@@ -42,30 +42,30 @@ def export_model(
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
 ) -> None:
-    """Writes graphs, vocabulary, voices, `config.json` and `speak.py`, and compares them with the model.
+    """Writes graphs, vocabulary, voices, `config.json` and `speak.py`, and compares the graphs with the model.
 
     Args:
-        folder: Of a training run, or of `myxtts convert`.
-        output: Appears whole, after the comparison, or not at all.
+        folder: A training run, or a model converted by `myxtts convert`.
+        output: New or empty folder; written only if the comparison succeeds.
         form: One of `FORMATS`.
         weights: `float32`, or `int8` for the GPT's matrices.
-        which: Checkpoint, as of `load_model`.
-        tell: Called with each finding as soon as there is one.
+        which: `best` or `last` checkpoint.
+        tell: Called with the result of each comparison.
 
     Raises:
-        UserError: The model cannot be exported so, a package is missing, or a graph is not what the model is.
+        UserError: The model cannot be exported, a package is missing, or a graph differs from the model.
     """
     require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"--output must be a folder that is empty or not there. Received: {output}.")
+        raise UserError(f"--output must be a new or empty folder. Received: {output}.")
     import_package("onnx")
     import_package("onnxruntime")
     synthesizer = Synthesizer.load(folder, which, compiled=False)
     if "decoder" not in synthesizer.model.parts:
         raise UserError(
-            f"{folder} has no trained waveform decoder, and Griffin-Lim is not exported. "
+            f"{folder} has no trained waveform decoder, which the export needs. "
             f"Train one: python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
         )
     voices = _voices(folder, synthesizer)
@@ -84,11 +84,11 @@ def export_model(
             tell(finding)
             wrong += [] if finding.holds else [str(finding)]
         if wrong:
-            raise UserError(f"Nothing was written: the exported graphs differ from the model. {'; '.join(wrong)}.")
+            raise UserError(f"Not exported: the graphs differ from the model. {'; '.join(wrong)}.")
 
 
 def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
-    """What `speak.py` reads in `config.json`."""
+    """Contents of `config.json`, which `speak.py` reads."""
     config, data = synthesizer.config, synthesizer.config.data
     seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
     listening = {
@@ -117,16 +117,16 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """The model's own voices: names, languages, latents `(V, num_latents, width)`, vectors `(V, speaker_width)`."""
+    """Arrays of `voices.npz`: names, languages, latents `(V, num_latents, width)`, speaker vectors."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in stored:
         try:
             voices[name] = stored_voice(folder, name, synthesizer.voice)
-        except AudioError as error:  # one recording that is too short, say, keeps nobody from the others
-            logger.warning("The voice %s is left out: %s", name, error)
+        except AudioError as error:  # such as a recording that is too short
+            logger.warning("Voice %s was not exported: %s", name, error)
     if not voices:
-        logger.warning("%s has no voices of its own: speak.py will need a WAV file for --voice.", folder)
+        logger.warning("%s has no voices: speak.py will need a WAV file for --voice.", folder)
     latents, speakers = zip(*((one.latents, one.speaker) for one in voices.values())) if voices else ((), ())
     return {
         "names": np.array(list(voices), np.str_),

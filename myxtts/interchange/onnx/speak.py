@@ -1,11 +1,11 @@
-"""Speaks with an exported XTTS model: needs numpy and onnxruntime, and espeakng-loader where the model reads sounds.
+"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime; espeakng-loader if it reads phonemes.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
 
 From Python: `Speaker(folder).speak("Good morning.", voice="NAME")` gives float32 samples at `Speaker.sample_rate` Hz.
-A voice is one of `voices.npz`, or the path of a WAV file. Unlike MyXTTS this does not write out numbers, abbreviations
-and symbols as words: write the text as it is spoken.
+A voice is a name from `voices.npz` or the path of a WAV file. Unlike MyXTTS, this script does not expand numbers,
+abbreviations and symbols: write the text as it is spoken.
 """
 
 import argparse
@@ -22,15 +22,15 @@ import numpy as np
 
 PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
 SMALL_BYTES = 10**8
-"""A GPT of fewer bytes is quicker in one thread: more of them wait for each other longer than they compute."""
+"""Size of the GPT file below which one thread is faster than several."""
 CACHE_ROWS = 64
-"""Rows by which the cache of keys and values grows."""
+"""Step by which the key-value cache grows, in rows."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
 
 class OnnxGraphs:
-    """The graphs of a folder in ONNX Runtime, each loaded when it is first used."""
+    """ONNX Runtime sessions of the graphs in a folder, loaded on first use."""
 
     def __init__(self, folder, threads=None):
         import onnxruntime
@@ -42,7 +42,7 @@ class OnnxGraphs:
         self.options.intra_op_num_threads = threads
 
     def __call__(self, name, **arrays):
-        """Outputs by name."""
+        """Runs a graph and returns its outputs by name."""
         if name not in self.loaded:
             path = str(self.folder / f"{name}.onnx")
             session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
@@ -52,7 +52,7 @@ class OnnxGraphs:
 
 
 class Vocabulary:
-    """Text to ids: byte-pair encoding by the merges of `vocab.json`."""
+    """Byte-pair tokenizer of `vocab.json`."""
 
     def __init__(self, path):
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -65,13 +65,13 @@ class Vocabulary:
         self.cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def encode(self, text, language):
-        """The language's tag and the tokens of the text, without characters that the vocabulary does not have."""
+        """Ids of the language tag and the text. Characters that are not in the vocabulary are dropped."""
         text = " ".join(text.replace('"', "").lower().split())
-        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # spelled out, they are text
+        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # typed control tokens
         return [one for one in self.raw_ids(f"[{language}]{text}".replace(" ", "[SPACE]")) if one != self.unknown]
 
     def raw_ids(self, text):
-        """Ids of a text with its control tokens in it."""
+        """Ids of a text that contains control tokens."""
         found = []
         for part in self.cut.split(text):
             words = [part] if part in self.special else _words(part)
@@ -92,7 +92,7 @@ class Vocabulary:
 
 
 def _words(text):
-    """Runs of letters and digits, and runs of what is neither nor white space."""
+    """Splits a text into words and runs of punctuation, without white space."""
     words, before = [], None
     for character in text:
         category = unicodedata.category(character)
@@ -105,7 +105,7 @@ def _words(text):
 
 
 class Speaker:
-    """A model in a folder that `myxtts export` wrote."""
+    """An exported model: text to samples, recordings to voices."""
 
     def __init__(self, folder=".", threads=None):
         self.folder = folder = Path(folder)
@@ -119,9 +119,10 @@ class Speaker:
             self.voice_languages = dict(zip(names, voices["languages"].tolist()))
 
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
-        """Samples `(S,)` float32; `sampling` are temperature, top_k, top_p and repetition_penalty.
+        """Speaks a text and returns samples `(S,)` float32.
 
-        Without a voice the first of the language speaks; without a language a voice speaks its own.
+        The default voice is the first one of the language; the default language is that of the voice. `sampling` may
+        set temperature, top_k, top_p and repetition_penalty.
         """
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
@@ -131,30 +132,30 @@ class Speaker:
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
             if missing := sorted(set(read.replace('"', "").lower()) - set(self.vocabulary.ids) - set(" \n\t")):
-                print(f"Not spoken, since the vocabulary does not have them: {' '.join(missing)}", file=sys.stderr)
+                print(f"Skipped characters that the model does not know: {' '.join(missing)}", file=sys.stderr)
             ids = self.vocabulary.encode(read, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
-                print(f"Cut at {len(codes)} codes, before its end: {sentence}", file=sys.stderr)
+                print(f"Cut off after {len(codes)} codes: {sentence}", file=sys.stderr)
             parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32)] if parts else []
             parts.append(samples)
         if not parts:
-            raise ValueError("There is nothing to say.")
+            raise ValueError("The text is empty.")
         return np.concatenate(parts)
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Samples `(S,)` of the text ids of one sentence in a voice, its codes, and whether it ended by itself."""
+        """Speaks one sentence: samples `(S,)`, codes, and whether the model ended it with the stop code."""
         codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
         samples = self._faded(self.sound(states, speaker, speed)) if codes else np.zeros(0, np.float32)
         return samples, codes, stopped
 
     def sentences(self, text, language):
-        """Pieces of whole sentences, and parts of those that are too long; each fits the model."""
+        """Splits a text into pieces that fit the model: joined sentences, or parts of long ones."""
         if language not in self.config["languages"]:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
         if language in self.config["written_as_it_sounds"]:
-            raise ValueError(f"{language} was trained as it sounds, which takes MyXTTS: `myxtts say` writes it so.")
-        # No word is cut because the model has read but short texts.
+            raise ValueError(f"{language} needs the transliteration of MyXTTS. Use `myxtts say`.")
+        # Even if the model was trained on very short texts, words stay whole.
         longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
         limit = min(self.config["languages"][language], longest)
         ids = lambda piece: self.vocabulary.encode(self.as_read(piece, language), language)
@@ -165,22 +166,22 @@ class Speaker:
         return [one for one in found if any(map(str.isalnum, one))]
 
     def as_read(self, sentence, language):
-        """A sentence as the model was trained to read it: as it sounds, where it reads sounds."""
+        """The text that the model reads: phonemes if it was trained on eSpeak's, else the sentence."""
         voice = self.config["espeak_voices"].get(language)
         return self.espeak.text_to_ipa(sentence.lower(), voice) if voice else sentence
 
     @cached_property
     def espeak(self):
-        """The module `espeak.py` of the folder."""
+        """The module `espeak.py` in the folder."""
         spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
         spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
         return module
 
     def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Codes of text ids, the states `(n + 1, width)` that predict them, and whether it ended by itself."""
+        """Samples a sentence: codes, their GPT states `(n + 1, width)`, whether the stop code was sampled."""
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
-            raise ValueError(f"A sentence has {len(ids)} tokens, at most {model['max_text_tokens']}: make it shorter.")
+            raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
         cache = Cache(model)
         text = np.array([[model["start_text_token"], *ids, model["stop_text_token"]]], np.int32)
         logits, hidden = cache.read(self.graphs, latents[None], text, model["start_audio_token"], 0)
@@ -198,32 +199,32 @@ class Speaker:
         return codes, np.concatenate(states), False
 
     def sampling_values(self, **sampling):
-        """How codes are drawn, as the graph takes it."""
+        """Sampling settings as inputs of the graph `draw`."""
         values = {**self.config["sampling"], **sampling}
         return {
             name: np.array([[value]], np.int32 if name == "top_k" else np.float32) for name, value in values.items()
         }
 
     def sound(self, states, speaker, speed=1.0):
-        """Samples of one sentence."""
+        """Decodes the GPT states of one sentence to samples."""
         arrays = dict(latents=squeezed(states, speed)[None], speaker=speaker[None])
         return self.graphs("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
 
     def voice(self, voice):
-        """Latents `(num_latents, width)` and speaker vector of a name or a WAV file."""
+        """Latents `(num_latents, width)` and speaker vector of a voice, by its name or from a WAV file."""
         if voice in self.voices:
             return self.voices[voice]
         if not Path(voice).is_file():
-            raise ValueError(f"{voice} is neither a WAV file nor one of the voices: {', '.join(self.voices)}.")
+            raise ValueError(f"--voice must be a WAV file or one of {', '.join(self.voices)}. Received: {voice}.")
         return self.listen(*read_wav(voice))
 
     def listen(self, samples, sample_rate):
-        """A voice from a recording `(S,)` in [-1, 1]."""
+        """Latents and speaker vector of a recording `(S,)` in [-1, 1]."""
         heard = self.config["listening"]
         samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
         length, least = heard["piece_samples"], heard["least_samples"]
         if len(samples) < least:
-            raise ValueError(f"A voice cannot be heard in less than {least / heard['sample_rate']:.2g} s.")
+            raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
         whole = samples
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
@@ -243,7 +244,7 @@ class Speaker:
 
 
 def cut(text, limit):
-    """Pieces of at most `limit` characters: whole sentences, and parts of longer ones."""
+    """Splits a text into pieces of at most `limit` characters: joined sentences, or parts of long ones."""
     found = []
     for part in _SENTENCE_END.split(text.strip()):
         while part:
@@ -259,7 +260,7 @@ def cut(text, limit):
 
 
 class Cache:
-    """Keys and values of all that one sentence has read."""
+    """Key-value cache of one sentence."""
 
     def __init__(self, model):
         self.model, self.filled = model, 0
@@ -268,7 +269,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, graphs, latents, text, code, index):
-        """Reads on; logits of the next code and the state that they come from."""
+        """Runs the GPT on new inputs; returns the logits of the next code and the hidden state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -287,7 +288,7 @@ class Cache:
 
 
 def gumbel_noise(seed, sentence, number, num_scores):
-    """Noise of one code, `(1, num_scores)`: a function of seed, sentence and number of the code, as in MyXTTS."""
+    """Sampling noise of one code, `(1, num_scores)`; equal to that of MyXTTS for the same seed, sentence and number."""
     blocks = -(-num_scores // 8)
     key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
@@ -296,7 +297,7 @@ def gumbel_noise(seed, sentence, number, num_scores):
 
 
 def squeezed(x, speed):
-    """States `(n, width)` made shorter by `speed`, linearly between neighbors."""
+    """Shortens states `(n, width)` by the factor `speed`, by linear interpolation."""
     if speed == 1:
         return x
     place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)
@@ -306,7 +307,7 @@ def squeezed(x, speed):
 
 
 def resampled(samples, rate, new_rate, zeros=48):
-    """By a windowed sinc with so many zero crossings on each side."""
+    """Resamples by a windowed sinc with `zeros` zero crossings on each side."""
     if rate == new_rate:
         return samples.astype(np.float32)
     cutoff, count = min(1.0, new_rate / rate), len(samples) * new_rate // rate
@@ -322,7 +323,7 @@ def resampled(samples, rate, new_rate, zeros=48):
 
 
 def read_wav(path):
-    """Samples `(S,)` of a WAV file, mixed to one channel, and their rate."""
+    """Reads a WAV file as mono samples `(S,)` and their rate."""
     with wave.open(str(path), "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)
@@ -334,21 +335,20 @@ def read_wav(path):
 
 
 def write_wav(path, samples, sample_rate):
-    """A WAV file of 16 bits."""
+    """Writes a 16-bit WAV file."""
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, sample_rate, 0, "NONE", ""))
         file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
 
 
 def main():
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text")
-    parser.add_argument("--voice", help="one of --list-voices, or a WAV file")
+    parser.add_argument("--voice", help="a name from --list-voices, or a WAV file")
     parser.add_argument("--language")
     parser.add_argument("--output", default="out.wav")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, help="0 takes all cores (default: 1 for a small model, else 0)")
+    parser.add_argument("--threads", type=int, help="0: all cores (default: 1 for a small model, else 0)")
     parser.add_argument("--list-voices", action="store_true")
     for name in ("speed", "temperature", "top-k", "top-p", "repetition-penalty"):
         kind = int if name == "top-k" else float
@@ -359,7 +359,7 @@ def main():
     if arguments.pop("list_voices"):
         return print("\n".join(speaker.voices))
     if not text or not (voice or speaker.voices):
-        parser.error("give --text, and --voice where the model has none of its own")
+        parser.error("--text is required, and --voice if the model has no voices")
     try:
         samples = speaker.speak(text, voice, **arguments)
     except ValueError as error:
