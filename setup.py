@@ -16,5 +16,6 @@ setup(
         "myxtts.apps.server": ["*.html"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.interchange.hub": ["*.md"],
+        "myxtts.interchange.onnx": ["web/*"],
     },
 )

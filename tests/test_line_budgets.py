@@ -19,7 +19,7 @@ BUDGETS = {
     "distributed": 520,
     "hearing": 880,
     "inference": 2080,
-    "interchange": 3180,
+    "interchange": 3300,
     "memory": 670,
     "models": 2410,
     "runs": 2660,

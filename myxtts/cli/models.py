@@ -21,6 +21,7 @@ EXPORT_EXAMPLES = """
 examples:
   myxtts export --checkpoint runs/mine --format onnx --output exported
   myxtts export --checkpoint runs/mine --format onnx --weights int8 --output exported
+  myxtts export --checkpoint base --format web --output page && python -m http.server --directory page
   python exported/speak.py --text "Good morning." --voice emma --output morning.wav
 
 Every file is loaded in its engine and compared with the model before the folder appears.
@@ -112,8 +113,8 @@ def export_parser() -> PlainParser:
     description = "Write a trained model as files that speak without this project."
     parser = PlainParser(prog="myxtts export", description=description, epilog=EXPORT_EXAMPLES)
     add_model(parser)
-    parser.add_argument("--format", default="onnx", help="onnx, the only one")
-    parser.add_argument("--weights", default="float32", help="float32, or int8 for the GPT's matrices")
+    parser.add_argument("--format", default="onnx", help="onnx, or web: onnx and a page that speaks in a browser")
+    parser.add_argument("--weights", help="float32, or int8 for the GPT's matrices (default for web)")
     parser.add_argument("--output", metavar="FOLDER", help="folder to write, empty or not there")
     return parser
 

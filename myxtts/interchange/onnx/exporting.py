@@ -12,8 +12,8 @@ from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
-from myxtts.interchange.onnx import speak
-from myxtts.interchange.onnx.builder import FLOAT32, WEIGHTS, import_package
+from myxtts.interchange.onnx import speak, web
+from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
 from myxtts.interchange.onnx.checks import Finding, compare
 from myxtts.interchange.onnx.gpt import build_drawing, build_reading
 from myxtts.interchange.onnx.sound import build_decoder
@@ -26,7 +26,8 @@ from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("onnx",)
+FORMATS = ("onnx", "web")
+"""`web` adds a page that speaks in a browser."""
 MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
@@ -38,7 +39,7 @@ def export_model(
     folder: str | Path,
     output: str | Path,
     form: str = "onnx",
-    weights: str = FLOAT32,
+    weights: str | None = None,
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
 ) -> None:
@@ -48,7 +49,7 @@ def export_model(
         folder: A training run, or a model converted by `myxtts convert`.
         output: New or empty folder; written only if the comparison succeeds.
         form: One of `FORMATS`.
-        weights: `float32`, or `int8` for the GPT's matrices.
+        weights: `float32`, or `int8` for the GPT's matrices, the default for `web`.
         which: `best` or `last` checkpoint.
         tell: Called with the result of each comparison.
 
@@ -56,12 +57,15 @@ def export_model(
         UserError: The model cannot be exported, a package is missing, or a graph differs from the model.
     """
     require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
+    weights = weights or (INT8 if form == "web" else FLOAT32)
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"--output must be a new or empty folder. Received: {output}.")
     import_package("onnx")
     import_package("onnxruntime")
+    if form == "web":
+        web.fetch_package(web.RUNTIME)
     synthesizer = Synthesizer.load(folder, which, compiled=False)
     if "decoder" not in synthesizer.model.parts:
         raise UserError(
@@ -71,7 +75,7 @@ def export_model(
     voices = _voices(folder, synthesizer)
     with write_whole_folder(output) as new:
         synthesizer.tokenizer.save(new / "vocab.json")
-        write_json(new / "config.json", settings(synthesizer, form, weights))
+        write_json(new / "config.json", described := settings(synthesizer, form, weights))
         np.savez(new / "voices.npz", **voices)
         for module in (speak, espeak):
             shutil.copy(module.__file__, new)
@@ -79,6 +83,8 @@ def export_model(
         reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
         for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
             graph.save(new / f"{graph.name}.onnx")
+        if form == "web":
+            web.write_page(new, voices, uses_espeak=bool(described["espeak_voices"]))
         wrong = []
         for finding in compare(new, synthesizer, weights):
             tell(finding)

@@ -1,0 +1,372 @@
+// Speaks with an exported XTTS model in the browser. The same steps as speak.py, which has the longer comments.
+//
+// As a worker: {text, voice, language, seed, speed} in; {samples, sentence, count} for each sentence out, then {done}.
+// {recording: Float32Array at 22,050 Hz, speakerRecording: at 16,000 Hz} adds the voice "recording".
+import * as ort from "./ort/ort.wasm.min.mjs";
+
+const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64;
+const SENTENCE_END = /(?<=[.!?…؟۔।。！？።])\s+/;
+const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]/g;
+const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
+const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
+const here = (name) => new URL(name, import.meta.url).href;
+const tensor = (type, data, dims) => new ort.Tensor(type, data, dims);
+const floats = (base64) => new Float32Array(Uint8Array.from(atob(base64), (one) => one.charCodeAt(0)).buffer);
+
+ort.env.wasm.wasmPaths = here("ort/");
+ort.env.wasm.numThreads = 1; // a page without cross-origin isolation has no shared memory
+
+async function fetchJson(name) {
+  const answer = await fetch(here(name));
+  if (!answer.ok) throw new Error(`${name} is missing from the folder.`);
+  return answer.json();
+}
+
+class Vocabulary {
+  constructor(document) {
+    this.special = document.added_tokens.map((token) => token.content);
+    this.ids = new Map([...document.added_tokens.map((token) => [token.content, token.id]),
+      ...Object.entries(document.model.vocab)]);
+    this.ranks = new Map(document.model.merges.map((pair, rank) =>
+      [typeof pair === "string" ? pair : pair.join(" "), rank]));
+    this.unknown = this.ids.get(document.model.unk_token);
+    const longestFirst = [...this.special].sort((a, b) => b.length - a.length);
+    this.cut = new RegExp(`(${longestFirst.map((one) => one.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`);
+  }
+
+  encode(text, language) {
+    text = text.replaceAll('"', "").toLowerCase().split(/\s+/).filter(Boolean).join(" ");
+    const parts = text.split(this.cut).map((part, i) => (i % 2 ? `(${part.slice(1, -1)})` : part));
+    return this.rawIds(`[${language}]${parts.join("")}`.replaceAll(" ", "[SPACE]")).filter((id) => id !== this.unknown);
+  }
+
+  rawIds(text) {
+    const words = text.split(this.cut).flatMap((part) => (this.special.includes(part) ? [part] : splitWords(part)));
+    return words.flatMap((word) => this.merged(word)).map((token) => this.ids.get(token) ?? this.unknown);
+  }
+
+  merged(word) {
+    if (this.special.includes(word)) return [word];
+    const tokens = [...word];
+    while (tokens.length > 1) {
+      let best = -1, bestRank = Infinity;
+      for (let i = 0; i + 1 < tokens.length; i++) {
+        const rank = this.ranks.get(`${tokens[i]} ${tokens[i + 1]}`) ?? Infinity;
+        if (rank < bestRank) [best, bestRank] = [i, rank];
+      }
+      if (best < 0) break;
+      tokens.splice(best, 2, tokens[best] + tokens[best + 1]);
+    }
+    return tokens;
+  }
+}
+
+function splitWords(text) {
+  const words = [];
+  let before = null;
+  for (const character of text) {
+    const kind = /\s/.test(character) ? "space" : WORD.test(character);
+    if (kind !== "space") words.push(kind === before ? words.pop() + character : character);
+    before = kind;
+  }
+  return words;
+}
+
+function cutText(text, limit) {
+  const found = [];
+  for (let part of text.trim().split(SENTENCE_END)) {
+    while (part) {
+      const clauses = [...part.slice(0, limit).matchAll(CLAUSE_END)].filter((one) => one.index >= Math.floor(limit / 2));
+      let at = clauses.length ? clauses.at(-1).index + 1 : part.lastIndexOf(" ", limit);
+      at = part.length <= limit ? part.length : at > 0 ? at : limit;
+      const piece = part.slice(0, at).trim();
+      part = part.slice(at).trim();
+      if (found.length && found.at(-1).length + 1 + piece.length <= limit) found[found.length - 1] += ` ${piece}`;
+      else found.push(piece);
+    }
+  }
+  return found;
+}
+
+class Espeak {
+  static async load() {
+    const { default: start } = await import("./espeak/espeak-ng.js");
+    const module = await start({ locateFile: (name) => here(`espeak/${name}`) });
+    return new Espeak(new module.eSpeakNGWorker());
+  }
+
+  constructor(worker) {
+    this.worker = worker;
+  }
+
+  textToIpa(text, voice) {
+    if (this.worker.set_voice(voice)) throw new Error(`eSpeak NG does not know the language ${voice}.`);
+    const parts = [];
+    let before = null;
+    for (const character of text) {
+      const spoken = SPOKEN.test(character);
+      if (spoken === before) parts.at(-1).text += character;
+      else parts.push({ spoken, text: character });
+      before = spoken;
+    }
+    return parts.map((part) => (part.spoken ? this.sounds(part.text) : part.text)).join("");
+  }
+
+  sounds(text) {
+    if (!text.trim()) return text;
+    const [start, end] = [text.trimStart(), text.trimEnd()].map((side) => (side === text ? "" : " "));
+    const clauses = this.worker.synthesize_ipa(text).ipa.split("\n").map((one) => one.trim()).filter(Boolean);
+    return start + clauses.join(" ").replaceAll("_", "").replace(/\([a-z-]+\)/g, "") + end;
+  }
+}
+
+// Philox4x64-10 as in NumPy (Salmon et al. 2011), so that a seed gives the codes that it gives in Python.
+const MASK = (1n << 64n) - 1n, MULTIPLIERS = [0xd2e7470ee14c6c93n, 0xca5a826395121157n];
+const WEYL = [0x9e3779b97f4a7c15n, 0xbb67ae8584caa73bn];
+
+function philox(counter, seed, sentence) {
+  let [a, b, c, d] = [counter & MASK, counter >> 64n, 0n, 0n];
+  let keys = [BigInt.asUintN(64, seed), BigInt.asUintN(64, sentence)];
+  for (let round = 0; round < 10; round++) {
+    const [first, second] = [MULTIPLIERS[0] * a, MULTIPLIERS[1] * c];
+    [a, b, c, d] = [(second >> 64n) ^ b ^ keys[0], second & MASK, (first >> 64n) ^ d ^ keys[1], first & MASK];
+    keys = keys.map((key, i) => (key + WEYL[i]) & MASK);
+  }
+  return [a, b, c, d];
+}
+
+function gumbelNoise(seed, sentence, number, count) {
+  const blocks = Math.ceil(count / 8), noise = new Float32Array(blocks * 8);
+  for (let block = 0, at = 0; block < blocks; block++) {
+    for (const word of philox(BigInt(number * blocks + block + 1), BigInt(seed), BigInt(sentence))) {
+      for (const bits of [Number(word & 0xffffffffn), Number(word >> 32n)]) {
+        const uniform = Math.fround(Math.fround((bits >>> 9) + 0.5) * 2 ** -23);
+        noise[at++] = -Math.log(Math.fround(-Math.log(uniform)));
+      }
+    }
+  }
+  return noise.slice(0, count);
+}
+
+// Keys (1, heads, depth, size) and values (1, heads, size, depth) of each layer.
+class Cache {
+  constructor(model) {
+    Object.assign(this, { model, heads: model.heads, depth: model.width / model.heads, size: 1, filled: 0 });
+    const arrays = () => Array.from({ length: model.layers }, () => new Float32Array(this.heads * this.depth));
+    [this.keys, this.values] = [arrays(), arrays()];
+  }
+
+  async read(graph, latents, numLatents, text, code, index) {
+    const { heads, depth, size, model } = this, count = numLatents + text.length + 1;
+    const mask = Uint8Array.from({ length: size + count }, (_, i) => i < this.filled || i >= size);
+    const feeds = {
+      latents: tensor("float32", latents, [1, numLatents, model.width]),
+      text: tensor("int32", Int32Array.from(text), [1, text.length]),
+      code: tensor("int32", Int32Array.of(code), [1, 1]), index: tensor("int32", Int32Array.of(index), [1]),
+      mask: tensor("bool", mask, [1, size + count]),
+    };
+    for (let i = 0; i < model.layers; i++) {
+      feeds[`keys_${i}`] = tensor("float32", this.keys[i], [1, heads, depth, size]);
+      feeds[`values_${i}`] = tensor("float32", this.values[i], [1, heads, size, depth]);
+    }
+    const found = await graph.run(feeds);
+    if (this.filled + count > size) this.grow(Math.ceil((this.filled + count) / CACHE_ROWS) * CACHE_ROWS);
+    for (let i = 0; i < model.layers; i++) {
+      const [keys, values] = [found[`new_keys_${i}`].data, found[`new_values_${i}`].data];
+      for (let row = 0; row < heads * depth; row++)
+        this.keys[i].set(keys.subarray(row * count, (row + 1) * count), row * this.size + this.filled);
+      for (let head = 0; head < heads; head++) {
+        const part = values.subarray(head * count * depth, (head + 1) * count * depth);
+        this.values[i].set(part, (head * this.size + this.filled) * depth);
+      }
+    }
+    this.filled += count;
+    return [found.logits, found.hidden.data];
+  }
+
+  grow(size) {
+    const { heads, depth, size: old } = this;
+    this.keys = this.keys.map((one) => {
+      const larger = new Float32Array(heads * depth * size);
+      for (let row = 0; row < heads * depth; row++) larger.set(one.subarray(row * old, (row + 1) * old), row * size);
+      return larger;
+    });
+    this.values = this.values.map((one) => {
+      const larger = new Float32Array(heads * size * depth);
+      for (let head = 0; head < heads; head++)
+        larger.set(one.subarray(head * old * depth, (head + 1) * old * depth), head * size * depth);
+      return larger;
+    });
+    this.size = size;
+  }
+}
+
+function squeezed(states, width, speed) {
+  if (speed === 1) return states;
+  const length = states.length / width, count = Math.floor(length / speed), found = new Float32Array(count * width);
+  for (let i = 0; i < count; i++) {
+    const place = Math.min(Math.max((i + 0.5) * speed - 0.5, 0), length - 1), left = Math.floor(place);
+    const right = Math.min(left + 1, length - 1), blend = place - left;
+    for (let j = 0; j < width; j++)
+      found[i * width + j] = states[left * width + j] * (1 - blend) + states[right * width + j] * blend;
+  }
+  return found;
+}
+
+export class Speaker {
+  static async load() {
+    const [config, vocabulary, voices] = await Promise.all(["config.json", "vocab.json", "voices.json"].map(fetchJson));
+    const speaker = new Speaker();
+    Object.assign(speaker, { config, model: config.model, sampleRate: config.sample_rate, graphs: {} });
+    speaker.vocabulary = new Vocabulary(vocabulary);
+    const arrays = (one) => ({ ...one, latents: floats(one.latents), speaker: floats(one.speaker) });
+    speaker.voices = new Map(voices.map((one) => [one.name, arrays(one)]));
+    speaker.espeak = Object.keys(config.espeak_voices).length ? await Espeak.load() : null;
+    for (const name of ["gpt", "draw", "decoder"]) await speaker.graph(name);
+    return speaker;
+  }
+
+  // A graph is loaded when it is first used.
+  async graph(name) {
+    this.graphs[name] ??= await ort.InferenceSession.create(here(`${name}.onnx`), { executionProviders: ["wasm"] });
+    return this.graphs[name];
+  }
+
+  // Languages that can be spoken here: those that need the transliteration of MyXTTS cannot.
+  get languages() {
+    const { languages, written_as_it_sounds: transliterated } = this.config;
+    return Object.keys(languages).filter((one) => !transliterated.includes(one));
+  }
+
+  // Yields {samples, sentence, number, count, stopped} for each sentence.
+  async *speak(text, { voice, language, seed = 0, speed = 1, ...sampling } = {}) {
+    const usual = this.languages.includes("en") ? "en" : this.languages[0];
+    const named = this.voices.get(voice) ?? [...this.voices.values()].find((one) => one.language === (language || usual));
+    if (!named) throw new Error("Choose a voice.");
+    language = language || named.language || usual;
+    const sentences = this.sentences(text, language);
+    if (!sentences.length) throw new Error("The text is empty.");
+    for (const [number, sentence] of sentences.entries()) {
+      const ids = this.vocabulary.encode(this.asRead(sentence, language), language);
+      const { codes, states, stopped } = await this.codes(ids, named.latents, seed, number, sampling);
+      const samples = codes.length ? this.faded(await this.sound(states, named.speaker, speed)) : new Float32Array(0);
+      yield { samples, codes, sentence, number, count: sentences.length, stopped };
+    }
+  }
+
+  sentences(text, language) {
+    if (!this.languages.includes(language)) throw new Error(`This page speaks ${this.languages.join(", ")}, not ${language}.`);
+    const longest = Math.max(this.config.longest_texts[language], 1, ...text.split(/\s+/).map((word) => word.length));
+    let limit = Math.min(this.config.languages[language], longest), found = cutText(text, limit);
+    const tooLong = (piece) => this.vocabulary.encode(this.asRead(piece, language), language).length > this.model.max_text_tokens;
+    while (limit > 1 && found.some(tooLong)) {
+      limit = Math.floor((limit * 3) / 4);
+      found = cutText(text, limit);
+    }
+    return found.filter((one) => /[\p{L}\p{N}]/u.test(one));
+  }
+
+  asRead(sentence, language) {
+    const voice = this.config.espeak_voices[language];
+    return voice ? this.espeak.textToIpa(sentence.toLowerCase(), voice) : sentence;
+  }
+
+  async codes(ids, latents, seed, sentence, sampling) {
+    const { model } = this, cache = new Cache(model), gpt = await this.graph("gpt"), draw = await this.graph("draw");
+    const values = {};
+    for (const [name, value] of Object.entries({ ...this.config.sampling, ...sampling }))
+      values[name] = name === "top_k" ? tensor("int32", Int32Array.of(value), [1, 1]) : tensor("float32", Float32Array.of(value), [1, 1]);
+    const text = [model.start_text_token, ...ids, model.stop_text_token];
+    let [logits, hidden] = await cache.read(gpt, latents, model.num_latents, text, model.start_audio_token, 0);
+    const codes = [], states = [hidden], count = logits.dims[1];
+    let seen = tensor("bool", new Uint8Array(count), [1, count]), stopped = false;
+    while (codes.length < model.max_codes) {
+      const noise = tensor("float32", gumbelNoise(seed, sentence, codes.length, count), [1, count]);
+      const drawn = await draw.run({ logits, noise, seen, ...values });
+      const code = Number(drawn.code.data[0]);
+      seen = drawn.now_seen;
+      stopped = code === model.stop_audio_token;
+      if (stopped) break;
+      codes.push(code);
+      [logits, hidden] = await cache.read(gpt, new Float32Array(0), 0, [], code, codes.length);
+      states.push(hidden);
+    }
+    const whole = new Float32Array(states.length ? states.reduce((sum, one) => sum + one.length, 0) : 0);
+    states.reduce((at, one) => (whole.set(one, at), at + one.length), 0);
+    return { codes, states: whole, stopped };
+  }
+
+  async sound(states, speaker, speed) {
+    const { width } = this.model, latents = squeezed(states, width, speed);
+    const found = await (await this.graph("decoder")).run({
+      latents: tensor("float32", latents, [1, latents.length / width, width]),
+      speaker: tensor("float32", speaker, [1, speaker.length]),
+      start: tensor("int64", BigInt64Array.of(0n), [1]), end: tensor("int64", BigInt64Array.of(2n ** 31n - 1n), [1]),
+    });
+    return Float32Array.from(found.samples.data);
+  }
+
+  // Voice of a recording, which is given at both sample rates.
+  async listen(samples, speakerSamples) {
+    const { piece_samples: length, least_samples: least, most_samples: most, repeats, sample_rate: rate } = this.config.listening;
+    samples = samples.subarray(0, most);
+    if (samples.length < least) throw new Error(`The recording must be at least ${(least / rate).toFixed(1)} s long.`);
+    const total = repeats ? Math.max(1, Math.round(samples.length / length)) * length : samples.length, pieces = [];
+    for (let start = 0; start < total; start += length) {
+      const piece = Float32Array.from({ length: Math.min(length, total - start) }, (_, i) => samples[(start + i) % samples.length]);
+      if (piece.length >= least || !pieces.length) pieces.push(piece);
+    }
+    const mean = new Float32Array(this.model.num_latents * this.model.width), conditioning = await this.graph("conditioning");
+    for (const piece of pieces) {
+      const { latents } = await conditioning.run({ wav: tensor("float32", piece, [1, piece.length]) });
+      latents.data.forEach((value, i) => (mean[i] += value / pieces.length));
+    }
+    const wav = speakerSamples.subarray(0, Math.floor((most * this.config.listening.speaker_sample_rate) / rate));
+    const { speaker } = await (await this.graph("speaker")).run({ wav: tensor("float32", wav, [1, wav.length]) });
+    this.voices.set("recording", { name: "recording", language: "", latents: mean, speaker: Float32Array.from(speaker.data) });
+  }
+
+  faded(samples) {
+    const length = Math.min(Math.floor(FADE_SECONDS * this.sampleRate), samples.length);
+    for (let i = 0; i < length; i++) {
+      samples[i] *= (i + 1) / (length + 1);
+      samples[samples.length - 1 - i] *= (i + 1) / (length + 1);
+    }
+    return samples;
+  }
+
+  get pause() {
+    return Math.floor(PAUSE_SECONDS * this.sampleRate);
+  }
+}
+
+if (typeof WorkerGlobalScope !== "undefined" && self instanceof WorkerGlobalScope) {
+  const loading = Speaker.load();
+  loading.then(
+    (speaker) => postMessage({
+      ready: true, sampleRate: speaker.sampleRate, pause: speaker.pause, languages: speaker.languages,
+      rates: [speaker.config.listening.sample_rate, speaker.config.listening.speaker_sample_rate],
+      voices: [...speaker.voices.values()].map(({ name, language }) => ({ name, language })),
+    }),
+    (error) => postMessage({ error: String(error.message ?? error) }),
+  );
+  let latest = 0;
+  self.onmessage = async ({ data }) => {
+    const mine = ++latest;
+    try {
+      const speaker = await loading;
+      if (data.recording) {
+        await speaker.listen(data.recording, data.speakerRecording);
+        postMessage({ listened: true });
+      } else if (data.text !== undefined) {
+        for await (const part of speaker.speak(data.text, data.options)) {
+          if (mine !== latest) return;
+          postMessage({ ...part, request: data.request });
+        }
+        postMessage({ done: true, request: data.request });
+      }
+    } catch (error) {
+      postMessage({ error: String(error.message ?? error), request: data.request });
+    }
+  };
+}
