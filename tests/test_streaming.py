@@ -16,6 +16,7 @@ from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.text_stream import Sentence
 from myxtts.inference.waveforms import LatentDecoder, spoken_faster
+from myxtts.inference.word_times import word_times
 from myxtts.models.waveform_decoder import interpolate_linearly
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -225,3 +226,14 @@ def test_without_graphs_a_text_sounds_the_same(synthesizer, voice):
     whole, other = (one.speak("one two.", voice, seed=2) for one in (synthesizer, plain))
     assert whole.codes.tolist() == other.codes.tolist()
     np.testing.assert_allclose(other.samples, whole.samples, atol=1e-4)
+
+
+def test_words_share_the_time_between_the_first_and_the_last_sound_by_their_lengths():
+    rate, tone = 16_000, np.sin(np.arange(16_000) * 0.1).astype("float32")
+    samples = np.concatenate([np.zeros(8_000, "float32"), tone, tone, np.zeros(4_000, "float32")])
+    times = word_times(samples, rate, "aaaa – bb, cccc", len, start_seconds=10.0)
+    assert [one.word for one in times] == ["aaaa", "bb,", "cccc"]
+    assert times[0].start == pytest.approx(10.5, abs=0.02) and times[-1].end == pytest.approx(12.5, abs=0.02)
+    assert times[1].start == times[0].end and times[2].start > times[1].end  # a pause at the comma alone
+    assert times[0].end - times[0].start == pytest.approx(times[2].end - times[2].start, abs=0.003)
+    assert word_times(np.zeros(8_000, "float32"), rate, "a b", len) == []

@@ -156,6 +156,8 @@ class SpeechStream(Spoken):
         self._engine, self._sample_rate, self._hurry = synthesizer.engine, synthesizer.sample_rate, hurry
         self._number, self._start, self._num_samples = 0, 0, 0
         self._checks, self._num_checked = check, 0
+        self.spans: list[tuple[str, int, int]] = []
+        """Text, first sample and end of each sentence whose audio is out."""
         self.finished = False
         """Whether `more` gave the end, or it was closed."""
 
@@ -206,6 +208,7 @@ class SpeechStream(Spoken):
         if not ended:
             return samples
         sentence.end(self._start, self._num_samples)
+        self.spans.append((sentence.piece.text, self._start, self._num_samples))
         if self._number + 1 == len(self._sentences):
             self.finished = True
             return samples

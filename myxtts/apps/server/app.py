@@ -18,9 +18,9 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 import myxtts
 from myxtts.apps.server.errors import ApiError, as_api_error
-from myxtts.apps.server.gate import PAGE, SPEECH, VOICES, Gate, ServerSettings
+from myxtts.apps.server.gate import CAPTIONED, PAGE, SPEECH, VOICES, Gate, ServerSettings
 from myxtts.apps.server.speaker import Speaker
-from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, SpeechRequest, SpeechResponse, make_job
+from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, CaptionedResponse, SpeechRequest, SpeechResponse, make_job
 from myxtts.apps.server.voices import VoiceBook
 
 PAGES = "page.html", "examples.html"
@@ -73,6 +73,13 @@ def _add_speech(app, speaker, voices, settings):
         of_job = dict(loop=asyncio.get_running_loop(), id=request.state.request_id)
         job = await asyncio.to_thread(make_job, asked, speaker, voices, settings, **of_job)
         return SpeechResponse(speaker, job, asked.response_format, asked.is_open, asked.stream_format == "sse")
+
+    @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
+    async def captioned_speech(asked: SpeechRequest, request: Request) -> Response:
+        """Speaks a text, with the time of each word, as Kokoro-FastAPI does; streamed, a line of JSON per sentence."""
+        of_job = dict(loop=asyncio.get_running_loop(), id=request.state.request_id)
+        job = await asyncio.to_thread(make_job, asked, speaker, voices, settings, **of_job)
+        return CaptionedResponse(speaker, job, asked.response_format, asked.is_open, events=False)
 
 
 def _add_lists(app, voices, settings):

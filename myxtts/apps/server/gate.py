@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from myxtts.apps.server.errors import ApiError, as_api_error
 from myxtts.apps.server.speaker import Metrics
 
-SPEECH, VOICES = "/v1/audio/speech", "/v1/audio/voices"
+SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/audio/voices"
 PAGE = "/ui"
 """Path prefix of the page of `--ui`, which has its own body limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
@@ -105,7 +105,7 @@ class Gate:
         if self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
             return MOST_UPLOAD_BYTES
         # JSON may escape each UTF-16 unit of a text in six bytes.
-        return 12 * self.settings.max_characters + 2**16 if path == SPEECH else 0
+        return 12 * self.settings.max_characters + 2**16 if path in (SPEECH, CAPTIONED) else 0
 
     async def _read_body(self, request, most):
         """Reads the body within its limits; returns a `receive` that replays it."""

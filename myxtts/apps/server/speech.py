@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -18,6 +19,8 @@ from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
 from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.inference.text_front import SpeechError
+from myxtts.inference.word_times import word_times
+from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import get_language
 
@@ -249,7 +252,7 @@ class SpeechResponse(Response):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(content).decode()})
 
     def _start(self, num_bytes):
-        kind = "text/event-stream" if self.events else MEDIA_TYPES[self.encoder.sound_format]
+        kind = "text/event-stream" if self.events else self.media_type or MEDIA_TYPES[self.encoder.sound_format]
         headers = {"content-type": kind, "cache-control": "no-store", "x-accel-buffering": "no"}
         headers |= {} if num_bytes is None else {"content-length": str(num_bytes)}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -262,6 +265,45 @@ class SpeechResponse(Response):
         facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=job.num_ignored)
         facts |= dict(first_sound=round(job.first_sound - job.arrived, 4)) if job.first_sound else {}
         return facts | (dict(queued=round(job.begun - job.arrived, 4)) if job.begun else {})
+
+
+class CaptionedResponse(SpeechResponse):
+    """The audio in JSON, with the time of each word, in the form of Kokoro-FastAPI.
+
+    One object, or with `is_open` a line for each sentence.
+    """
+
+    media_type = "application/json"
+
+    async def _parts(self):
+        self.speaker.submit(self.job)
+        model, content, times = self.speaker.synthesizer, b"", []
+        lead, received, num_timed = round(self.job.silences[0] * model.sample_rate), np.zeros(0, np.float32), 0
+        while (samples := await self.job.next()) is not None:
+            received = np.concatenate([received, samples])
+            content += self.encoder.add(self.resampler.add(samples))
+            spans = self.job.stream.spans[num_timed:] if self.job.stream else ()
+            for text, start, end in spans:
+                if lead + end > len(received):  # its audio has not arrived
+                    break
+                sentence, begin = received[lead + start : lead + end], (lead + start) / model.sample_rate
+                times += word_times(sentence, model.sample_rate, text, self._length_of_word, begin)
+                num_timed += 1
+            if self.encoder.is_open and times:
+                yield self._captioned(content, times), False
+                content, times = b"", []
+        content += self.encoder.add(self.resampler.end()) + self.encoder.end()
+        yield self._captioned(content, times), True
+
+    def _length_of_word(self, word):
+        """Length of a word in phonemes where the model reads them, else in letters."""
+        tokenizer, language = self.speaker.synthesizer.tokenizer, self.job.language
+        return len(tokenizer.encode(word, language)) - 1 if ESPEAK in tokenizer.g2p else sum(map(str.isalnum, word))
+
+    def _captioned(self, content, times):
+        stamps = [dict(word=one.word, start_time=one.start, end_time=one.end) for one in times]
+        audio, kind = base64.b64encode(content).decode(), MEDIA_TYPES[self.encoder.sound_format]
+        return (json.dumps(dict(audio=audio, audio_format=kind, timestamps=stamps)) + "\n").encode()
 
 
 async def _send_body(send, content, more):

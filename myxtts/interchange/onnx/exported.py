@@ -106,7 +106,9 @@ class ExportedStream:
         self.model, self.pieces, self.voice, self.language = model, pieces, voice, language
         self.manner = {name: getattr(sampling, name) for name in model.exported.config["sampling"]}
         self.manner |= dict(seed=seed, speed=speed)
-        self.finished, self.num_codes, self._number = False, 0, 0
+        self.finished, self.num_codes, self._number, self._num_samples = False, 0, 0, 0
+        self.spans: list[tuple[str, int, int]] = []
+        """Text, first sample and end of each sentence whose audio is out."""
 
     def open(self) -> None:
         """Does nothing."""
@@ -126,9 +128,12 @@ class ExportedStream:
         if not stopped:
             logger.warning("Speech was cut off after %d codes.", len(codes))
         self.num_codes += len(codes)
+        self.spans.append((piece.text, self._num_samples, self._num_samples + len(samples)))
         self._number += 1
         self.finished = self.finished or self._number == len(self.pieces)
-        return samples if self.finished else np.concatenate([samples, silence(piece.pause_seconds, rate)])
+        samples = samples if self.finished else np.concatenate([samples, silence(piece.pause_seconds, rate)])
+        self._num_samples += len(samples)
+        return samples
 
     def close(self) -> None:
         """Cancels what has not been spoken."""

@@ -96,6 +96,27 @@ def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, 
     assert told[-1]["type"] == "speech.audio.done" and told[-1]["usage"]["output_tokens"] > 0
 
 
+def test_captioned_speech_is_the_same_audio_with_the_time_of_each_word(live):
+    text = "one two three, four. [pause:0.5s] five one."
+    _, _, pcm = live.speech(text, seed=3)
+    body = dict(model="kokoro", input=text, voice="low", seed=3, response_format="pcm", return_timestamps=True)
+    ask = lambda **more: live.ask("POST", "/dev/captioned_speech", body | more)
+    status, headers, content = ask()
+    assert status == 200, content
+    lines = [json.loads(line) for line in content.decode().splitlines()]
+    assert status == 200 and headers["content-type"] == "application/json" and len(lines) > 1
+    assert is_alike(b"".join(base64.b64decode(line["audio"]) for line in lines), pcm)
+    times = [time for line in lines for time in line["timestamps"]]
+    assert [one["word"] for one in times] == ["one", "two", "three,", "four.", "five", "one."]
+    bounds = [bound for one in times for bound in (one["start_time"], one["end_time"])]
+    assert bounds == sorted(bounds) and bounds[0] >= 0 and bounds[-1] <= len(pcm) / 48_000 + 0.01
+    assert times[4]["start_time"] >= times[3]["end_time"] + 0.5
+    whole = json.loads(ask(stream=False)[2])
+    assert whole["timestamps"] == times and is_alike(base64.b64decode(whole["audio"]), pcm)
+    assert json.loads(ask(input="🙂", stream=False)[2])["timestamps"] == []
+    assert ask(voice="nobody")[0] in (400, 404)
+
+
 def test_first_bytes_come_before_the_codes_are_drawn(live):
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=300)
     body = dict(model="tts-1", input=LONG, voice="low", response_format="pcm")
