@@ -4,8 +4,9 @@ import base64
 import hashlib
 import os
 import shutil
+import subprocess
 import tarfile
-import urllib.request
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ from myxtts.config.checks import UserError, say
 from myxtts.storage.files import write_json
 
 PAGE = Path(__file__).parent / "web"
-REGISTRY = "https://registry.npmjs.org"
 
 
 class Package(NamedTuple):
@@ -27,11 +27,6 @@ class Package(NamedTuple):
     licence: str
     folder: str
     files: tuple[str, ...]
-
-    @property
-    def address(self) -> str:
-        """URL of the package's archive."""
-        return f"{REGISTRY}/{self.name}/-/{self.name.rpartition('/')[2]}-{self.version}.tgz"
 
 
 RUNTIME = Package(
@@ -53,32 +48,29 @@ ESPEAK = Package(
 
 
 def fetch_package(package: Package) -> Path:
-    """Archive of an npm package in the user's cache; downloaded once, its SHA-512 is checked.
+    """Archive of an npm package in the user's cache; downloaded once, by `npm`. Its SHA-512 is checked.
 
     Raises:
         UserError: It cannot be downloaded, or is not what was published.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "myxtts" / "npm"
-    path = cache / f"{package.folder}-{package.version}.tgz"
+    path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
     if not path.is_file():
-        say(f"Downloading {package.name} {package.version} ({package.licence})")
-        part = path.with_suffix(f".{os.getpid()}")
+        say(f"Downloading {release} ({package.licence}) from npm")
+        cache.mkdir(parents=True, exist_ok=True)
         try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with urllib.request.urlopen(package.address, timeout=60) as answer, open(part, "wb") as file:
-                shutil.copyfileobj(answer, file)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            reason = getattr(error, "reason", None) or error
-            hint = f"Repeat the command with a network, or save the file as {path}"
-            raise UserError(f"{package.address} cannot be downloaded: {reason}. {hint}.") from None
-        part.replace(path)
+            with tempfile.TemporaryDirectory(dir=cache) as folder:
+                command = ["npm", "pack", release, "--pack-destination", folder]
+                subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+                next(Path(folder).glob("*.tgz")).replace(path)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = "npm (Node.js) is not installed" if isinstance(error, FileNotFoundError) else "npm failed"
+            hint = f"`npm pack {release}` downloads it: save the archive as {path}, and repeat the command"
+            raise UserError(f"{release}, which the page needs, cannot be downloaded: {reason}. {hint}.") from error
     with open(path, "rb") as file:
         digest = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
     if digest != package.integrity:
-        raise UserError(
-            f"{path} is not {package.name} {package.version} as published. Delete it and repeat the command."
-        )
+        raise UserError(f"{path} is not {release} as published. Delete it and repeat the command.")
     return path
 
 
