@@ -4,7 +4,7 @@ import pytest
 from test_corpora import make_corpus
 
 from myxtts.data.corpora import load_corpus
-from myxtts.text.language_guess import guess_language
+from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import LANGUAGES, get_language
 
 SENTENCES = {
@@ -84,11 +84,57 @@ def test_data_that_names_no_language_is_read_as_english_with_a_note_unless_a_lan
     home = make_corpus(tmp_path, "a|Guten Tag.\nb|Good morning.\n")
     corpus = load_corpus(home, None)
     assert {one.language for one in corpus.utterances} == {"en"}
-    told = "Clips for which no language is named are read as English (en); --language names another."
-    assert corpus.notes == (told,)
+    (told,) = corpus.notes
+    assert "English (en)" in told and "--language" in told
     assert load_corpus(home, "en").notes == load_corpus(home, "de").notes == ()
     (home / "speakers.csv").write_text("id,speaker,language\na,x,de\nb,y,\n")
     corpus = load_corpus(home, None)
-    assert [one.language for one in corpus.utterances] == ["de", "en"] and corpus.notes == (told,)
+    assert [one.language for one in corpus.utterances] == ["de", "en"] and len(corpus.notes) == 1
     (home / "speakers.csv").write_text("id,speaker,language\na,x,de\nb,y,en\n")
     assert load_corpus(home, None).notes == ()
+
+
+GERMAN = (
+    "Der Wind weht heute sehr stark über die Felder.",
+    "Wir haben gestern lange auf den letzten Bus gewartet.",
+    "Am Abend essen die Kinder gerne warme Suppe.",
+    "Meine Schwester liest jeden Tag die Zeitung.",
+)
+ENGLISH = (
+    "The wind is blowing very hard over the fields today.",
+    "Yesterday we waited a long time for the bus.",
+    "In the evening the children like to eat warm soup.",
+    "My sister reads the newspaper every single day.",
+)
+
+
+def listed(texts):
+    return "".join(f"{number}|{text}\n" for number, text in enumerate(texts))
+
+
+def test_clips_without_a_language_are_read_in_that_of_their_words(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, listed(GERMAN), map(str, range(4))), None)
+    assert {one.language for one in corpus.utterances} == {"de"}
+    assert len(corpus.notes) == 1 and "German (de)" in corpus.notes[0]
+
+
+def test_words_of_another_language_than_the_label_are_noted_and_the_label_stays(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, listed(GERMAN), map(str, range(4))), "en")
+    assert {one.language for one in corpus.utterances} == {"en"}
+    assert len(corpus.notes) == 1 and "German (de)" in corpus.notes[0] and "--language de" in corpus.notes[0]
+    assert load_corpus(tmp_path, "de").notes == ()
+
+
+def test_each_labelled_language_is_judged_by_its_own_clips(tmp_path):
+    home = make_corpus(tmp_path, listed(GERMAN + ENGLISH), map(str, range(8)))
+    languages = lambda *labels: "".join(f"{n},x,{labels[n // 4]}\n" for n in range(8))
+    (home / "speakers.csv").write_text("id,speaker,language\n" + languages("de", "en"))
+    assert load_corpus(home, None).notes == ()
+    (home / "speakers.csv").write_text("id,speaker,language\n" + languages("de", "fr"))
+    (note,) = load_corpus(home, None).notes
+    assert "4 clips" in note and "English (en)" in note and "French (fr)" in note
+
+
+def test_short_texts_are_not_identified():
+    assert identify_language(["Guten Tag"] * 100) is None
+    assert identify_language(GERMAN) == "de"

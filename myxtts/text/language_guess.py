@@ -4,6 +4,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import cache
+from itertools import islice
 
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
@@ -14,6 +15,7 @@ _FEW_LETTERS = 300
 _FOREIGN_SHARE = 0.3
 """Names and quotations in another script are at most this share of a text."""
 _OWN_SHARE = 0.005
+_MOST_TEXTS, _LETTERS_TO_IDENTIFY, _CERTAIN = 500, 120, 0.99
 
 
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
@@ -42,6 +44,28 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
         return only.code, f"{found}: it is read as {only.code} ({only.name}), not as {language}."
     hint = f"Give --language {' or '.join(one.code for one in fitting)}." if fitting else "No supported language is."
     return language, f"{found}, and {said.name} is not written in them. {hint}"
+
+
+def identify_language(texts: Iterable[str]) -> str | None:
+    """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
+
+    Returns:
+        A code, or None if the texts are too short or the language is not certain.
+    """
+    different = dict.fromkeys(islice(texts, _MOST_TEXTS))
+    if _count_letters(different).total() < _LETTERS_TO_IDENTIFY:
+        return None
+    found, probability = _identifier().classify(" ".join(different))
+    return next(code for code in LANGUAGES if code.partition("-")[0] == found) if probability > _CERTAIN else None
+
+
+@cache
+def _identifier():
+    from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
+
+    identifier = LanguageIdentifier.from_modelpath(MODEL_DIR / MODEL_FILE, norm_probs=True)  # takes 0.6 s
+    identifier.set_languages([code.partition("-")[0] for code in LANGUAGES])
+    return identifier
 
 
 def language_to_read(

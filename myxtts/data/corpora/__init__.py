@@ -22,8 +22,8 @@ from myxtts.config.checks import counted, printable
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
-from myxtts.text.language_guess import guess_language
-from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
+from myxtts.text.language_guess import guess_language, identify_language
+from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
 ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
 SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
@@ -131,13 +131,34 @@ def _guess_language(reading):
     if note:
         reading.notes.append(f"{note} No language is named for {counted(len(unnamed), 'clip')}.")
     elif unnamed and not reading.language:
-        taken = f"Clips for which no language is named are read as {get_language(default).name} ({default})"
-        reading.notes.append(f"{taken}; --language names another.")
+        identified = identify_language(one.text for one in unnamed)
+        language = identified or default
+        how = "They look like it" if identified else "None is named for them"
+        taken = (
+            f"{counted(len(unnamed), 'clip')} without a language are read as {get_language(language).name} ({language})"
+        )
+        reading.notes.append(f"{taken}. {how}; --language names another.")
     if language != reading.language:
         reading.utterances[:] = [
             replace(utterance, language=language) if utterance.language == reading.language else utterance
             for utterance in reading.utterances
         ]
+    _doubt_languages(reading)
+
+
+def _doubt_languages(reading):
+    """Adds a note for each language whose clips look like those of another one."""
+    texts: dict[str, list[str]] = {}
+    for utterance in reading.utterances:
+        texts.setdefault(utterance.language, []).append(utterance.text)
+    for language, found in texts.items():
+        identified = identify_language(found)
+        if identified and language in LANGUAGES and identified != language:
+            names = [f"{get_language(one).name} ({one})" for one in (language, identified)]
+            reading.notes.append(
+                f"The texts of {counted(len(found), 'clip')} look like {names[1]}, but their language is {names[0]}. "
+                f"Correct the list, or give --language {identified}."
+            )
 
 
 def _names_below(folder):
