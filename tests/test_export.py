@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import keras
 import numpy as np
 import pytest
 import soundfile
-from page_browser import free_port
+from page_browser import ROOT, free_port
+from test_declared_imports import declared
 from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
 from tokenizers import Tokenizer
 
@@ -148,7 +150,14 @@ def served(exported, tmp_path_factory):
     port, voices = free_port(), tmp_path_factory.mktemp("voices")
     soundfile.write(voices / "me.wav", voiced(1.3, 150, 1), MODEL_SAMPLE_RATE, subtype="PCM_24")
     words = ["serve", "--checkpoint", str(exported), "--voices", str(voices), "--allow-uploads", "--port", str(port)]
-    with subprocess.Popen([sys.executable, "-m", "myxtts", *words], stderr=subprocess.PIPE, text=True) as process:
+    light = declared({"name": "", "dependencies": (ROOT / "deploy/docker/light.txt").read_text().split("\n")[2:-1]})
+    heavy = declared(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]) - light
+    assert "tensorflow" in heavy and "librosa" in heavy
+    missing = [*heavy, "pynvml"]  # None in sys.modules: importing it fails
+    start = f"import sys; sys.modules.update(dict.fromkeys({missing})); from myxtts.__main__ import run; run()"
+    with subprocess.Popen(
+        [sys.executable, "-c", start, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             while "Listening" not in process.stderr.readline():
                 assert process.poll() is None
@@ -164,7 +173,7 @@ def ask(port, method, path, body=None):
     return answer.status, answer.read()
 
 
-def test_exported_folder_is_served_without_tensorflow_with_the_samples_of_speak(served, exported):
+def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_samples_of_speak(served, exported):
     port, pid, voices = served
     while ask(port, "GET", "/ready")[0] != 200:
         time.sleep(0.05)
