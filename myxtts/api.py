@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from myxtts.config.checks import ConfigError, UserError, printable, require
 from myxtts.config.config import XTTSConfig
@@ -78,7 +78,7 @@ def open_run(
         if not named.get("init_from"):  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    devices = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
+    devices: dict[str, Any] = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
     devices |= dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
     _require_sense(named, config, device_plan, devices)
     try:
