@@ -1,6 +1,6 @@
-"""Letters to sounds by eSpeak NG, which the package `espeakng-loader` brings.
+"""Grapheme-to-phoneme conversion by eSpeak NG, from the package `espeakng-loader`.
 
-This file imports nothing of MyXTTS: an exported model takes it along.
+This file imports nothing of MyXTTS, because exported models contain a copy.
 """
 
 import ctypes
@@ -17,13 +17,14 @@ from pathlib import Path
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
 MAX_DATA_PATH_BYTES = 159
-"""The library takes a longer path of its data for missing."""
+"""Longest path of the data folder that the library accepts."""
 WITHIN_WORDS = " '’\u200c\u200d"
 _LOCK = threading.Lock()
+"""Guards the library's global state."""
 
 
 def text_to_ipa(text: str, voice: str) -> str:
-    """A cleaned text as it sounds, in IPA with marks of stress; punctuation stays.
+    """Converts a cleaned text to IPA with stress marks; punctuation is kept.
 
     Args:
         voice: eSpeak NG's name of a language, such as `en-us`.
@@ -31,17 +32,17 @@ def text_to_ipa(text: str, voice: str) -> str:
     Raises:
         ValueError: eSpeak NG is not installed, or does not know the language.
     """
-    # Punctuation stands apart, as eSpeak NG takes it for pauses and leaves it out.
+    # eSpeak NG turns punctuation into pauses and drops it, so it is converted between the marks.
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, _is_spoken)]
-    with _LOCK:  # its state is global
+    with _LOCK:
         library = load_library()
         if library.espeak_SetVoiceByName(voice.encode()):
             raise ValueError(f"eSpeak NG does not know the language {voice}.")
-        return "".join(_sounds(library, part) if spoken else part for spoken, part in parts)
+        return "".join(_words_to_ipa(library, part) if spoken else part for spoken, part in parts)
 
 
 def require_espeak() -> None:
-    """Raises `ValueError` unless eSpeak NG is there."""
+    """Raises `ValueError` unless eSpeak NG can be loaded."""
     with _LOCK:
         load_library()
 
@@ -50,36 +51,35 @@ def _is_spoken(character):
     return unicodedata.category(character)[0] in "LMN" or character in WITHIN_WORDS
 
 
-def _sounds(library, text):
-    """Sounds of a text without punctuation, which keeps the spaces around it."""
-    start, end = (" " * (side != text) for side in (text.lstrip(), text.rstrip()))
+def _words_to_ipa(library, text):
     if not text.strip():
         return text
+    start, end = (" " * (side != text) for side in (text.lstrip(), text.rstrip()))
     data = ctypes.create_string_buffer(text.encode())
-    rest, found = ctypes.c_void_p(ctypes.addressof(data)), []
-    while rest.value:  # it takes a clause at a time
-        found.append(library.espeak_TextToPhonemes(ctypes.byref(rest), CHARS_UTF8, IPA).decode())
-    # Words of another language stand between names of languages in brackets.
-    sounds = re.sub(r"\([a-z-]+\)", "", " ".join(filter(None, map(str.strip, found))))
-    return f"{start}{sounds}{end}"
+    rest, clauses = ctypes.c_void_p(ctypes.addressof(data)), []
+    while rest.value:
+        clauses.append(library.espeak_TextToPhonemes(ctypes.byref(rest), CHARS_UTF8, IPA).decode())
+    # eSpeak NG marks words of another language with language codes in brackets.
+    ipa = re.sub(r"\([a-z-]+\)", "", " ".join(filter(None, map(str.strip, clauses))))
+    return f"{start}{ipa}{end}"
 
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """eSpeak NG's library, started with its data; one per process, whose state is global. Raises as `text_to_ipa`."""
+    """Loads and initializes eSpeak NG, once per process; its state is global. Raises as `text_to_ipa`."""
     try:
         import espeakng_loader
     except ImportError:
-        rule = "The model reads text as it sounds, for which it needs the package espeakng-loader (GPL-3.0-or-later)"
-        raise ValueError(f"{rule}. Install it with: pip install espeakng-loader") from None
+        raise ValueError(
+            "Phonemes need the package espeakng-loader (GPL-3.0-or-later). Install it with: pip install espeakng-loader"
+        ) from None
     library, data = ctypes.CDLL(str(espeakng_loader.get_library_path())), Path(espeakng_loader.get_data_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     library.espeak_TextToPhonemes.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.c_int]
     if len(os.fsencode(data)) > MAX_DATA_PATH_BYTES:
-        library.short = tempfile.TemporaryDirectory()  # as long as the library, which reads from there
+        library.short = tempfile.TemporaryDirectory()  # lives as long as the library, which reads from it
         (short := Path(library.short.name, "data")).symlink_to(data, target_is_directory=True)
         data = short
-    rate = library.espeak_Initialize(AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data), INITIALIZE_DONT_EXIT)
-    if rate <= 0:
-        raise ValueError(f"eSpeak NG could not be started with its data in {data}.")
+    if library.espeak_Initialize(AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data), INITIALIZE_DONT_EXIT) <= 0:
+        raise ValueError(f"eSpeak NG could not be initialized with its data in {data}.")
     return library

@@ -1,8 +1,8 @@
-"""Letters to sounds, for languages that have rules for it: `Language.phonemize`, or those of an installed package.
+"""Grapheme-to-phoneme conversion by rules of a language, of an installed package, or by eSpeak NG.
 
-A package adds rules, or replaces ours, by an entry point in the group `myxtts.g2p` with the language's code as its
-name: a function that takes a cleaned text and the alphabet, `"latin"` or `"ipa"`, and returns the text as it sounds.
-Languages without rules can be left to eSpeak NG: `ESPEAK` among the codes of a tokenizer's `g2p`.
+A package adds or replaces rules by an entry point in the group `myxtts.g2p` with the language's code as its name: a
+function of a cleaned text and the alphabet, `"latin"` or `"ipa"`, that returns the phonemes. `ESPEAK` among the codes
+of a tokenizer's `g2p` uses eSpeak NG for languages without rules.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,16 +15,16 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ESPEAK = "espeak"
-"""Stands for all languages in their own letters that are not named and have no rules."""
+"""Code for all languages in their own letters that are not named and have no rules."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
-"""eSpeak NG's name of a language, where it is not the code."""
+"""Names of languages in eSpeak NG where they differ from the code."""
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
-    """Writes a text as it sounds, after cleaning it (`cleaners.clean_text`): `"sälam"` for ሰላም. Amharic has rules.
+    """Converts a text to phonemes by rules: `"sälam"` for ሰላም.
 
-    Consonant length is not marked. Punctuation and words in other scripts are kept. The result can be tokenized as
-    its language instead of the written text: `XTTSTokenizer.with_g2p`.
+    The text is cleaned first (`cleaners.clean_text`). Punctuation and words in other scripts are kept; consonant length
+    is not marked. `XTTSTokenizer.with_g2p` tokenizes the result.
 
     Args:
         alphabet: `"latin"`, whose letters are all in the vocabulary of released XTTS checkpoints (for Amharic `ä` for
@@ -43,9 +43,10 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
     if hook := _hooks().get(entry.code):
         try:
             return hook.load()
-        except Exception as error:  # somebody else's package
-            rules = f"The rules {hook.value} for the sounds of {entry.name}"
-            raise ValueError(f"{rules} cannot be loaded: {error}.") from None
+        except Exception as error:  # of a foreign package
+            raise ValueError(
+                f"The rules {hook.value} for the sounds of {entry.name} cannot be loaded: {error}."
+            ) from None
     if entry.phonemize is None:
         known = ", ".join(sorted({*(code for code, one in LANGUAGES.items() if one.phonemize), *_hooks()}))
         raise ValueError(f"There are no rules for the sounds of {language!r}. Languages that have them: {known}.")
@@ -53,10 +54,10 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Codes of languages to be written as they sound, or `ESPEAK`, sorted.
+    """Returns sorted codes for codes or names of languages with rules, and `ESPEAK`.
 
     Raises:
-        ValueError: There are no rules for one of them, or they cannot be loaded.
+        ValueError: A language has no rules, or its rules cannot be loaded.
     """
     codes = set()
     for language in languages:
@@ -70,7 +71,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """A text as its tokens spell it: cleaned, or as it sounds where `g2p`, from `g2p_codes`, names the language."""
+    """Returns the text that is tokenized: cleaned, or as phonemes if `g2p`, from `g2p_codes`, covers the language."""
     if get_language(language).code in g2p:
         return text_to_phonemes(text, language)
     cleaned, voice = clean_text(text, language), espeak_voice(language, g2p)
@@ -78,12 +79,12 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
-    """All letters or, where it is written as it sounds, about all sounds that `written` spells a language with."""
+    """Returns the characters of a language's `written` texts; with eSpeak NG, nearly all of its phonemes."""
     entry = get_language(language)
     if entry.romanize:
         return set(entry.alphabet)
     letters = list(entry.alphabet)
-    if espeak_voice(language, g2p):  # the names of letters lack many sounds, and these made-up words hardly any
+    if espeak_voice(language, g2p):  # names of letters lack many sounds; these made-up words have nearly all
         known = [letter for letter in letters if letter.isalpha()]
         ends = lambda last: [end for end in ("", known[0], last, "r", "g") if not end or end in known]
         letters += [first + last + end for first in known for last in known for end in ends(last)]
@@ -92,9 +93,9 @@ def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
 
 
 def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
-    """eSpeak NG's name of a language whose text it reads, where `g2p`, from `g2p_codes`, leaves the language to it."""
+    """Returns eSpeak NG's name of the language if `g2p`, from `g2p_codes`, leaves it to eSpeak NG, else None."""
     entry = get_language(language)
-    # What is romanized is not in the language's own letters.
+    # Romanized text is not in the language's own letters.
     has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p
     return None if has_rules or ESPEAK not in g2p else _ESPEAK_VOICES.get(entry.code, entry.code)
 

@@ -1,5 +1,6 @@
-"""Which language a text can be in, judged by its letters."""
+"""Detection of a text's language by its letters, where they rule the expected one out."""
 
+import itertools
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -11,39 +12,38 @@ from myxtts.text.languages.base import Language
 
 _MOST_LETTERS = 100_000
 _FEW_LETTERS = 300
-"""A text with fewer letters than these may well do without those that only its language has."""
+"""A text with fewer letters may lack those that only its language has."""
 _FOREIGN_SHARE = 0.3
-"""Names and quotations in another script are at most this share of a text."""
+"""Largest share of names and quotations in another script."""
 _OWN_SHARE = 0.005
 _MOST_TEXTS, _LETTERS_TO_IDENTIFY, _CERTAIN = 500, 120, 0.99
 
 
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
-    """The language of texts that are said to be in `language`: another one if only that one has their letters.
+    """Replaces the expected language of texts if their letters rule it out and only one other language fits.
 
     Args:
-        among: Codes of the languages that come first, such as those of a model; None for all.
+        among: Codes of the languages to prefer, such as those of a model; None for all.
 
     Returns:
-        A code, and a message for users if the language is another one, or must be and is unknown; else `""`, also for
-        a language that is not supported.
+        A code, and a message for users if the letters rule `language` out. It is `""` otherwise, and for a language
+        that is not supported.
     """
     try:
-        said = get_language(language)
+        expected = get_language(language)
     except ValueError:
         return language, ""
-    letters = _count_letters(texts)
-    if not letters or _share(letters, said.scripts) >= _FOREIGN_SHARE:
+    letters = Counter(itertools.islice(filter(str.isalpha, itertools.chain.from_iterable(texts)), _MOST_LETTERS))
+    if not letters or _share(letters, expected.scripts) >= _FOREIGN_SHARE:
         return language, ""
     fitting = [one for one in LANGUAGES.values() if _fits(letters, one)]
     fitting = [one for one in fitting if among is None or one.code in among] or fitting
-    script = _script(letters.most_common(1)[0][0]).capitalize()
-    found = f"The text is in {script} letters"
+    found = f"The text is in {_script(letters.most_common(1)[0][0]).capitalize()} letters"
     if len(fitting) == 1:
         (only,) = fitting
         return only.code, f"{found}: it is read as {only.code} ({only.name}), not as {language}."
     hint = f"Give --language {' or '.join(one.code for one in fitting)}." if fitting else "No supported language is."
-    return language, f"{found}, and {said.name} is not written in them. {hint}"
+    return language, f"{found}, and {expected.name} is not written in them. {hint}"
 
 
 def identify_language(texts: Iterable[str]) -> str | None:
@@ -71,10 +71,10 @@ def _identifier():
 def language_to_read(
     text: str | None, asked: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """The language to read a text in: the one asked for, else the speaker's `own`, else English; see `guess_language`.
+    """Chooses the language of a text: the one asked for, else the speaker's `own`, else English (`guess_language`).
 
     Returns:
-        A code, and how it was chosen for users where nobody has named it, or `""`.
+        A code, and a message for users about the choice if nobody asked for it, else `""`.
     """
     own = None if asked else own
     language, note = asked or own or "en", ""
@@ -84,15 +84,6 @@ def language_to_read(
         name = get_language(own).name
         note = f"The text is read as {own} ({name}), which {speaker} speaks; --language chooses another language."
     return language, note
-
-
-def _count_letters(texts: Iterable[str]) -> Counter[str]:
-    letters: Counter[str] = Counter()
-    for text in texts:
-        letters.update(filter(str.isalpha, text))
-        if letters.total() > _MOST_LETTERS:
-            break
-    return letters
 
 
 @cache

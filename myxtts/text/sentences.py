@@ -1,11 +1,11 @@
-"""Long text in pieces that can be spoken in one go."""
+"""Splitting of text into sentences, and into pieces short enough to be spoken in one go."""
 
 import re
 
 from myxtts.text.languages import get_language
 from myxtts.text.languages.base import Language
 
-# The end of a sentence: its marks and what closes with them. Full-width and Ethiopic stops need no space after them.
+# End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|[。！？｡።፧፨]+["'”’»」』）)\]]*""")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)[^\W\d_]\.$")
@@ -14,7 +14,7 @@ _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Splits a text as written into sentences by their marks; no character other than white space is lost.
+    """Splits a text as written into sentences at their end marks; only white space is lost.
 
     A full stop after an abbreviation of the language, an initial (`J. R. R.`) or, where ordinals are written so, a
     number does not end a sentence.
@@ -33,11 +33,11 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
-    """Splits a text as written into pieces of whole sentences, each short enough to be spoken in one go.
+    """Splits a text as written into pieces of whole sentences that can be spoken in one go.
 
-    Sentences are packed greedily up to `max_chars` characters, the language's limit when None. One that is too long
-    is cut after a comma or the like in its second half, else at a space, else (Chinese and Japanese have none)
-    anywhere. No piece is empty; blank text has none.
+    A piece has as many sentences as fit into `max_chars` characters, by default the language's limit. A longer sentence
+    is cut at the last clause mark in its second half, else at a space, else (Chinese and Japanese) anywhere. No piece
+    is empty.
 
     Raises:
         ValueError: The language is not supported, or the limit is below 1.
@@ -57,8 +57,7 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
 
 def _is_inside_sentence(sentence: str, language: Language) -> bool:
     """Tells whether the full stop at the end belongs to the word before it."""
-    match = _LAST_WORD.search(sentence)
-    word = match.group() if match else ""
+    word = _LAST_WORD.search(sentence).group()
     is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
     return bool(is_ordinal or _INITIAL.search(word) or word[:-1].lower() in language.abbreviations)
 
@@ -67,7 +66,7 @@ def _wrap(sentence: str, limit: int) -> list[str]:
     parts = []
     while len(sentence) > limit:
         clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
-        # A space right after the last character that fits is as good as one before it; -1 says that there is none.
+        # The search includes the space right after the last character that fits; -1 means no space.
         cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
         cut = cut if cut > 0 else limit
         parts.append(sentence[:cut].strip())

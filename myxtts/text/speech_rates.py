@@ -1,4 +1,4 @@
-"""How long texts take to say: by the recordings that a model was trained on, else by a rule of thumb."""
+"""Expected durations of texts, from the recordings that a model was trained on or a rule of thumb."""
 
 import json
 import logging
@@ -16,53 +16,53 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 SPEECH_RATES = "speech_rates.json"
-"""The file in a checkpoint of the GPT that keeps them."""
+"""Name of the file with the rates in a checkpoint of the GPT."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""What a text as long as a language's limit of characters takes at a usual pace: 15 characters a second in English."""
+"""Usual duration of a text as long as its language's character limit: 15 characters per second in English."""
 DIGIT_LETTERS = 6
-"""Letters that a digit is spoken with."""
+"""Letters of a spoken digit."""
 FEWEST_CLIPS = 20
-"""Clips of a language from which a rate can be estimated."""
+"""Clips of a language that are needed to estimate its rate."""
 EDGE_SHARE = 0.005
-"""Of the clips are shorter than the shortest that counts, and as many longer than the longest."""
+"""Share of clips at either end of the durations that count as outliers."""
 MARGIN = 1.15
-"""How much a sentence may be beyond these: a voice of its own, and clips that were cut close."""
+"""Factor by which a sentence may exceed the measured range, for other voices and tightly cut clips."""
 
 
 @dataclass(frozen=True)
 class SpeechRate:
-    """Of one language: a text of n letters takes `pause_seconds + n * letter_seconds`."""
+    """Speech rate of one language: a text of n letters takes `pause_seconds + n * letter_seconds`."""
 
     letter_seconds: float
     pause_seconds: float
     shortest: float
-    """Share of that time that the quickest speech takes."""
+    """Duration of the fastest speech, as a factor of that time."""
     longest: float
-    """And the slowest."""
+    """Duration of the slowest speech, as a factor of that time."""
     spare_seconds: float = 0.0
-    """What a text may take beyond that."""
+    """Seconds that a text may take beyond the slowest speech."""
     longest_text: int = 0
-    """Characters of the longest text among the recordings, 0 where it is not known."""
+    """Characters of the longest recorded text; 0 if unknown."""
 
     def band(self, text: str) -> tuple[float, float]:
-        """Shortest and longest seconds that are usual for a text."""
+        """Returns the shortest and longest usual duration of a text, in seconds."""
         usual = self.pause_seconds + self.letter_seconds * spoken_length(text)
         written = self.pause_seconds + self.letter_seconds * sum(map(str.isalnum, text))
         return self.shortest * written, self.longest * usual + self.spare_seconds
 
 
 def spoken_length(text: str) -> int:
-    """Letters of a text, with what its digits are spoken with."""
+    """Counts the letters of a text as spoken, where a digit has `DIGIT_LETTERS`."""
     return sum(map(str.isalnum, text)) + (DIGIT_LETTERS - 1) * sum(map(str.isdigit, text))
 
 
 def rule_of_thumb(language: str) -> SpeechRate:
-    """For a language that the training set has too little of; the spare is for pauses and short texts."""
+    """Returns the rate of a language without enough recordings, with 1.5 s to spare for pauses and short texts."""
     return SpeechRate(SECONDS_AT_CHAR_LIMIT / get_language(language).char_limit, 0.0, 0.3, 3.0, 1.5)
 
 
 def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechRate]:
-    """Rates by language of recordings, each `(language, text, seconds)`; none for a language with few of them."""
+    """Estimates rates by language from `(language, text, seconds)` of recordings, at least `FEWEST_CLIPS` each."""
     found: dict[str, list[tuple[int, float, int]]] = {}
     for language, text, seconds in spoken:
         if (length := spoken_length(text)) and seconds > 0:
@@ -71,12 +71,11 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 
 
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
-    """Characters of the longest text by language that a model has learned from; empty where that is not known.
+    """Returns the characters of the longest text by language that a model was trained on; empty if unknown.
 
     Args:
-        rates: Those of its own recordings.
-        origin: What the run started from, `training.init_from`. For the bundled model it is known what that had read;
-            another one may have read longer texts.
+        rates: Rates of the model's own recordings.
+        origin: Starting point of the run, `training.init_from`. The texts are known for the bundled model alone.
     """
     if origin is not None and not is_base(origin):
         return {}
@@ -86,7 +85,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """A line through the times over the lengths, with neither a negative slope nor a negative start."""
+    """Fits a line to durations over lengths, with neither slope nor offset negative."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:
@@ -98,15 +97,12 @@ def _fit(clips):
 
 
 def write_rates(rates: dict[str, SpeechRate]) -> bytes:
-    """The content of the file."""
+    """Returns the content of the file `SPEECH_RATES`."""
     return json.dumps({language: asdict(rate) for language, rate in sorted(rates.items())}, indent=1).encode()
 
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
-    """The rates that the newest sound checkpoint of a run's GPT keeps; none where it was written without.
-
-    A file that cannot be used is logged and counts as none: the rule of thumb is there.
-    """
+    """Reads the rates in the newest intact GPT checkpoint of a run; empty if missing or, with a warning, invalid."""
     store = CheckpointStore(Path(folder) / "gpt")
     for step in reversed(store.steps()):
         try:
@@ -114,14 +110,13 @@ def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
         except CheckpointError as error:
             logger.warning("%s", error)
             continue
-        if path is None:
-            break
         try:
-            rates = {language: SpeechRate(**values) for language, values in json.loads(path.read_bytes()).items()}
+            content = json.loads(path.read_bytes()) if path else {}
+            rates = {language: SpeechRate(**values) for language, values in content.items()}
             if all(math.isfinite(value) and value >= 0 for rate in rates.values() for value in vars(rate).values()):
                 return rates
             raise ValueError("its values must be finite numbers of at least 0")
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            logger.warning("%s cannot be used, and durations are judged by a rule of thumb: %.200s", path, error)
+            logger.warning("%s cannot be used; expected durations follow a rule of thumb: %.200s", path, error)
             break
     return {}

@@ -1,9 +1,8 @@
-"""The languages MyXTTS speaks: every `Language` that a module of this package defines.
+"""The supported languages: every `Language` that a module of this package defines.
 
-Seventeen languages are those of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot
-Text-to-Speech Model", section 3); their tables hold what the reference reads, so that token ids agree with released
-checkpoints, its slips included (`co.` is always a company). Character limits are the reference's as well. Persian and
-Amharic are added here, with limits for the same duration of speech, some 17 s.
+Seventeen are those of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech Model",
+section 3). Their tables and character limits follow the reference, slips included (`co.` is always a company), so that
+token ids agree with released checkpoints. Persian and Amharic are added here, with limits for the same duration, 17 s.
 """
 
 import difflib
@@ -14,16 +13,16 @@ from collections.abc import Collection
 from myxtts.text.languages.base import Language
 
 DEFAULT_LANGUAGE = "en"
-"""Language of texts for which none is named."""
+"""Language of texts without a language of their own."""
 LANGUAGES: dict[str, Language] = {}
-"""Every language by its code."""
+"""Languages by code."""
 
 
 def register_language(language: Language) -> None:
-    """Makes a language known to cleaning, splitting and tokenization.
+    """Adds a language to `LANGUAGES`.
 
     Raises:
-        ValueError: There is a language with this code or tag.
+        ValueError: Another language has this code or tag.
     """
     for other in LANGUAGES.values():
         if language.code == other.code or language.tag == other.tag:
@@ -32,20 +31,20 @@ def register_language(language: Language) -> None:
 
 
 def get_language(code: str, among: Collection[str] | None = None) -> Language:
-    """Looks a language up by its code or name: `fa`, `fas`, `Persian`, `farsi`. Regions (`zh_CN`) and case are ignored.
+    """Finds a language by code or name: `fa`, `fas`, `Persian`, `farsi`. Regions (`zh_CN`) and case are ignored.
 
     Args:
         among: Codes that the error message offers, such as those of a model; None for all.
 
     Raises:
-        ValueError: The language is not supported; the message lists those that are.
+        ValueError: The language is not supported; the message lists the supported ones.
     """
+    by_name = {name: one for one in LANGUAGES.values() for name in (one.code, one.name.lower(), *one.other_names)}
     name = code.strip().replace("_", "-").lower()
-    by_name = {other: language for language in LANGUAGES.values() for other in language.names}
-    language = LANGUAGES.get(name.split("-")[0]) or by_name.get(name) or by_name.get(name.split("-")[0])
+    language = by_name.get(name) or by_name.get(name.split("-")[0])
     if language is None:
         among = LANGUAGES if among is None else among
-        offered = [name for name, language in by_name.items() if language.code in among]
+        offered = [name for name, one in by_name.items() if one.code in among]
         near = difflib.get_close_matches(name[:100], offered, n=1, cutoff=0.7)
         hint = "".join(f" Did you mean {by_name[one].code} ({by_name[one].name})?" for one in near)
         supported = ", ".join(sorted(among))

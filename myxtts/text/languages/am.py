@@ -1,18 +1,17 @@
-"""Amharic: its numbers, which num2words has up to 1,000 only, Ethiopic numerals, and the sounds of its letters.
+"""Amharic: numbers, of which num2words has only those up to 1,000, Ethiopic numerals and grapheme-to-phoneme rules.
 
-The Ethiopic script writes a consonant and its vowel in one letter. What it leaves out is whether a letter of the
-sixth order has its vowel ɨ or none, and which consonants are long. The first is decided here by rule (below); length is
-not, as nothing in the spelling shows it.
+A letter of the Ethiopic script is a consonant with its vowel. The script shows neither whether a letter of the sixth
+order has its vowel ɨ or none nor which consonants are long. The rules below decide the vowel; length is not marked.
 
-Epenthesis. A word is made of syllables of one consonant, a vowel and at most one more consonant, or two at the end
-of the word (Leslau 1995, "Reference Grammar of Amharic"). Consonants without vowel are taken in runs, and ɨ is put
+Epenthesis. A syllable has one consonant, a vowel and at most one more consonant, or two at the end of the word (Leslau
+1995, "Reference Grammar of Amharic"). In a run of consonants without vowels, ɨ is inserted
 
 1. after the first consonant of a run that starts a word: ብዙ bɨzu, ስም sɨm;
-2. in a run before a vowelled letter: the first consonant closes the syllable before it, the second opens one, the
+2. in a run before a letter with a vowel: the first consonant closes the syllable before it, the second opens one, the
    third closes that, and so on: ትግርኛ tɨgrɨña, ቤተክርስቲያን betäkrɨstiyan;
-3. in a run that ends a word: its last two consonants close the word together if the second is less sonorous (glides >
-   liquids > nasals > fricatives > stops), else its last one does: ክንፍ kɨnf, but ክፍል kɨfɨl. The one before opens
-   that syllable, and so on backwards: መንግሥት mängɨst, ወንድም wändɨm.
+3. in a run that ends a word: the last two consonants close the word together if the second is less sonorous (glides >
+   liquids > nasals > fricatives > stops), otherwise only the last one does: ክንፍ kɨnf, but ክፍል kɨfɨl. The consonant
+   before opens that syllable, and so on backwards: መንግሥት mängɨst, ወንድም wändɨm.
 """
 
 import re
@@ -23,18 +22,17 @@ from myxtts.text.numbers import SpelledNumbers, join_units
 _ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
 _TENS = "አስር ሃያ ሠላሳ አርባ ሃምሳ ስድሳ ሰባ ሰማንያ ዘጠና".split()
 _UNITS = {10**12: "ትሪሊዮን", 10**9: "ቢሊዮን", 10**6: "ሚሊዮን", 1000: "ሺህ", 100: "መቶ"}
-# The last letter of a number in its form before the ordinal ending ኛ: አንድ, አንደኛ.
+# Last letters of numbers before the ordinal ending ኛ: አንድ, አንደኛ.
 _BEFORE_ENDING = str.maketrans({"ድ": "ደ", "ት": "ተ", "ኝ": "ነ", "ር": "ረ", "ህ": ""})
 _NUMERAL = re.compile("[፩-፼]+")
 _PUNCTUATION = str.maketrans("፡።፣፤፥፦፧፨፠", " .,;::?. ")
-
-# Rows of the syllabary, eight code points each from U+1200 on: the consonants in IPA, `-` for none. The letters of
-# Tigrinya, Oromo and Blin among them have the nearest Amharic sound.
+# IPA consonants of the rows of the syllabary, eight code points each from U+1200; `-` is none. Letters of Tigrinya,
+# Oromo and Blin get the nearest Amharic sound.
 _ROWS = (
     "h l h m s r s ʃ kʼ kʼw kʼ kʼw b v t tʃ h hw n ɲ - k kw h hw w - z ʒ j d d dʒ g gw g tʼ tʃʼ pʼ sʼ sʼ f p"
 ).split()
 _PALATALIZED = {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}
-# The first order of these letters is said as the fourth: ሀገር is hagär.
+# The first order of these letters sounds like the fourth: ሀገር is hagär.
 _GUTTURALS = "ሀሐኀአዐ"
 _VOWELS = ("ə", "u", "i", "a", "e", "", "o", "wa")
 _EPENTHETIC = "ɨ"
@@ -45,20 +43,19 @@ _WORD = re.compile("[ሀ-ፚ]+")
 
 
 def amharic_cardinal(number: int) -> str:
-    """Reads a natural number below 10^15 in Amharic: 1204 is አንድ ሺህ ሁለት መቶ አራት."""
+    """Returns the Amharic words of a natural number below 10^15: 1204 is አንድ ሺህ ሁለት መቶ አራት."""
     if number < 10:
         return _ONES[number]
     if number >= 100:
         return join_units(number, _UNITS, amharic_cardinal)
     tens, ones = divmod(number, 10)
-    if not ones:
-        return _TENS[tens - 1]
-    return f"{'አስራ' if tens == 1 else _TENS[tens - 1]} {_ONES[ones]}"
+    words = _TENS[tens - 1]
+    return f"{'አስራ' if tens == 1 else words} {_ONES[ones]}" if ones else words
 
 
 def ethiopic_to_int(numeral: str) -> int:
-    """Value of a numeral in Ethiopic characters, U+1369 to U+137C: ፲፱፻፺፱ is 1999."""
-    # Hundreds (፻) and ten thousands (፼) multiply what precedes them.
+    """Converts an Ethiopic numeral, U+1369 to U+137C: ፲፱፻፺፱ is 1999."""
+    # ፻ (100) and ፼ (10,000) multiply what precedes them.
     total = hundreds = pending = 0
     for character in numeral:
         if character == "፼":
@@ -66,66 +63,58 @@ def ethiopic_to_int(numeral: str) -> int:
         elif character == "፻":
             hundreds, pending = hundreds + 100 * (pending or 1), 0
         else:
-            is_ten, index = divmod(ord(character) - ord("፩"), 9)
-            pending += (index + 1) * (10 if is_ten else 1)
+            power, digit = divmod(ord(character) - ord("፩"), 9)
+            pending += (digit + 1) * 10**power
     return total + hundreds + pending
 
 
 def normalize_amharic(text: str) -> str:
-    """Writes Ethiopic punctuation and numerals in ASCII."""
+    """Replaces Ethiopic punctuation and numerals by ASCII."""
     return _NUMERAL.sub(lambda match: str(ethiopic_to_int(match.group())), text.translate(_PUNCTUATION))
 
 
 def amharic_to_phonemes(text: str, alphabet: str) -> str:
-    """Writes the Amharic words of a cleaned text as they sound, in IPA or in Latin letters (`g2p.text_to_phonemes`)."""
+    """Writes the Amharic words of a cleaned text as phonemes, in IPA or in Latin letters (`g2p.text_to_phonemes`)."""
 
-    def speak(match: re.Match) -> str:
-        sounds = _word_to_ipa(match.group())
-        return sounds if alphabet == "ipa" else _IPA_SYMBOL.sub(lambda symbol: _IPA_TO_LATIN[symbol.group()], sounds)
+    def to_phonemes(match: re.Match) -> str:
+        ipa = _word_to_ipa(match.group())
+        return ipa if alphabet == "ipa" else _IPA_SYMBOL.sub(lambda symbol: _IPA_TO_LATIN[symbol.group()], ipa)
 
-    return _WORD.sub(speak, text)
+    return _WORD.sub(to_phonemes, text)
 
 
 def _word_to_ipa(word: str) -> str:
-    # Runs of consonants without vowel, each followed by the vowelled letter that ends it.
-    sounds = ""
-    run: list[str] = []
+    ipa, run = "", []  # the consonants without vowel since the last vowel
     for letter in word:
-        consonant, vowel = _letter_to_sounds(letter)
-        if not vowel and consonant:
+        row, order = divmod(ord(letter) - 0x1200, 8)
+        vowel = "a" if letter in _GUTTURALS or letter in _PALATALIZED else _VOWELS[order]
+        consonant = _PALATALIZED.get(letter) or _ROWS[row].strip("-")
+        if consonant and not vowel:
             run.append(consonant)
-            continue
-        sounds += _speak_run(run, at_start=not sounds, at_end=False) + consonant + (vowel or _EPENTHETIC)
-        run = []
-    return sounds + _speak_run(run, at_start=not sounds, at_end=True)
+        else:
+            ipa += _run_to_ipa(run, at_start=not ipa, at_end=False) + consonant + (vowel or _EPENTHETIC)
+            run = []
+    return ipa + _run_to_ipa(run, at_start=not ipa, at_end=True)
 
 
-def _letter_to_sounds(letter: str) -> tuple[str, str]:
-    """Consonant and vowel of a letter; the vowel of the sixth order is empty, and so is the glottal consonant."""
-    if letter in _PALATALIZED:
-        return _PALATALIZED[letter], "a"
-    row, order = divmod(ord(letter) - 0x1200, 8)
-    return _ROWS[row].strip("-"), "a" if letter in _GUTTURALS else _VOWELS[order]
-
-
-def _speak_run(run: list[str], at_start: bool, at_end: bool) -> str:
+def _run_to_ipa(run: list[str], at_start: bool, at_end: bool) -> str:
     if not run:
         return ""
     if at_start:
-        return run[0] + _EPENTHETIC + _speak_run(run[1:], at_start=False, at_end=at_end)
+        return run[0] + _EPENTHETIC + _run_to_ipa(run[1:], at_start=False, at_end=at_end)
     if not at_end:
         return "".join(consonant + (_EPENTHETIC if index % 2 else "") for index, consonant in enumerate(run))
     num_closing = 2 if len(run) > 1 and _sonority(run[-2]) > _sonority(run[-1]) else 1
     opening, closing = run[:-num_closing], run[-num_closing:]
-    # The last consonant before those that close the word needs the vowel; the one before it closes a syllable.
+    # Counted from the end of `opening`, every other consonant gets the vowel.
     places = range(len(opening), 0, -1)
     vowelled = (consonant + (_EPENTHETIC if place % 2 else "") for place, consonant in zip(places, opening))
     return "".join([*vowelled, *closing])
 
 
 def _sonority(consonant: str) -> int:
-    """Rank of a consonant, larger for more sonorous; affricates and ejectives count as stops, labialized as bare."""
-    return _SONORITY.get(consonant[0] if len(consonant) > 1 and consonant.endswith("w") else consonant, 0)
+    # Affricates and ejectives count as stops; labialization does not count.
+    return _SONORITY.get(consonant.removesuffix("w") or "w", 0)
 
 
 LANGUAGE = Language(
@@ -151,6 +140,5 @@ LANGUAGE = Language(
     ),
     abbreviation_stop="optional",
     symbols=table("& እና, @ አት, % በመቶ, # ቁጥር, $ ዶላር, £ ፓውንድ, € ዩሮ, ° ዲግሪ, + ሲደመር, = እኩል ነው"),
-    symbol_readings={},
     phonemize=amharic_to_phonemes,
 )

@@ -1,4 +1,4 @@
-"""Persian. Integers are num2words's; its decimals are not, as it reads 12.05 as twelve and a half."""
+"""Persian. num2words reads its integers, but not its decimals: it reads 12.05 as twelve and a half."""
 
 import re
 import unicodedata
@@ -6,39 +6,37 @@ import unicodedata
 from myxtts.text.languages.base import Language, table
 from myxtts.text.numbers import SpelledNumbers, number_to_words
 
-# Arabic keyboards' letters for Persian ones; the tatweel only stretches a line; joiners, marks of direction and the
-# byte-order mark are not seen. The zero-width non-joiner (U+200C) is spelling and stays; the soft hyphen, the negation
-# sign and the zero-width space are what older editors wrote for it.
+# Arabic look-alikes of Persian letters; the tatweel, joiners, marks of direction and the byte-order mark are dropped.
+# The zero-width non-joiner (U+200C) is part of the spelling; older editors wrote the soft hyphen, the negation sign or
+# the zero-width space for it.
 _LETTERS = {"ي": "ی", "ى": "ی", "ك": "ک", "ـ": ""} | dict.fromkeys("\u00ad\u00ac\u200b", "\u200c")
 _LETTERS |= dict.fromkeys("\u2060\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff", "")
 _DIGITS = dict(zip("۰۱۲۳۴۵۶۷۸۹٠١٢٣٤٥٦٧٨٩٫٬٪", "01234567890123456789.,%"))
 _CHARACTERS = str.maketrans(_LETTERS | _DIGITS)
 _NON_JOINERS = re.compile("\u200c+")
-# A non-joiner that is not between two letters or marks joins nothing.
+# A non-joiner that is not between two letters or marks has no effect.
 _STRAY_NON_JOINER = re.compile(r"(?<![\w\u064b-\u0670])\u200c|\u200c(?!\w)")
 
-
-# Written apart by those who have no key for the non-joiner. `تر` is left: it is a word of its own.
+# Prefixes and suffixes written with a space for lack of a non-joiner key. `تر` is also a word, so it is not listed.
 _PREFIX_APART = re.compile(r"(?<![\w\u200c])(ن?می) +(?=[آ-ی])")
 _SUFFIX_APART = re.compile(r"(?<=[آ-ی]) +(های?|هایی|هایم|هایت|هایش|هایمان|هایتان|هایشان|ترین)(?![\w\u200c])")
-# The ending -e of a word in -e is written in three ways: خانۀ, خانهٔ, خانه‌ی.
+# The three spellings of the ending -e of a word in -e: خانۀ, خانهٔ, خانه‌ی.
 _EZAFE = re.compile("ه(?:\u0654|\u200cی(?![\\w\u200c]))")
+# A slash is a decimal point; two slashes make a date.
+_SLASH_DECIMAL = re.compile("(?<![0-9/])([0-9]++)/([0-9]++)(?!/)")
+_SLASH_IN_DATE = re.compile("(?<=[0-9])/(?=[0-9])")
 
 
 def normalize_persian(text: str) -> str:
-    """Writes Persian letters for their Arabic look-alikes and ASCII digits, and one spelling for what sounds the same.
-
-    What is not seen is dropped. Vowel marks stay where they are written, in the order of Unicode.
-    """
+    """Unifies letters, digits, non-joiners and decimal slashes; drops invisible characters, but keeps vowel marks."""
     text = unicodedata.normalize("NFC", text.translate(_CHARACTERS))
     text = _STRAY_NON_JOINER.sub("", _NON_JOINERS.sub("\u200c", text))
     text = _SUFFIX_APART.sub("\u200c\\1", _PREFIX_APART.sub("\\1\u200c", text))
-    return _EZAFE.sub("ۀ", text)
+    return _EZAFE.sub("ۀ", _SLASH_IN_DATE.sub(" ", _SLASH_DECIMAL.sub(r"\1.\2", text)))
 
 
 def persian_ordinal(cardinal: str, number: int) -> str:
-    """Makes an ordinal of a cardinal."""
-    # سه becomes سوم and سی, where a second vowel would meet, سی‌ام; others take م.
+    # سه becomes سوم, سی becomes سی‌ام (two vowels would meet), others take م.
     if cardinal.endswith("سه"):
         return cardinal[:-1] + "وم"
     return cardinal + "‌ام" if cardinal.endswith("ی") else cardinal + "م"
@@ -61,11 +59,9 @@ LANGUAGE = Language(
         point="ممیز",
         currencies=table("$ دلار سنت, € یورو سنت, £ پوند پنس"),
         cents_joint=" و ",
-        decimal_slash=True,
         sets_words_apart=True,
     ),
     abbreviations=table("ه.ش هجری شمسی, ه.ق هجری قمری, ق.م قبل از میلاد"),
     abbreviation_stop="optional",
     symbols=table("& و, @ ات, % درصد, # هشتگ, $ دلار, £ پوند, € یورو, ° درجه, + به‌علاوه, = مساوی"),
-    symbol_readings={},
 )

@@ -1,4 +1,4 @@
-"""Hindi. num2words has no Hindi; the words follow CLDR's spell-out rules and common spelling."""
+"""Hindi. num2words lacks it; the number words follow CLDR's spell-out rules and common spelling."""
 
 from myxtts.text.languages.base import Language, table
 from myxtts.text.numbers import SpelledNumbers, join_units
@@ -21,7 +21,7 @@ _ORDINALS = {1: "पहला", 2: "दूसरा", 3: "तीसरा", 4: "
 
 
 def hindi_cardinal(number: int) -> str:
-    """Reads a natural number below 10^13 in Hindi, with lakh and crore: 100000 is एक लाख."""
+    """Returns the Hindi words of a natural number below 10^13, with lakh and crore: 100000 is एक लाख."""
     return _BELOW_HUNDRED[number] if number < 100 else join_units(number, _UNITS, hindi_cardinal)
 
 
@@ -43,9 +43,8 @@ LANGUAGE = Language(
         cents_joint=" ",
         thousands=r"\b[0-9]{1,3}(?:,[0-9]{2,3})*,[0-9]{3}\b",
         sets_words_apart=True,
-        attached_endings=("वाँ", "वां", "वें", "वीं"),
+        attached_endings="वाँ|वां|वें|वीं",
     ),
-    abbreviations={},
     symbols=table("& और, @ ऐट दी रेट, % प्रतिशत, # हैश, $ डॉलर, £ पाउंड, ° डिग्री, € यूरो, ₹ रुपये"),
     symbol_readings=table("+ जोड़, = बराबर"),
 )

@@ -1,8 +1,13 @@
-"""Languages whose numbers num2words reads as they are written, in the order of their codes."""
+"""Languages whose numbers num2words reads, in the order of their codes."""
 
-from myxtts.text.languages.base import Language, Num2Words, table
+import threading
+from functools import cache
+from typing import Any
 
-# Arabic-Indic digits, decimal and thousands separators, percent sign. The thousands separator of ASCII is the dot here.
+from myxtts.text.languages.base import Language, Num2Words, import_extra, table
+from myxtts.text.numbers import number_to_words
+
+# Arabic-Indic digits, decimal and thousands separators and percent sign; the ASCII thousands separator is the dot here.
 _ARABIC_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234567890123456789,.%")
 
 ARABIC = Language(
@@ -14,9 +19,52 @@ ARABIC = Language(
     char_limit=166,
     normalize=lambda text: text.translate(_ARABIC_DIGITS),
     expand_numbers=Num2Words("ar", ordinal_endings="ون|ين|ث|ر|ى"),  # money in riyals, as in the reference
-    abbreviations={},
     symbols=table("& و, @ على, % في المئة, # رقم, $ دولار, £ جنيه, ° درجة"),
     symbol_readings=table("€ يورو, + زائد, = يساوي"),
+)
+# 0 to 20, tens, hundreds, thousands to 10,000, in the masculine nominative.
+_CZECH_ORDINALS = dict(
+    zip(
+        (*range(20), *range(20, 100, 10), *range(100, 1000, 100), *range(1000, 10001, 1000)),
+        (
+            "nultý první druhý třetí čtvrtý pátý šestý sedmý osmý devátý desátý jedenáctý dvanáctý třináctý čtrnáctý "
+            "patnáctý šestnáctý sedmnáctý osmnáctý devatenáctý "
+            "dvacátý třicátý čtyřicátý padesátý šedesátý sedmdesátý osmdesátý devadesátý "
+            "stý dvoustý třístý čtyřstý pětistý šestistý sedmistý osmistý devítistý "
+            "tisící dvoutisící třítisící čtyřtisící pětitisící šestitisící sedmitisící osmitisící devítitisící "
+            "desetitisící"
+        ).split(),
+        strict=True,
+    )
+)
+
+
+def czech_ordinal(number: int) -> str:
+    """Returns a Czech ordinal, which num2words lacks: ordinals for tens and ones, a cardinal before them.
+
+    Round numbers above ten thousand have no ordinal in use and are read as cardinals.
+    """
+    if number in _CZECH_ORDINALS:
+        return _CZECH_ORDINALS[number]
+    if number < 100:
+        return f"{_CZECH_ORDINALS[number // 10 * 10]} {_CZECH_ORDINALS[number % 10]}"
+    last = number % 100 or number % 1000
+    cardinal = number_to_words(number - last, "cs")
+    return f"{cardinal} {czech_ordinal(last)}" if last else cardinal
+
+
+CZECH = Language(
+    code="cs",
+    name="Czech",
+    other_names=("ces", "cze", "čeština"),
+    letters="áčďéěíňóřšťúůýž",
+    char_limit=186,
+    # A number with a full stop at the end of the text is a cardinal that ends a sentence.
+    expand_numbers=Num2Words("cs", ordinal_endings=r"\.(?=\s+\S)", to_ordinal=czech_ordinal),
+    abbreviations=table("dr doktor, ing inženýr, p pan"),
+    symbols=table("& a, @ na, % procento, # křížek, $ dolar, £ libra, ° stupně"),
+    symbol_readings=table("€ euro, + plus, = rovná se"),
+    ordinal_stop=True,
 )
 GERMAN = Language(
     code="de",
@@ -88,6 +136,59 @@ ITALIAN = Language(
     abbreviations=table("sig signore, dr dottore, st santo, co compagnia, jr junior, ltd limitata"),
     symbols=table("& e, @ chiocciola, % per cento, # cancelletto, $ dollaro, £ sterlina, ° gradi"),
     symbol_readings=table("€ euro, + più, = uguale a"),
+)
+# MeCab's tagger, which cutlet holds, is not thread-safe.
+_cutlet_lock = threading.Lock()
+
+
+@cache
+def _cutlet() -> Any:
+    import_extra("unidic_lite", "Japanese text")
+    return import_extra("cutlet", "Japanese text").Cutlet()
+
+
+def japanese_to_romaji(text: str) -> str:
+    """Romanizes Japanese in any mix of scripts: modified Hepburn spelling, lower case, spaces between words.
+
+    今日は寒いですね! becomes `"kyou wa samui desu ne!"`. Needs cutlet and its dictionary unidic-lite.
+    """
+    with _cutlet_lock:
+        return _cutlet().romaji(text).lower()
+
+
+JAPANESE = Language(
+    code="ja",
+    name="Japanese",
+    other_names=("jpn", "日本語"),
+    scripts=("HIRAGANA", "KATAKANA", "CJK"),
+    char_limit=71,
+    expand_numbers=Num2Words("ja"),
+    symbols={},
+    symbol_readings=table("€ yuuro, + purasu, = ikooru, & ando, % paasento"),
+    romanize=japanese_to_romaji,
+    romanizes_as_written=True,  # the dictionary reads a whole text better than its parts
+)
+
+
+def hangul_to_latin(text: str) -> str:
+    """Romanizes Hangul by the academic rules of the Revised Romanization of Korean (2000); other text is kept.
+
+    안녕하세요 becomes `"annyeonghaseyo"`. Needs hangul-romanize.
+    """
+    package, rule = (import_extra(f"hangul_romanize{part}", "Korean text") for part in ("", ".rule"))
+    return package.Transliter(rule.academic).translit(text)
+
+
+KOREAN = Language(
+    code="ko",
+    name="Korean",
+    other_names=("kor", "한국어"),
+    scripts=("HANGUL",),
+    char_limit=95,
+    expand_numbers=Num2Words("ko", ordinal_endings="번째|번|차|째", ordinal_suffix=" 번째"),
+    symbols=table("& 그리고, @ 에, % 퍼센트, # 번호, $ 달러, £ 파운드, ° 도"),
+    symbol_readings=table("€ yulo, + deohagi, = neun"),
+    romanize=hangul_to_latin,
 )
 DUTCH = Language(
     code="nl",

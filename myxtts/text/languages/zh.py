@@ -1,8 +1,8 @@
-"""Chinese. Its numbers, by rules of their own: dates, money, telephone numbers, fractions, quantities, digit runs.
+"""Chinese, with its own rules for dates, money, telephone numbers, fractions, quantities and digit runs.
 
-Behavior, including the order of the rules and their reach, follows the reference's normalizer, so that token ids
-agree. A match is rewritten where its characters occur *first* in the text, which is not always where it was found:
-in "2021和2张" the 2 of 2021 is read as the quantity. Released checkpoints were trained on text read that way.
+The rules, their order and their effects follow the reference's normalizer, so that token ids agree. A match is replaced
+at the *first* occurrence of its characters in the text, not where it was found: in "2021和2张" the 2 of 2021 is read as
+the quantity. Released checkpoints were trained on such text.
 """
 
 import re
@@ -16,19 +16,16 @@ _DIGITS = "零一二三四五六七八九"
 # Power of ten and its name, largest first.
 _UNITS = dict(zip((44, 40, 36, 32, 28, 24, 20, 16, 12, 8, 4, 3, 2, 1), "载正涧沟穰秭垓京兆亿万千百十"))
 _UNITS_BUT_TEN = "".join(name for power, name in _UNITS.items() if power > 1)
-
 # Two is 两 before any unit but ten, at the start or after another unit but ten: 两千, 两万两千, yet 一百零二, 十二万.
 _TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}])")
-
 _AMOUNT = r"(?:亿|千万|百万|万|千|百)"
-# The bare amount comes first, as in the reference: in 3万元5 the match ends after 万 and 5 is read with what follows.
+# As in the reference, the bare amount comes first: in 3万元5 the match ends after 万.
 _MONEY_UNIT = f"(?:{_AMOUNT}|{_AMOUNT}?元|{_AMOUNT}?块|角|毛|分)"
 _MEASURE_WORD = (
     "(?:[匹张座回场尾条个首阙阵网炮顶丘棵只支袭辆挑担颗壳窠曲墙群腔砣客贯扎捆刀令打手罗坡山岭江溪钟队单双对出口头脚板跳枝件贴"
     "针线管名位身堂课本页家户层丝毫厘分钱两斤铢石钧锱忽寸尺丈里寻常铺程撮勺合升斗盘碗碟叠桶笼盆盒杯斛锅簋篮罐瓶壶卮盏箩箱煲啖"
     "袋钵年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块]|[千毫微]克|[千分厘毫微]米)"
 )
-
 _CHINESE_PUNCTUATION = (
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃《》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧"
     "﹏·〈〉"
@@ -38,7 +35,7 @@ _PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + strin
 
 def expand_chinese_numbers(text: str) -> str:
     """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas."""
-    # Telephone numbers and dates are recognized by the characters around them: the marks are the ends of the text.
+    # Rules for telephone numbers and dates need a character before and after the match.
     text = f"^{text}$".replace("％", "%")
     for pattern, read in _RULES.items():
         for written in pattern.findall(text):
@@ -47,12 +44,12 @@ def expand_chinese_numbers(text: str) -> str:
 
 
 def read_digits(digits: str) -> str:
-    """Reads digits one by one: `2021` is 二零二一, a decimal point 点. Signs in telephone numbers are not heard."""
+    """Reads digits one by one: `2021` is 二零二一, a decimal point 点. Signs in telephone numbers are silent."""
     return "".join("点" if sign == "." else _DIGITS[int(sign)] for sign in digits if sign not in "+- ")
 
 
 def read_number(number: str) -> str:
-    """Reads digits with at most one point as a quantity; two is 两 before most units, ten is 十, not 一十."""
+    """Reads digits with at most one point as a quantity: two is 两 before most units, ten is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
     words = _TWO_BEFORE_UNIT.sub("两", words) + ("点" + read_digits(fraction) if fraction else "")
@@ -62,7 +59,7 @@ def read_number(number: str) -> str:
 
 
 def _read_integer(digits: str) -> str:
-    """Reads digits with their units; zeros inside (or in front) are one 零, zeros alone are nothing."""
+    """Reads digits with their units; inner or leading zeros become one 零, zeros alone the empty string."""
     significant = digits.lstrip("0")
     if not significant:
         return ""
@@ -81,33 +78,27 @@ def _read_date(date: str) -> str:
     return read_digits(year) + mark + _read_numbers(rest)
 
 
-def _read_fraction(fraction: str) -> str:
-    numerator, _, denominator = fraction.partition("/")
-    return f"{read_number(denominator)}分之{read_number(numerator)}"
-
-
 _YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
 _MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
-# Patterns and how to read their first group. Possessive quantifiers and look-behinds keep the search linear.
+# Readers of each pattern's first group. Possessive quantifiers and look-behinds keep the search linear.
 _RULES: dict[re.Pattern, Callable[[str], str]] = {
     re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})"): _read_date,
     re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)"): _read_numbers,
     re.compile(r"\D((?:\+?86 ?)?1(?:[38]\d|5[0-35-9]|7[678]|9[89])\d{8})\D"): read_digits,  # mobile telephones
     re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D"): read_digits,  # landlines
-    re.compile(r"(?<!\d)(\d++/\d+)"): _read_fraction,
+    re.compile(r"(?<!\d)(\d++/\d+)"): lambda fraction: "分之".join(map(read_number, reversed(fraction.split("/")))),
     re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)"): lambda percentage: "百分之" + read_number(percentage.strip("%")),
     re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}"): read_number,
     re.compile(r"(\d{4,32})"): read_digits,
     _NUMBER: read_number,
-    # B2B and P2P keep their digit.
-    re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)"): lambda letters: letters.replace("二", "2", 1),
+    re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)"): lambda letters: letters.replace("二", "2", 1),  # B2B, P2P
 }
 
 
 def chinese_to_pinyin(text: str) -> str:
-    """Romanizes Chinese characters: Hanyu Pinyin with tone digits (5 for neutral), no spaces; the rest is kept.
+    """Romanizes Chinese characters in Hanyu Pinyin with tone digits (5 is neutral), without spaces; other text is kept.
 
-    你好 is `"ni3hao3"`. Of several readings of a character the first is taken. Needs pypinyin.
+    你好 becomes `"ni3hao3"`. A character with several readings gets the first. Needs pypinyin.
     """
     pypinyin = import_extra("pypinyin", "Chinese text")
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)
@@ -123,7 +114,6 @@ LANGUAGE = Language(
     char_limit=82,
     tag="[zh-cn]",
     expand_numbers=expand_chinese_numbers,
-    abbreviations={},
     symbols=table("& 和, @ 在, % 百分之, # 号, $ 美元, £ 英镑, ° 度"),
     symbol_readings=table("€ ou1yuan2, £ ying1bang4"),
     romanize=chinese_to_pinyin,
