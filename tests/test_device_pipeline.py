@@ -146,7 +146,7 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
         lambda batch, _: stuck(batch, "preparing"),
         lambda batch: stuck(batch, "copying"),
     )
-    with pytest.raises(PipelineStuck, match=f"holds 0 of 1 batches after 0 s; the producer is stuck {stage}"):
+    with pytest.raises(PipelineStuck, match=f"0 of 1 batches .* stuck {stage}"):
         with pipeline:
             try:
                 pipeline.wait_until_filled(timeout_seconds=0.1)
