@@ -108,7 +108,7 @@ def test_waiting_for_data_is_counted_and_work_of_the_consumer_is_not(monkeypatch
     with DevicePipeline(range(4), kept, unchanged) as fed:
         for _ in fed:
             now[0] += 1.0
-    assert (starved.wait_seconds, fed.wait_seconds) == (4.0, 0.0)
+    assert (starved.seconds["stall"], fed.seconds["stall"]) == (4.0, 0.0)
 
 
 def test_training_waits_for_the_filled_buffer():

@@ -66,10 +66,6 @@ class Batching:
         with self._replicas.scope():
             self.train_step.make_accumulators()
 
-    def trace_for(self, examples: list) -> None:
-        """Traces the step for the parts of batches like these."""
-        self.train_step.trace_for([self._replicas.split(example, self.parts)[0] for example in examples])
-
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
         """Takes one optimizer step, see `TrainStep`; `seed` ends in the number of steps taken so far.
 
@@ -107,7 +103,6 @@ class Batching:
         )
 
     def state(self) -> dict:
-        """JSON values for a checkpoint."""
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:

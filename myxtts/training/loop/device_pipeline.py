@@ -6,7 +6,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -87,9 +87,9 @@ class DevicePipeline:
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
-        self.capacity, self.wait_seconds = capacity, 0.0
-        """Seconds that `__next__` waited for data."""
-        self._clock = _PhaseClock()
+        self.capacity, self._clock = capacity, _PhaseClock()
+        self.seconds: Counter = self._clock.seconds
+        """Seconds that the producer spent in each of `PHASES`, and that the consumer waited for data (`stall`)."""
         self._batches = _prepared(batches, prepare, transfer, start, self._clock)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -108,11 +108,6 @@ class DevicePipeline:
     def __exit__(self, *exception):
         self.close()
 
-    @property
-    def phase_seconds(self) -> dict[str, float]:
-        """Seconds spent in each of `PHASES` so far."""
-        return {phase: self._clock.seconds[phase] for phase in PHASES}
-
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
         """Waits for the head start, then until the buffer is full or the data ends.
 
@@ -130,7 +125,6 @@ class DevicePipeline:
             time.sleep(0.005)
 
     def fill(self) -> int:
-        """Number of batches that are ready."""
         return self._ready.qsize()
 
     def __next__(self):
@@ -143,7 +137,7 @@ class DevicePipeline:
             item = next(self._batches)
             # GPU work is only queued: without this, it would overlap with training.
             tf.test.experimental.sync_devices()
-        self.wait_seconds += time.perf_counter() - began
+        self.seconds["stall"] += time.perf_counter() - began
         if isinstance(item, BaseException):  # `StopIteration` at the end
             self._stop.set()
             raise item
@@ -152,35 +146,32 @@ class DevicePipeline:
     def close(self) -> None:
         """Ends the producer, waiting up to 5 s for the batch in progress, and empties the buffer."""
         self._stop.set()
-        if not self.capacity:
+        if self.capacity:
+            self._producer.join(5.0)
+        else:
             self._batches.close()
-            return
-        self._producer.join(5.0)
         while not self._ready.empty():
             self._ready.get_nowait()
 
 
 def _produce(batches, ready, stop):
     """Fills the buffer until the data ends or `stop` is set; runs in the producer's thread."""
+
+    def put(item):
+        while not stop.is_set():
+            with suppress(queue.Full):
+                return ready.put(item, timeout=0.05)
+
     try:
         for batch in batches:
-            if not _put(batch, ready, stop):
+            put(batch)
+            if stop.is_set():
                 return
-        _put(StopIteration(), ready, stop)
+        put(StopIteration())
     except BaseException as error:  # raised in the consumer, whatever it is
-        _put(error, ready, stop)
+        put(error)
     finally:
         batches.close()
-
-
-def _put(item, ready, stop):
-    while not stop.is_set():
-        try:
-            ready.put(item, timeout=0.05)
-            return True
-        except queue.Full:
-            continue
-    return False
 
 
 def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
@@ -203,15 +194,13 @@ class StepClock:
 
     def start(self, pipeline) -> None:
         """Starts timing steps on the batches of `pipeline`."""
-        self._pipeline, self._last = pipeline, time.perf_counter()
-        self._before = pipeline.wait_seconds, pipeline.phase_seconds
+        self._pipeline, self._last, self._before = pipeline, time.perf_counter(), pipeline.seconds.copy()
 
     def tick(self) -> None:
-        """Records the end of a step."""
         now = time.perf_counter()
         if self.skipped < self.warmup_steps:
             self.skipped += 1
-            self._before = self._pipeline.wait_seconds, self._pipeline.phase_seconds
+            self._before = self._pipeline.seconds.copy()
         else:
             self.step_times.append(now - self._last)
             self._fills.append(self._pipeline.fill())
@@ -239,14 +228,12 @@ class StepClock:
             self._reported = len(self.step_times)
         if not len(times):
             return {}
-        whole, (waited, spent) = sum(self.step_times), self._before
-        now = self._pipeline.phase_seconds
-        shares = {phase: (now[phase] - spent[phase]) / whole for phase in ("reading", "preparing", "copying")}
-        shares["stall"] = (self._pipeline.wait_seconds - waited) / whole
+        phases = ("reading", "preparing", "copying", "stall")
+        spent = {phase: self._pipeline.seconds[phase] - self._before[phase] for phase in phases}
         return {
             **{"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean()},
             "variation": times.std() / times.mean(),
-            **{name: min(1.0, share) for name, share in shares.items()},
+            **{phase: min(1.0, seconds / sum(self.step_times)) for phase, seconds in spent.items()},
             "buffer": float(np.mean(self._fills[first:])),
             "buffer_capacity": self._pipeline.capacity,
         }

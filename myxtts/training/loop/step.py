@@ -39,8 +39,8 @@ class TrainStep:
         ema: float = 0.0,
     ):
         self.strategy = strategy
-        rule = dict(scaled=precision == "mixed_float16", ema=ema, stage_learning_rate=stage_config.learning_rate)
-        self.rules = [UpdateRule(update, strategy, **rule) for update in updates]
+        settings = precision == "mixed_float16", ema, stage_config.learning_rate
+        self.rules = [UpdateRule(update, strategy, *settings) for update in updates]
         if accumulation > 1:
             self.make_accumulators()
         self.phase, self.micro_batches = "", 0
@@ -72,19 +72,16 @@ class TrainStep:
         if all(spec == specs[0] for spec in specs):
             return
         batch = tf.nest.map_structure(lambda one, *more: one.most_specific_common_supertype(more), *specs)
-        for phase in dict.fromkeys(phase for rule in self.rules for phase in rule.phases or ("",)):
-            with tf.device(self.strategy.extended.worker_devices[0]):
-                self._trace_phase(batch, tf.TensorSpec((2,), tf.int32), phase)
-
-    def _trace_phase(self, batch, seed, phase):
-        if not self.accumulators():
-            self._whole.get_concrete_function(batch, seed, phase)
-            return
-        for rule in self.rules:
-            if rule.has_turn(phase):
-                counts = self._counts.get_concrete_function(rule, batch).structured_outputs
-                counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
-                self._accumulate.get_concrete_function(rule, batch, counts, seed, phase)
+        seed = tf.TensorSpec((2,), tf.int32)
+        with tf.device(self.strategy.extended.worker_devices[0]):
+            for phase in dict.fromkeys(phase for rule in self.rules for phase in rule.phases or ("",)):
+                if not self.accumulators():
+                    self._whole.get_concrete_function(batch, seed, phase)
+                    continue
+                for rule in filter(lambda rule: rule.has_turn(phase), self.rules):
+                    counts = self._counts.get_concrete_function(rule, batch).structured_outputs
+                    counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
+                    self._accumulate.get_concrete_function(rule, batch, counts, seed, phase)
 
     def _of_rules(self, variables):
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
@@ -110,7 +107,6 @@ class TrainStep:
         return self._of_rules(lambda rule: rule.averages.variables if rule.averages else {})
 
     def restart_averages(self) -> None:
-        """Sets the averages to the weights."""
         for rule in self.rules:
             if rule.averages:
                 rule.averages.restart()
@@ -123,11 +119,6 @@ class TrainStep:
                 if rule.averages:
                     stack.enter_context(rule.averages.in_place_of_weights())
             yield
-
-    @property
-    def learning_rate(self) -> tf.Variable:
-        """Learning rate of the first update."""
-        return self.rules[0].optimizer.learning_rate.value
 
     @property
     def bad_steps(self) -> int:

@@ -27,12 +27,12 @@ class UpdateRule:
     """
 
     def __init__(
-        self, update: Update, strategy: tf.distribute.Strategy, *, scaled=False, ema=0.0, stage_learning_rate=None
+        self, update: Update, strategy: tf.distribute.Strategy, scaled: bool, ema: float, stage_learning_rate: float
     ):
         self.name, self.objective, settings, self.phases, averaged = update
         self.strategy = strategy
         self.gradient_clip = settings.gradient_clip
-        self.rate_share = settings.learning_rate / (stage_learning_rate or settings.learning_rate)
+        self.rate_share = settings.learning_rate / stage_learning_rate
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
         self.optimizer = make_optimizer(settings, self.trainable)
@@ -174,14 +174,14 @@ class WeightAverages:
 
     def __init__(self, named: dict[str, keras.Variable], decay: float, strategy: tf.distribute.Strategy):
         self.decay, self._strategy = decay, strategy
-        averages = [tf.Variable(tf.zeros(v.shape), trainable=False, name="average") for v in named.values()]
-        self.variables: dict[str, tf.Variable] = {f"average/{name}": v for name, v in zip(named, averages)}
-        """The averages by name."""
-        self._pairs = list(zip(averages, named.values()))
+        self.variables: dict[str, tf.Variable] = {
+            f"average/{name}": tf.Variable(tf.zeros(v.shape), trainable=False, name="average")
+            for name, v in named.items()
+        }
+        self._pairs = list(zip(self.variables.values(), named.values()))
         self.restart()
 
     def restart(self) -> None:
-        """Sets each average to its weight."""
 
         def assign():
             for average, weight in self._pairs:
@@ -199,13 +199,7 @@ class WeightAverages:
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
         """Exchanges weights and averages within the block."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
 
-    def _exchange(self):
         def exchange():
             for average, weight in self._pairs:
                 held = tf.identity(weight.value)
@@ -213,3 +207,7 @@ class WeightAverages:
                 average.assign(held)
 
         self._strategy.run(exchange)
+        try:
+            yield
+        finally:
+            self._strategy.run(exchange)

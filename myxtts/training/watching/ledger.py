@@ -55,21 +55,16 @@ class Ledger:
         for row in self.rows:
             effective = row.effective if row.as_requested else f"! {row.effective}"
             cells.append((row.optimization, row.requested, effective, row.reason))
-        widths = [max(len(row[column]) for row in cells) for column in range(3)]
-        indent = sum(widths) + 3 * 2
-        rows = []
-        for *row, reason in cells:
-            first, *rest = textwrap.wrap(reason, max(line_width() - indent, 30)) or [""]
-            rows.append("  ".join([*map(str.ljust, row, widths), first]).rstrip())
-            rows += [" " * indent + line for line in rest]
-        return "\n".join(rows)
+        *columns, reasons = zip(*cells)
+        columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        starts = ["  ".join([*row, ""]) for row in zip(*columns)]
+        options = dict(width=max(line_width(), len(starts[0]) + 30), subsequent_indent=" " * len(starts[0]))
+        return "\n".join(textwrap.fill(r, initial_indent=start, **options) for start, r in zip(starts, reasons))
 
     def row(self, optimization: str) -> LedgerRow:
-        """Returns the row of a switch."""
         return next(row for row in self.rows if row.optimization == optimization)
 
     def state(self) -> list[dict]:
-        """Rows as JSON values."""
         return [asdict(row) for row in self.rows]
 
     def require(self) -> None:
@@ -145,7 +140,7 @@ class LedgerKeeper:
     def _sizes(self):
         batching, times = self.trainer.batching, self.step.micro_batches
         why = f"; memory ran out with {batching.batch_size} clips at once" if batching.parts > 1 else ""
-        reason = f"{times} in the last update, {len(self.step.accumulators())} accumulators{why}"
+        reason = f"batches in the last update: {times}, accumulators: {len(self.step.accumulators())}{why}"
         asked = batching.accumulation
         yield LedgerRow("gradient accumulation", str(asked), str(times), reason, asked == times)
         wanted, found = batching.batch_size * batching.accumulation, batching.clips * times
