@@ -1,6 +1,7 @@
 """Batches that do not fit: splitting, backing off when memory runs out, and the automatic batch size."""
 
 import logging
+import re
 import types
 from typing import NamedTuple
 
@@ -30,11 +31,11 @@ def exhausted(*_):
 def out_of_memory_above(monkeypatch, step, clips):
     """Lets a train step fail as a GPU does, after its gradients, for batches of more than `clips`."""
 
-    def failing(function):
-        return lambda batch, *rest: exhausted() if len(batch.index) > clips else function(batch, *rest)
+    def failing(function, place):
+        return lambda *given: exhausted() if len(given[place].index) > clips else function(*given)
 
-    monkeypatch.setattr(step, "_whole", failing(step._whole))
-    monkeypatch.setattr(step, "_accumulate", [failing(function) for function in step._accumulate])
+    monkeypatch.setattr(step, "_whole", failing(step._whole, 0))
+    monkeypatch.setattr(step, "_accumulate", failing(step._accumulate, 1))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
         losses.update(recorder.losses)
     said = [line for line in caplog.messages if "Memory ran out" in line]
     assert len(said) == 1
-    assert "at step 2 with 4 clips at once: from here on 2 at once, in 2 parts that make the same batch of 4" in said[0]
+    assert re.search("step 2 .* 4 clips .* 2 at once, in 2 parts", said[0])
     assert "OOM when allocating tensor with shape[9,9]" in said[0] and "more" not in said[0].split("[9,9]")[1]
     for step, expected in unbroken[0].items():
         for name in ("loss", "reconstruction", "commitment", "gradient_norm"):
@@ -118,8 +119,8 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
 @pytest.mark.parametrize(
     "stub, words",
     [
-        (Stub(fails=0), "/CPU:0 has no memory for even one clip at a time"),
-        (Stub(fails=0, whole=False), "Step 8 was changing the weights.*--batch-size 3"),
+        (Stub(fails=0), "One clip at a time .* /CPU:0.*--model-size"),
+        (Stub(fails=0, whole=False), "step 8 .*--batch-size 3"),
     ],
 )
 def test_out_of_memory_that_cannot_be_mended_is_one_sentence(stub, words):
@@ -153,7 +154,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (2, 2)
     assert fitted.order("dvae").batch_size == 2 and dataset.order("dvae").batch_size == 4
     assert any(
-        "Batch size auto: 2 clips at once, 2 times an update of 4" in line and "4 does not fit: OOM" in line
+        "Batch size auto: 2 clips at once, 2 times per update of 4" in line and "4 does not fit: OOM" in line
         for line in caplog.messages
     )
     after = run_state(trainer)
@@ -183,9 +184,9 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
 @pytest.mark.parametrize(
     "budget_mb, taken_mb, found, words",
     [
-        (1000, lambda clips: 100 + 50 * clips, 4, "Tried 1 (150 MB), 2 (200 MB), 4 (300 MB)"),
-        (240, lambda clips: 100 + 50 * clips, 2, "4 would take some 300 MB, and the budget is 240 MB"),
-        (160, lambda clips: 100 + 50 * clips, 1, "2 takes 200 MB, and the budget is 160 MB"),
+        (1000, lambda clips: 100 + 50 * clips, 4, "Tried: 1 (150 MB), 2 (200 MB), 4 (300 MB)"),
+        (240, lambda clips: 100 + 50 * clips, 2, "4 would take about 300 MB of the budget of 240 MB"),
+        (160, lambda clips: 100 + 50 * clips, 1, "2 takes 200 MB, more than the budget of 160 MB"),
     ],
 )
 def test_trials_on_a_cpu_stay_in_the_memory_budget(
@@ -194,15 +195,13 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     dataset = open_run(tiny_corpus, tmp_path, training={"automatic_batch_size": True, "memory_budget_mb": budget_mb})
     trainer = dvae_trainer(dataset)
     monkeypatch.setattr(batching, "resident_bytes", lambda: 0)
-    monkeypatch.setattr(
-        "myxtts.training.loop.batching.measured_trial", lambda *_: lambda size, _: taken_mb(size) * 2**20
-    )
+    monkeypatch.setattr(batching, "peak_bytes", lambda trainer, dataset, size, parts: taken_mb(size) * 2**20)
     with caplog.at_level(logging.INFO, "myxtts"):
         fit_batch_size(trainer, dataset)
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (found, 4 // found)
     assert words in caplog.messages[-1]
     trainer.config.training.memory_budget_mb = 10
-    with pytest.raises(OutOfMemory, match="not even 1 clip at once.*--memory-budget"):
+    with pytest.raises(OutOfMemory, match="1 clip at once.*--memory-budget"):
         fit_batch_size(trainer, dataset)
 
 

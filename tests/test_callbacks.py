@@ -146,7 +146,6 @@ def test_tensorboard_holds_losses_timing_validation_and_settings(tmp_path):
     writer.on_log(10, LOSSES, TIMING)
     writer.on_log(20, LOSSES, {})
     writer.on_validation(20, {"codes": 2.5}, True)
-    writer.on_end(end_of())
     found = {}
     for event in tf.compat.v1.train.summary_iterator(str(next((tmp_path / "gpt").glob("events.*")))):
         for value in event.summary.value:

@@ -289,7 +289,6 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
             for step in range(6):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes if step < 4 else limits[0], limits[1]))
                 file.write(step, lambda step=step: tf.summary.scalar("loss", step))
-                file.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -311,7 +310,6 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         (cut / whole.name).write_bytes(whole.read_bytes()[:most_bytes])
         file = EventFile(cut)
         file.write(9, lambda: tf.summary.scalar("loss", 9))
-        file.flush()
         # Files of one second are in no order.
         assert sorted(figures(cut)) == [*range(len(figures(cut)) - 1), 9]
         shutil.rmtree(cut)

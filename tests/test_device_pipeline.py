@@ -108,7 +108,7 @@ def test_waiting_for_data_is_counted_and_work_of_the_consumer_is_not(monkeypatch
     with DevicePipeline(range(4), kept, unchanged) as fed:
         for _ in fed:
             now[0] += 1.0
-    assert (starved.wait_seconds, fed.wait_seconds) == (4.0, 0.0)
+    assert (starved.seconds["stall"], fed.seconds["stall"]) == (4.0, 0.0)
 
 
 def test_training_waits_for_the_filled_buffer():
@@ -146,7 +146,7 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
         lambda batch, _: stuck(batch, "preparing"),
         lambda batch: stuck(batch, "copying"),
     )
-    with pytest.raises(PipelineStuck, match=f"holds 0 of 1 batches after 0 s; the producer is stuck {stage}"):
+    with pytest.raises(PipelineStuck, match=f"0 of 1 batches .* stuck {stage}"):
         with pipeline:
             try:
                 pipeline.wait_until_filled(timeout_seconds=0.1)

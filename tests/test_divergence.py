@@ -8,7 +8,7 @@ import tensorflow as tf
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.training.watching.guards import DivergenceGuard, TrainingDiverged, write_divergence
+from myxtts.training.watching.guards import DivergenceGuard, TrainingDiverged
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -74,10 +74,10 @@ def test_diverged_run_goes_back_with_a_lower_rate_and_then_stops(tiny_corpus, tm
     trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, {4, 5, 6}, divergence_returns=2, divergence_rate=0.1)
     recorder, steps = Recorder(), []
     recorder.on_step = steps.append
-    with pytest.raises(TrainingDiverged, match="3 steps in a row"):
+    with pytest.raises(TrainingDiverged, match="3 consecutive steps"):
         trainer.train(dataset, [recorder])
     assert steps == [1, 2, 3, 4, 5, 6, 5, 6, 5, 6]
-    assert "Going back to the checkpoint of step 4 with 0.01 times the learning rate; time 2 of 2" in caplog.text
+    assert "step 4 with 0.01 times the learning rate; return 2 of 2" in caplog.text
     assert recorder.losses[6]["learning_rate"] == pytest.approx(3e-5) and recorder.losses[6]["skipped_steps"] == 2
     assert trainer.store.steps() == [2, 4, 6] or trainer.store.steps() == [4, 6]
     assert (trainer.store.folder / "diverged_step_00000006").is_dir()
@@ -103,16 +103,19 @@ def test_run_that_diverged_once_trains_on_to_its_end_with_the_lower_rate(tiny_co
 def test_run_without_a_good_checkpoint_stops(tiny_corpus, tmp_path):
     trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, set(range(9)))
     trainer.model.gpt.audio_head.bias.assign(np.full(18, np.nan, "float32"))
-    with pytest.raises(TrainingDiverged, match="3 steps in a row"):
+    with pytest.raises(TrainingDiverged, match="3 consecutive steps"):
         trainer.train(dataset)
     found = json.loads((tmp_path / "diverged_gpt_step_3.json").read_text())
     assert found["weights_not_finite"] == ["audio_head/bias"]
 
 
-def test_what_broke_goes_to_the_log_where_it_cannot_be_written(tmp_path, caplog):
-    weights = {"bias": tf.Variable([1.0, np.nan]), "kernel": tf.Variable([1.0])}
-    bad = [{"step": 1, "clips": ["low_one"], "not_finite": ["codes"]}]
-    (tmp_path / "file").write_text("no folder")
-    assert write_divergence(f"{tmp_path}/file/gone", "gpt", 1, 0.25, weights, bad) == "the log"
-    for words in ("low_one", "'learning_rate': 0.25", "'weights_not_finite': ['bias']"):
+def test_what_broke_goes_to_the_log_where_it_cannot_be_written(tiny_corpus, tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("myxtts.training.watching.watch.write_json", full)
+    trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, set(range(9)))
+    with pytest.raises(TrainingDiverged, match="The log"):
+        trainer.train(dataset)
+    for words in ("disk full", "'clips': ['", "'learning_rate': ", "'weights_not_finite': ["):
         assert words in caplog.text

@@ -319,20 +319,15 @@ def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
     assert facts("memory-efficient", recompute) == (blocks, {"memory-efficient": 4})
 
 
-@pytest.mark.parametrize(
-    "ratios, form, crossover",
-    [([0.6, 0.9, 1.3], "memory-efficient", 600), ([1.2], "standard", None), ([0.5, 0.6, 0.7], "memory-efficient", 300)],
-)
-def test_choice_of_attention_follows_the_measured_crossover(monkeypatch, ratios, form, crossover):
-    # Times of the two forms, from the longest sequence (1,200 tokens) downwards.
-    times = iter([time for ratio in ratios for time in (1.0, ratio)])
+@pytest.mark.parametrize("ratio, form", [(0.6, "memory-efficient"), (1.04, "memory-efficient"), (1.2, "standard")])
+def test_choice_of_attention_follows_the_time_at_the_longest_sequence(monkeypatch, ratio, form):
+    times = iter([1.0, ratio])
     monkeypatch.setattr("myxtts.training.loop.optimizations._best_time", lambda step, tensors: next(times))
     config = tiny_model_config(num_latents=32, max_text_tokens=402, max_audio_tokens=764)
     chosen, reason = choose_attention(config, "float32", "/CPU:0")
-    assert chosen == form and reason.endswith(f"{ratios[0]:.2f} at 1200") and not next(times, None)
-    assert f"no slower from {crossover} tokens" in reason or crossover is None
+    assert chosen == form and f"{ratio:.2f}" in reason and "1200" in reason
 
 
 def test_choice_of_attention_is_measured_on_the_real_layers():
     form, reason = choose_attention(tiny_model_config(), "mixed_bfloat16", "/CPU:0")
-    assert form in ("standard", "memory-efficient") and ("tokens" in reason or "slower" in reason)
+    assert form in ("standard", "memory-efficient") and "tokens" in reason

@@ -142,7 +142,7 @@ def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_p
 
 def test_snapshot_does_not_change_while_training_goes_on(stopped):
     _, trainer = stopped
-    tensors, state = trainer.checkpointer.snapshot(None)
+    tensors, state = trainer.checkpointer.snapshot()
     before = {name: array.copy() for name, array in tensors["model"].items()}
     variables = trainer.model.part_weights("gpt")
     kept = {name: variable.numpy() for name, variable in variables.items()}

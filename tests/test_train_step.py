@@ -268,7 +268,7 @@ def test_step_taken_again_after_an_error_gives_the_same_weights():
         objective, step = quadratic_step(accumulation=2)
         if fails:
             finish = step._finish
-            step._finish = [lambda *a: (_ for _ in ()).throw(tf.errors.ResourceExhaustedError(None, None, "full"))]
+            step._finish = lambda *a: (_ for _ in ()).throw(tf.errors.ResourceExhaustedError(None, None, "full"))
             with pytest.raises(tf.errors.ResourceExhaustedError):
                 step([BATCH, BATCH], 0.1, (0, 0))
             step._finish = finish

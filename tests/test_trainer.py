@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections import Counter
 
 import keras
 import numpy as np
@@ -218,7 +219,7 @@ def test_epochs_give_the_number_of_steps_where_no_maximum_is_set():
 
 def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
     class Pipeline:
-        wait_seconds, capacity, phase_seconds = 0.0, 4, dict.fromkeys(("reading", "preparing", "copying"), 0.0)
+        capacity, seconds = 4, Counter()
 
         def fill(self):
             return 3
@@ -230,8 +231,8 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
     assert clock.report() == {}
     for seconds, waited in ((9.0, 5.0), (1.0, 0.25), (3.0, 0.75)):
         now[0] += seconds
-        pipeline.wait_seconds += waited
-        pipeline.phase_seconds = {name: value + seconds / 2 for name, value in pipeline.phase_seconds.items()}
+        pipeline.seconds["stall"] += waited
+        pipeline.seconds["reading"] += seconds / 2
         clock.tick()
         with clock.paused():
             now[0] += 100.0

@@ -67,7 +67,6 @@ class SampleFolder:
             logger.error(message, self._what, step, self.folder, error)
         else:
             self._events.write(step, lambda: self._show(samples, pictures))
-            self._events.flush()
             self._has_recordings = True
 
     def _write(self, step, clip, sample):

@@ -1,4 +1,4 @@
-"""The trainer under memory isolation, data and model work each within a hard limit: a door, which no room imports."""
+"""`MemoryIsolatedDualGPUTrainer`, the public trainer under memory limits; no other package imports it."""
 
 import tensorflow as tf
 
@@ -9,20 +9,20 @@ from myxtts.training.trainer import XTTSTrainer
 
 
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
-    """`XTTSTrainer` on two devices with a memory limit each: a producer on one, the train step on the other.
+    """`XTTSTrainer` on two devices, each with a hard memory limit: one prepares data, the other trains.
 
-    To be made before TensorFlow's devices are initialized, unless the isolated plan for this pair is applied already
-    (as `train_main.py --enable-memory-isolation` does). One GPU may play both roles.
+    Must be created before TensorFlow initializes its devices, unless an isolated plan for these GPUs was applied, as
+    `train_main.py --enable-memory-isolation` does. One GPU may have both roles.
 
     Args:
-        config, model, resume_checkpoint: As in `XTTSTrainer`.
-        data_gpu_id, model_gpu_id: GPUs that prepare data and train, among those this process may see.
-        data_gpu_memory_limit, model_gpu_memory_limit: Their hard limits, MB.
-        plan: An isolated `DevicePlan` that is applied already; the GPUs and limits are then taken from it.
-        stage_options: Keyword arguments of `XTTSTrainer`: `stage`, `foundations`, ...
+        config, model, resume_checkpoint: See `XTTSTrainer`.
+        data_gpu_id, model_gpu_id: GPUs that prepare data and train, among those visible to the process.
+        data_gpu_memory_limit, model_gpu_memory_limit: Their memory limits in MB.
+        plan: Isolated `DevicePlan` that was applied; replaces GPUs and limits.
+        stage_options: Keyword arguments of `XTTSTrainer`, such as `stage`.
 
     Raises:
-        DeviceError: The pair cannot be had, or TensorFlow's devices are initialized; the message says what to do.
+        DeviceError: The GPUs are not available, or TensorFlow's devices are already initialized.
     """
 
     def __init__(
@@ -45,19 +45,17 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
     @property
     def step_times(self) -> list[float]:
-        """Seconds of each step so far, without the first few, which trace and compile."""
+        """Seconds of each step so far, without the first few, which trace."""
         return self.clock.step_times
 
     def optimize_dataset_for_dual_gpu(
         self, dataset: tf.data.Dataset, prefetch_buffer_size: int | None = 4
     ) -> tf.data.Dataset:
-        """Lets tf.data read in parallel and ends the dataset in a buffer on the data device.
-
-        The order of the elements stays what it is: a run is resumed by position.
+        """Turns on tf.data's parallel optimizations and prefetches to the data device; keeps the order of elements.
 
         Args:
-            dataset: On the host. Nothing may be mapped or batched after this: it would move the elements back there.
-            prefetch_buffer_size: Batches in that buffer; None takes as many as in training, see `prefetch_depth`.
+            dataset: Data set on the host. Later `map` or `batch` calls would move its elements back there.
+            prefetch_buffer_size: Number of batches to prefetch; None as in training, see `prefetch_depth`.
         """
         if prefetch_buffer_size is None:
             prefetch_buffer_size = prefetch_depth(self.config, self.plan, self.stage.name)

@@ -1,4 +1,4 @@
-"""The training loop: time, validation, checkpoints and reports around the train step."""
+"""Training loop of a stage: timing, validation, checkpoints and reports around the train step."""
 
 import logging
 import threading
@@ -37,21 +37,19 @@ logger = logging.getLogger(__name__)
 
 
 class StageTrainer:
-    """Trains one stage of XTTS on given recordings and frozen models.
+    """Trainer of one stage of XTTS, on given recordings and frozen models.
 
     Args:
-        config: With what a `SpeechDataset` settles, such as `model.num_text_tokens`.
-        stage: Its name.
-        plan: The devices.
-        foundations: The frozen models of the stages it depends on, on the data device: `{"dvae": XTTS}` for the GPT.
-        lineage: What this stage builds on, as JSON values; a checkpoint made on something else is not resumed.
-        model: With the stage's part, made on the model device, which is then trained; None makes one.
-        resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
-            where that has no checkpoint of this stage, or only the weights to start from.
-        measured: What `Stage.measure` returned; None measures when training starts.
+        config: Configuration of a `SpeechDataset`, which sets for example `model.num_text_tokens`.
+        stage: Name of the stage.
+        plan: Devices.
+        foundations: Frozen models of the stages it depends on, on the data device: `{"dvae": XTTS}` for the GPT.
+        lineage: Digests of the foundations; checkpoints with other digests are not resumed.
+        model, resume_checkpoint: See `XTTSTrainer`.
+        measured: Result of `Stage.measure`; None measures when training starts.
 
     Raises:
-        UserError: Something that is needed cannot be had.
+        UserError: A setting, the model or a checkpoint cannot be used.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """Devices that prepare batches and train, the first of several; the processes that train together."""
+        """Device that prepares batches, first device that trains, and the processes that train together."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
@@ -88,11 +86,11 @@ class StageTrainer:
             self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         self.stop_requested = threading.Event()
-        """Set from another thread or a signal handler: the step in progress is finished and a checkpoint written."""
+        """Ends training after the current step, with a checkpoint; may be set from any thread or signal handler."""
         self.pipeline_depth: int = config.training.pipeline_depth
-        """Buffers between the devices: one being prepared, one trained on, the rest ready."""
+        """Number of batches between the devices: one in preparation, one in training, the others ready."""
         self.enable_async_pipeline = True
-        """False prepares each batch in the training loop, when it is asked for."""
+        """False prepares each batch on demand, without overlap."""
 
     def _new_state(self, lineage):
         parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
@@ -101,22 +99,22 @@ class StageTrainer:
         return TrainingState(lineage, STAGES[self.stage.name].follows, best_by=best_by, parts=parts)
 
     def _settle_switches(self, model, before):
-        """Decides which switches are applied; `before` is the state of the checkpoint to resume, or empty."""
+        """Resolves the training switches; `before` is the state of the checkpoint to resume, or empty."""
         named, joined = self.config.training.workers, self.workers.addresses if self.workers.count > 1 else ()
-        rule, hint = "those that this process has joined", "They join in a whole run: myxtts.train(config)."
-        require(named == joined, "training.workers", rule, named, hint)
+        hint = "Use myxtts.train(config), which connects them."
+        require(named == joined, "training.workers", "the workers that this process has joined", named, hint)
         asked = self.config.training, self.config.model, self.model_device, self.stage.switches
         self.switches = settle_switches(*asked, before.get("switches"), self.stage.default_ema)
         self.workers.require_equal("optimization switches", self.switches.applied(), "Name them instead of auto.")
         if model is not None:
             name, precision = model.dtype_policy.name, self.switches.precision
-            require(precision == name, "training.precision", f"{name}, that of the model given", precision)
+            require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
 
     def _build(self, model, measured, starting_weights):
-        """Makes the stage's model and its train step on the model devices."""
+        """Builds the stage's model and its train step on the model devices."""
         training, stage, switches = self.config.training, self.stage, self.switches
-        # Here and not once per run: a stage starts from the same weights whether or not another ran before it.
+        # Seeded per stage, so that its initial weights do not depend on the stages before it.
         keras.utils.set_random_seed(training.seed)
         with self.replicas.scope():
             stage.build(model, switches, measured, starting_weights)
@@ -130,22 +128,20 @@ class StageTrainer:
 
     @property
     def ledger(self) -> Ledger | None:
-        """What the switches do, seen at the first step."""
+        """Effects of the training switches, after the first step."""
         return self.watch.ledger
 
     @property
     def stage_config(self) -> StageConfig:
-        """Settings of the stage, with nothing left out."""
+        """Settings of the stage, with defaults resolved."""
         return self.config.stage(self.stage.name)
 
     @property
     def step(self) -> int:
-        """Optimizer steps taken."""
         return self.state.step
 
     @property
     def under_way(self) -> bool:
-        """Whether a step was taken since this trainer was made; before that there is nothing to lose."""
         return self.clock.skipped > 0
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
@@ -158,7 +154,7 @@ class StageTrainer:
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
                 with self.checkpointer.writer:
-                    self.save(last=True, finished=True)
+                    self.checkpointer.save(last=True, finished=True)
             return {}
         dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:
@@ -177,20 +173,21 @@ class StageTrainer:
             self.train_step.restart_averages()
         self.checkpointer.companions = dataset.what_speaking_needs()
         if self.step >= total and not self.state.finished:
-            # Fewer steps were asked for than before: what there is counts as finished from now on.
-            self.save(last=True, finished=True)
+            # A resumed run with fewer steps than it already has is finished.
+            self.checkpointer.save(last=True, finished=True)
         if self.step >= total or self.watch.ended_early:
             return {}
         self.watch.before_first_step()
         if len(order.shapes) > 1:
-            self.batching.trace_for([self.noise(dataset, pick=pick) for pick in (min, max)])
+            examples = [self.noise(dataset, pick=pick) for pick in (min, max)]
+            self.train_step.trace_for([self.replicas.split(one, self.batching.parts)[0] for one in examples])
         with self.checkpointer.writer, self.replicas.naming_who_is_lost():
             validation = self._train_and_go_back(total, dataset)
         self.watch.end()
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step, from the last good checkpoint after divergence, to the best one if overtrained."""
+        """Trains to the last step; returns to a good checkpoint after divergence, to the best after early stopping."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
             try:
@@ -202,14 +199,15 @@ class StageTrainer:
         if self.watch.ended_early:
             self.checkpointer.go_back_to_best()
             self.state.take_up(dataset, self.stage.name)
-            self.save(last=True, finished=True)
+            self.checkpointer.save(last=True, finished=True)
         return validation
 
     def _train_until(self, total, dataset, validation_loader):
-        """Trains to the last step or until asked to stop; the last checkpoint is written when it returns."""
+        """Trains to the last step or until a stop is requested, and writes the last checkpoint."""
         settings, state, accumulation, watch = self.config.training, self.state, self.batching.accumulation, self.watch
         stop = state.position + (total - state.step) * accumulation
         order, validation, at_end, stopping = dataset.order(self.stage.name), {}, False, False
+        is_due = lambda every: every and (state.step == total or state.step % every == 0)
         watch.recent.clear()
         with self.pipeline(dataset, state.position, stop) as batches:
             if self.plan.is_dual:
@@ -218,11 +216,10 @@ class StageTrainer:
                 watch.call("on_running")
             self.clock.start(batches)
             while not (at_end or stopping):
-                if len(group := list(islice(batches, accumulation))) < accumulation:
-                    raise RuntimeError(f"The data ended at step {state.step} of {total}.")
-                # Before the step, which waits for a worker that is late no longer than an operation of all may take.
+                group = list(islice(batches, accumulation))
+                # Workers may wait for each other here without limit, but not within the step.
                 stopping = self.workers.agree(self.stop_requested)
-                self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first is traced
+                self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first one traces
                 losses = self._take_step(group, total)
                 self.clock.tick()
                 self.checkpointer.writer.poll()
@@ -230,24 +227,21 @@ class StageTrainer:
                 self.workers.watch(None)
                 watch.call("on_step", state.step)
                 at_end, is_best = state.step == total, False
-                if at_end or self._is_due(settings.log_every_steps):
+                if is_due(settings.log_every_steps):
                     watch.log(self._learning_rate(total))
-                if at_end or self._is_due(settings.validate_every_steps):
+                if is_due(settings.validate_every_steps):
                     validation, is_best = watch.validate(validation_loader)
-                if watch.speech_judge and (at_end or self._is_due(settings.evaluate_every_steps)):
+                if watch.speech_judge and is_due(settings.evaluate_every_steps):
                     is_best |= watch.evaluate_speech()
                 if watch.ended_early:
                     break
                 stopping = stopping or self.workers.count == 1 and self.stop_requested.is_set()
-                if is_best or at_end or stopping or self._is_due(settings.checkpoint_every_steps):
-                    self.save(last=at_end or stopping, finished=at_end)
-                if settings.sample_every_steps and (at_end or self._is_due(settings.sample_every_steps)):
+                if is_best or stopping or is_due(settings.checkpoint_every_steps):
+                    self.checkpointer.save(last=at_end or stopping, finished=at_end)
+                if is_due(settings.sample_every_steps):
                     with self.clock.paused(), self.train_step.averaged_weights():
                         watch.call("on_sample", state.step)
         return validation
-
-    def _is_due(self, every):
-        return self.state.step % every == 0
 
     def _take_step(self, group, total):
         seed, state = self.config.training.seed, self.state
@@ -265,20 +259,20 @@ class StageTrainer:
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline:
-        """Prepared batches `start` to `stop` of a dataset on the model device, to be used in a `with` block.
+        """Prepared batches `start` to `stop` of a dataset on the model device; must be used in a `with` block.
 
-        `watch` is `(phase, call) -> call`, a wrapper of `preprocess` and `transfer` that times them.
+        `watch`, `(phase, call) -> call`, wraps the functions of the phases `preprocess` and `transfer`.
         """
-        # One buffer is being prepared and one trained on; a step with accumulation takes several batches from the rest.
+        # Without the batch in preparation and the one in training; accumulation takes several per step.
         capacity = (self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
         prepare, transfer = watch("preprocess", self._prepare_whole), watch("transfer", self.replicas.transfer)
         return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
 
     def _prepare_whole(self, wave, position):
-        """A prepared batch. A GPU of its own has computed it on return: the stall shows only what is waited for."""
+        """Returns a prepared batch, after a separate data GPU has finished it."""
         batch = self.preparation(wave, position)
         if self.plan.is_dual and not runs_on_cpu(self.data_device):
-            # A call returns when its kernels are queued. Not of an integer field, which TensorFlow keeps on the host.
+            # The call only queues kernels: reading a value waits for them. Integer fields are on the host.
             with tf.device(self.data_device):
                 float(tf.reshape(next(field for field in batch if field.dtype.is_floating), (-1,))[0])
         return batch
@@ -289,9 +283,9 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """A prepared batch of noise, of so many clips, or as many as this worker takes, on the model device.
+        """Creates a prepared batch of noise on the model device, of `size` clips or as many as this worker trains on.
 
-        Its padded lengths in samples and in tokens are the greatest (by `min`: the least) of the stage.
+        `pick`, `max` or `min`, chooses the padded lengths in samples and tokens among those of the stage.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
@@ -300,14 +294,9 @@ class StageTrainer:
         return self.replicas.transfer(self.preparation(tf.nest.map_structure(tf.constant, noise), 0))
 
     def placed_variables(self) -> dict:
-        """Every variable that is to live on the model devices, by name."""
+        """Variables that belong on the model devices, by name."""
         step = self.train_step
         return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
-
-    def save(self, last: bool = False, finished: bool = False) -> None:
-        """Writes a checkpoint of this step; see `Checkpointer.save`."""
-        with self.clock.paused():
-            self.checkpointer.save(last, finished, self.ledger and self.ledger.state())
 
     def adopt_batching(self) -> None:
         """Copies the batch sizes in use into the configuration."""

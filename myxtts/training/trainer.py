@@ -1,4 +1,4 @@
-"""`XTTSTrainer`, which trains one stage from a configuration alone: a door above `runs`, which no room imports."""
+"""`XTTSTrainer`, the public trainer of one stage; no other package imports it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,25 +16,26 @@ from myxtts.training.stage_trainer import StageTrainer
 
 
 class XTTSTrainer(StageTrainer):
-    """Trains one stage of XTTS.
+    """Trainer of one stage of XTTS.
 
-    Made of a configuration alone, with `data.train_data`, it gets what it needs by itself: recordings and tokenizer
-    when it is made; the scale of the mel bands, and the stages that its own builds on unless the run's folder or the
-    model has them trained, in `train`.
+    Given a configuration with `data.train_data` alone, it opens the recordings and creates the tokenizer. `train` also
+    measures the mel statistics and trains the stages that this one depends on, unless the run's folder or the model has
+    them.
 
     Args:
-        config: As asked for. `data.data_gpu` and `data.model_gpu` name the devices.
-        model: With the stage's part, made on the model device, which is then trained; None makes one.
-        resume_checkpoint: Folder of the run to resume from; None takes `training.checkpoint_dir`, and starts fresh
-            where that has no checkpoint of this stage.
-        model_device, plan: None takes the plan for the configuration's devices, and its device.
-        stage: None takes `training.stage`, and the GPT where that is `all`.
-        options: `foundations` and more of `StageTrainer`, which is then all that there is: `train` is to be given the
-            recordings, and `config` is theirs.
+        config: Configuration; `data.data_gpu` and `data.model_gpu` select the devices.
+        model: Model to train, with the stage's part, on the model device; None creates one.
+        resume_checkpoint: Folder of the run to resume. None resumes the newest checkpoint in `training.checkpoint_dir`,
+            or starts fresh if there is none.
+        model_device: Device that trains; None takes it from `plan`.
+        stage: Name of the stage; None means `training.stage`, or the GPT if that is `all`.
+        plan: Devices; None follows the configuration.
+        options: Keyword arguments of `StageTrainer`. With `foundations`, nothing is created: `config` must be that of
+            the data set, which `train` must be given.
 
     Raises:
-        DeviceError: The devices that the configuration names cannot be had.
-        UserError: Something else that is needed cannot be had.
+        DeviceError: The configured devices are not available.
+        UserError: A setting, the recordings, the model or a checkpoint cannot be used.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class XTTSTrainer(StageTrainer):
         """Trains until the stage's last step; returns the last validation losses by name.
 
         Args:
-            dataset: None takes the one that the configuration names.
+            dataset: Data set; None opens the one in the configuration.
             callbacks: Objects with any of the methods of `callbacks.Callback`.
         """
         if self._alone is None:

@@ -1,17 +1,16 @@
-"""How many clips are trained on at once: found by trial, and fewer when memory runs out.
+"""The number of clips per forward pass: found by trial, and reduced when memory runs out.
 
-The effective batch, whose tokens have one mean, stays the same: what does not fit at once is summed up in parts.
+The effective batch stays the same: gradients of smaller parts are accumulated.
 """
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError, require
+from myxtts.config.checks import ConfigError, counted, require
 from myxtts.config.config import XTTSConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.kinds import runs_on_cpu
@@ -25,22 +24,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FREE_SHARE = 0.5
-"""Share of the free main memory that trials on a CPU may take where no budget is set."""
+"""Default memory budget for the batch-size search on a CPU, as a share of the free memory."""
 MB = 2**20
-Trial = Callable[[int, int], int | None]
-"""`(size, parts) -> bytes at the peak` of a step on `parts` batches of `size` clips, which changes no variable."""
 
 
 class OutOfMemory(ConfigError):
-    """Memory runs out for the smallest batch, or where a step cannot be taken again."""
+    """Memory runs out, and smaller batches cannot help or the step cannot be repeated."""
 
 
 class Batching:
-    """How a batch is trained on: clips in a batch, batches in an update, parts of each batch.
+    """Sizes of batches: clips per batch, batches per update, parts of each batch.
 
-    When memory runs out, each batch is split into more parts, and the step is taken again: its batches are still there,
-    and no weight has changed. Checkpoints keep the sizes, so a resumed run splits its batches alike. `automatic` says
-    whether sizes are found by trial; a resumed run then keeps those of its checkpoint.
+    When memory runs out, batches are split into more parts and the step is repeated. Checkpoints keep the sizes, so a
+    resumed run splits its batches alike. With `automatic` sizes, it also keeps the batch size of its checkpoint.
     """
 
     def __init__(
@@ -51,15 +47,15 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Clips per batch, a multiple of the number of replicas; batches per update; parts of each batch."""
+        """Clips per batch on all replicas, batches per update, parts of each batch."""
 
     @property
     def clips(self) -> int:
-        """Clips that are trained on at once, on all devices together."""
+        """Clips per forward pass, on all devices together."""
         return self.batch_size // self.parts
 
     def use(self, batch_size: int, accumulation: int) -> None:
-        """Changes the size of batches, and how many make an update; the data set must change, too."""
+        """Changes the batch size and the batches per update; the caller must change the data set, too."""
         self.batch_size, self.accumulation = batch_size, accumulation
         self.train_step.drop_accumulators()
         if accumulation > 1:
@@ -70,15 +66,11 @@ class Batching:
         with self._replicas.scope():
             self.train_step.make_accumulators()
 
-    def trace_for(self, examples: list) -> None:
-        """Traces the step for batches like these, in their parts."""
-        self.train_step.trace_for([self._replicas.split(example, self.parts)[0] for example in examples])
-
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes one optimizer step, as `TrainStep` does; `seed` ends in the steps taken so far.
+        """Takes one optimizer step, see `TrainStep`; `seed` ends in the number of steps taken so far.
 
         Raises:
-            OutOfMemory: A single clip does not fit, or weights were being changed when memory ran out.
+            OutOfMemory: One clip does not fit, weights had begun to change, or other workers take part.
         """
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
@@ -86,42 +78,38 @@ class Batching:
                 return self.train_step(batches, learning_rate, seed)
             except tf.errors.ResourceExhaustedError as error:
                 reason = error.message.splitlines()[0]
-                if self._replicas.workers.count > 1:
-                    raise self._out_of_memory("Workers cannot take smaller parts", reason) from error
             del batches
             self._back_off(reason, seed[1] + 1)
 
     def _back_off(self, reason, step):
-        if not self.train_step.forget_partial_step():
-            raise self._out_of_memory(f"Step {step} was changing the weights; the checkpoints are untouched", reason)
         before, share = self.clips, self.batch_size // self._replicas.count
+        if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
+            raise OutOfMemory(
+                f"Memory ran out at step {step} with {before} clips at once ({reason}), and the step cannot be "
+                f"repeated. Resume with --batch-size {before // 2} and twice the --grad-accum."
+            )
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
             raise OutOfMemory(
-                f"{self._replicas.devices[0]} has no memory for even one clip at a time ({reason}). Take a smaller "
-                "--model-size or a smaller data.max_seconds."
+                f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason}). Choose a smaller "
+                "--model-size or data.max_seconds."
             )
         self.parts = smaller[0]
         self.make_accumulators()
         logger.warning(
-            "Memory ran out at step %d with %d clips at once: from here on %d at once, in %d parts that make the same "
-            "batch of %d. The step is taken again, nothing is lost. TensorFlow: %s",
+            "Memory ran out at step %d with %d clips at once. The step is repeated with %d at once, in %d parts of the "
+            "same batch of %d. TensorFlow: %s",
             *(step, before, self.clips, self.parts, self.batch_size, reason),
         )
 
-    def _out_of_memory(self, why, reason):
-        advice = f"Run the command again with --batch-size {self.clips // 2} and twice the --grad-accum."
-        return OutOfMemory(f"Memory ran out with {self.clips} clips at once ({reason}). {why}. {advice}")
-
     def state(self) -> dict:
-        """JSON values for a checkpoint."""
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Inverse of `state`. A size found by trial is kept, because the order of the data depends on it."""
+        """Inverse of `state`. Keeps a size found by trial, because the order of the data depends on it."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
-            raise ValueError(f"{batch_size} clips cannot be trained on {accumulation} times in {parts} parts")
+            raise ValueError(f"a batch of {batch_size} clips has no {parts} parts")
         if self.automatic:
             self.use(batch_size, accumulation)
         if self.batch_size == batch_size:
@@ -131,65 +119,54 @@ class Batching:
 
 
 def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
-    """A copy of an `XTTSConfig` with these batches in one stage."""
+    """Copies a configuration with another batch size and accumulation for one stage."""
     stages = {**config.training.stages, stage: replace(config.training.stages[stage], batch_size=batch_size)}
     return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """The data set with the largest batches that fit, found by trial; a resumed run keeps its own."""
+    """Finds the largest batch size that fits, unless the run is resumed; returns the data set with it."""
     batching = trainer.batching
     if trainer.step == 0:
-        trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last, which takes most
-        budget = _memory_budget(trainer.config.training.memory_budget_mb, trainer.model_device)
-        clips = batching.batch_size * batching.accumulation
-        best = _largest_that_fits(clips, trainer.replicas.count, budget, measured_trial(trainer, dataset))
-        batching.use(best, clips // best)
+        trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
+        best = _largest_that_fits(trainer, dataset)
+        batching.use(best, batching.batch_size * batching.accumulation // best)
         trainer.adopt_batching()
     sizes = batching.batch_size, batching.accumulation
     return replace(dataset, config=with_batch(dataset.config, trainer.stage.name, *sizes))
 
 
-def _memory_budget(megabytes, device):
-    """Bytes that trials on `device` may take: those asked for, else a share of what is free; infinite on a GPU."""
-    if not runs_on_cpu(device):
-        return math.inf
-    if megabytes is not None:
-        return megabytes * MB
-    return FREE_SHARE * read_memory().usable
+def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
+    """Peak memory of a step on `parts` batches of `size` clips of the greatest length; no variable changes."""
+    step = trainer.train_step
+    if parts > 1:
+        trainer.batching.make_accumulators()
+    variables = {**trainer.stage.all_weights(), **step.state_variables(), **step.averages()}.values()
+    before = [variable.numpy() for variable in variables]
+    try:
+        with PeakMemory() as memory:
+            losses = step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))
+            float(losses["loss"])  # waits for the device
+    finally:
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+        step.forget_partial_step()
+        step.forget_traces()
+    return memory.peak
 
 
-def measured_trial(trainer: "StageTrainer", dataset: SpeechDataset) -> Trial:
-    """A `Trial` on the longest clips of the data set."""
-    batching, step = trainer.batching, trainer.train_step
+def _largest_that_fits(trainer, dataset):
+    """The largest number of clips per forward pass that divides the effective batch and fits.
 
-    def trial(size, parts):
-        if parts > 1:
-            batching.make_accumulators()
-        variables = {**trainer.stage.all_weights(), **step.state_variables(), **step.averages()}.values()
-        before = [variable.numpy() for variable in variables]
-        try:
-            with PeakMemory() as memory:
-                losses = step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))
-                float(losses["loss"])  # waits for the device
-        finally:
-            for variable, value in zip(variables, before):
-                variable.assign(value)
-            step.forget_partial_step()
-            step.forget_traces()
-        return memory.peak
-
-    return trial
-
-
-def _largest_that_fits(effective, replicas, budget, trial):
-    """The largest number of clips at once that fits, with an effective batch of `effective` clips.
-
-    Sizes that divide it are tried, each at least twice the one before. On a CPU, where nothing would end a step that
-    takes too much, a size is only tried while its memory, on the line through the last two, is within the budget.
+    Each size tried is at least twice the one before. A CPU has swap and no hard limit, so a size is tried there only if
+    its memory, extrapolated from the last two sizes, is within the budget.
     """
+    effective, replicas = trainer.batching.batch_size * trainer.batching.accumulation, trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
-    trials, reason, base = {}, "", resident_bytes()
+    trials, reason, base, budget = {}, "", resident_bytes(), math.inf
+    if runs_on_cpu(trainer.model_device):
+        megabytes = trainer.config.training.memory_budget_mb
+        budget = FREE_SHARE * read_memory().usable if megabytes is None else megabytes * MB
     for size in sizes:
         if trials and size < 2 * max(trials):
             continue
@@ -197,25 +174,24 @@ def _largest_that_fits(effective, replicas, budget, trial):
             (few, less), (many, more) = list(trials.items())[-2:]
             expected = more + max(0.0, (more - less) / (many - few)) * (size - many)
             if expected > budget:
-                reason = f"{size} would take some {expected / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
+                reason = f"{size} would take about {expected / MB:.0f} MB of the budget of {budget / MB:.0f} MB"
                 break
         try:
-            peak = trial(size, min(2, effective // size))
+            taken = peak_bytes(trainer, dataset, size, min(2, effective // size)) - base
         except tf.errors.ResourceExhaustedError as error:
             reason = f"{size} does not fit: {error.message.splitlines()[0]}"
             break
-        taken = peak - base
         if taken > budget:
-            reason = f"{size} takes {taken / MB:.0f} MB, and the budget is {budget / MB:.0f} MB"
+            reason = f"{size} takes {taken / MB:.0f} MB, more than the budget of {budget / MB:.0f} MB"
             break
         trials[size] = taken
     if not trials:
         raise OutOfMemory(
-            f"--batch-size auto: not even {sizes[0]} clip{'s' * (sizes[0] > 1)} at once can be trained on. {reason}. "
-            "Take a smaller --model-size or data.max_seconds, or raise --memory-budget."
+            f"--batch-size auto: {counted(sizes[0], 'clip')} at once does not fit. {reason}. Choose a smaller "
+            "--model-size or data.max_seconds, or raise --memory-budget."
         )
     best = max(trials)
     tried = (f"{one} ({taken / MB:.0f} MB)" if budget < math.inf else str(one) for one, taken in trials.items())
     found = best, effective // best, effective, ", ".join(tried) + (f"; {reason}" if reason else "")
-    logger.info("Batch size auto: %d clips at once, %d times an update of %d. Tried %s", *found)
+    logger.info("Batch size auto: %d clips at once, %d times per update of %d. Tried: %s", *found)
     return best

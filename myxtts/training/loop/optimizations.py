@@ -1,4 +1,4 @@
-"""The switches of training: what is asked for, what the hardware lets be applied, and recomputation."""
+"""Training switches, as requested and as the hardware allows, and recomputation of activations."""
 
 import time
 from collections.abc import Callable
@@ -13,34 +13,31 @@ from myxtts.devices.kinds import choose_precision
 from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
 from myxtts.models.layers.dropout import Dropout
 
-SHORTEST = 256
-"""Tokens of the shortest trial; below it one form is as good as the other."""
 SLOWER_BY = 1.05
-"""Ratio of times up to which the memory-efficient form counts as no slower."""
+"""Largest ratio of times at which the memory-efficient form of attention counts as no slower."""
 REPEATS = 3
 RECOMPUTED = "recomputed_"
-"""Prefix of the name scope of operations made in the backward pass, before the name of the block."""
+"""Prefix of a block's name in the name scope of its recomputed operations."""
 
 
 class Switches(SimpleNamespace):
-    """What is applied on this machine; each of `config.optimizations.SWITCHES` is an attribute. In addition:
+    """Switches as applied on this machine: an attribute for each of `config.optimizations.SWITCHES`, and
 
     - `requested`, `{switch: (value, source)}`, see `requested_switches`;
-    - `reasons`, `{switch: why it is applied as it is}`, where there is something to say.
+    - `reasons`, `{switch: explanation}`, for some of them.
     """
 
     def applied(self) -> dict:
-        """What is applied by the name of the switch, as JSON values: a resumed run keeps what was measured."""
+        """Applied values by switch, as JSON; a resumed run keeps the measured ones."""
         return {name: getattr(self, name) for name in SWITCHES}
 
     def asked(self, name: str) -> tuple[object, str]:
-        """The requested value of a switch, and the same in words, with its source."""
+        """The requested value of a switch, and its text with the source."""
         value, source = self.requested[name]
         return value, f"{on_or_off(value) if isinstance(value, bool) else value} ({source})"
 
 
 def on_or_off(value: bool) -> str:
-    """`on` or `off`."""
     return "on" if value else "off"
 
 
@@ -52,12 +49,13 @@ def settle_switches(
     before: dict | None = None,
     default_ema: float = 0.0,
 ) -> Switches:
-    """Decides which of the switches that `training` asks for are applied, and sets TF32 and determinism, which
-    TensorFlow has one setting for in a process; determinism stays on from then on.
+    """Resolves the requested switches for a device, and sets TF32 and determinism for the whole process.
 
-    `--attention auto` is measured at the longest sequence of the model, unless `before`, the `Switches.applied` of the
-    resumed run, has it: two measurements may differ, and the forms round differently. `applicable` are the switches
-    that mean something for what is trained; the others stay at their defaults. `default_ema` is the stage's own.
+    Args:
+        applicable: Switches that the stage has; the others keep their defaults.
+        before: `Switches.applied` of the run to resume. Its attention is kept, because another measurement may choose
+            another form, which rounds differently.
+        default_ema: Decay of weight averages, where neither settings nor preset name one.
     """
     requested = requested_switches(training)
     if requested["ema"][1] == "default" and default_ema:
@@ -71,7 +69,7 @@ def settle_switches(
         tf.config.experimental.enable_op_determinism()
     earlier = (before or {}).get("attention")
     if values["attention"] == "auto" and earlier in (STANDARD, MEMORY_EFFICIENT):
-        values["attention"], reasons["attention"] = earlier, "as in the checkpoint that the run continues from"
+        values["attention"], reasons["attention"] = earlier, "as in the resumed checkpoint"
     elif values["attention"] == "auto":
         values["attention"], reasons["attention"] = choose_attention(model_config, values["precision"], device)
     refusal = xla_refusal(device) if values["xla"] else None
@@ -81,7 +79,7 @@ def settle_switches(
 
 
 def xla_refusal(device: str) -> str | None:
-    """TensorFlow's message when it cannot compile for `device`; None when it can."""
+    """TensorFlow's error message if XLA cannot compile for `device`, else None."""
     double = tf.function(lambda x: x + x, jit_compile=True)
     try:
         with tf.device(device):
@@ -92,35 +90,25 @@ def xla_refusal(device: str) -> str | None:
 
 
 def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
-    """The quicker form of attention, `standard` or `memory-efficient`, and the measurement in words.
+    """Returns the faster form of attention, `standard` or `memory-efficient`, and the measurement as text.
 
-    Forward and backward of one layer are timed in both forms, from the longest sequence of the model downwards. A
-    measurement and not a table: the length depends on processor, precision (a Keras dtype policy) and width of the
-    heads. It takes about as long as tracing the two functions, some seconds.
+    Times the forward and backward pass of one layer in both forms, at the model's longest sequence. Which one is faster
+    depends on processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
     longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens
     dtype = keras.DTypePolicy(precision).compute_dtype
     dropout = Dropout(model_config.dropout)
     with tf.device(device):
-        signature = tf.TensorSpec((None, heads, None, width), dtype)
-        steps = {form: _layer(form, dropout, signature) for form in (STANDARD, MEMORY_EFFICIENT)}
-        ratios, crossover, length = {}, None, longest
-        while length >= min(SHORTEST, longest):
-            tensors = [tf.random.stateless_normal((1, heads, length, width), (0, i), dtype=dtype) for i in range(3)]
-            times = {form: _best_time(step, tensors) for form, step in steps.items()}
-            ratios[length] = times[MEMORY_EFFICIENT] / times[STANDARD]
-            if ratios[length] > SLOWER_BY:
-                break
-            crossover, length = length, length // 2
-    measured = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in sorted(ratios.items()))
-    found = "slower at the longest" if crossover is None else f"no slower from {crossover} tokens"
-    reason = f"memory-efficient attention is {found}: times the standard form's time {measured}"
-    return STANDARD if crossover is None else MEMORY_EFFICIENT, reason
+        tensors = [tf.random.stateless_normal((1, heads, longest, width), (0, i), dtype=dtype) for i in range(3)]
+        times = {form: _best_time(_layer(form, dropout), tensors) for form in (STANDARD, MEMORY_EFFICIENT)}
+    ratio = times[MEMORY_EFFICIENT] / times[STANDARD]
+    reason = f"memory-efficient attention takes {ratio:.2f} times as long as standard at {longest} tokens"
+    return STANDARD if ratio > SLOWER_BY else MEMORY_EFFICIENT, reason
 
 
-def _layer(form, dropout, signature):
-    @tf.function(input_signature=[signature] * 3)
+def _layer(form, dropout):
+    @tf.function
     def forward_and_backward(query, key, value):
         with tf.GradientTape() as tape:
             tape.watch((query, key, value))
@@ -140,10 +128,10 @@ def _best_time(step, tensors):
 
 
 def recompute(segment: Callable, block: str) -> Callable:
-    """`segment` of a block, recomputed in its backward pass (Chen et al. 2016): only arguments and result are kept.
+    """Wraps a segment of a block so that the backward pass recomputes its activations (Chen et al. 2016).
 
-    Operations that the gradient does not need, such as a product at the end of the segment, are pruned by graph and
-    compiler. The recomputed operations have `block` in their names.
+    Only its arguments and result are kept. The recomputed operations have `block` in their names; graph and compiler
+    prune those that the gradient does not need.
     """
     forward = True
 
@@ -159,10 +147,10 @@ def recompute(segment: Callable, block: str) -> Callable:
 
 
 def weights_first(function: Callable) -> Callable:
-    """`function`, whose gradient reaches its tensors only after that of its weights is computed.
+    """Wraps a function so that the gradients of its weights are computed before those of its tensors are passed on.
 
-    TensorFlow's executor runs first what became ready last, so the gradients of weights, and with them their recomputed
-    operands, would wait until all blocks are through. Grappler removes control dependencies; a sum stays.
+    TensorFlow's executor starts with the operations that became ready last, so the gradients of weights, and the
+    recomputed operands that they hold, would wait for all blocks. Grappler removes control dependencies, but not a sum.
     """
 
     @tf.custom_gradient
@@ -176,7 +164,7 @@ def weights_first(function: Callable) -> Callable:
             of_tensors, of_weights = tape.gradient(result, (tensors, list(variables)), upstream)
             if of_weights:
                 first = tf.reduce_max([tf.cast(tf.reshape(one, [-1])[0], "float32") for one in of_weights]) > 0
-                zero = tf.where(tf.equal(first, first), 0.0, 1.0)  # for all that optimizers know, any number
+                zero = tf.where(tf.equal(first, first), 0.0, 1.0)  # no graph optimizer folds this to a constant
                 of_tensors = [one + tf.cast(zero, one.dtype) for one in of_tensors]
             return of_tensors, of_weights
 

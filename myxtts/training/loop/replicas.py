@@ -1,4 +1,4 @@
-"""The devices that train, as one: where variables are made, and how a batch gets there."""
+"""Replicas on the model devices: where variables are created, and how batches are distributed."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import require
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.kinds import short_name
 from myxtts.distributed.workers import Workers, current_workers
@@ -21,15 +21,15 @@ LOST_WORKER = (
     tf.errors.CancelledError,
     tf.errors.InternalError,
 )
-"""Errors of a collective operation when a worker is gone."""
+"""Errors that a collective operation raises when a worker is lost."""
 
 
 class Replicas:
-    """The model devices of a plan, and those of other workers, under their `tf.distribute` strategy."""
+    """Model devices of a plan, and those of the other workers, under one `tf.distribute` strategy."""
 
     def __init__(self, plan: DevicePlan):
         self.data_device, self.devices = plan.data_device, plan.model_devices
-        """Of this process."""
+        """Devices of this process."""
         self.workers: Workers = current_workers()
         self.strategy: tf.distribute.Strategy = self.workers.strategy or (
             tf.distribute.OneDeviceStrategy(self.devices[0])
@@ -39,11 +39,11 @@ class Replicas:
 
     @property
     def count(self) -> int:
-        """Replicas of all workers together."""
+        """Number of replicas of all workers together."""
         return self.strategy.num_replicas_in_sync
 
     def scope(self) -> ExitStack:
-        """Context in which variables are made on the model devices."""
+        """Context manager that creates variables on the model devices."""
         stack = ExitStack()
         stack.enter_context(self.strategy.scope())
         if self.count == 1:
@@ -51,26 +51,22 @@ class Replicas:
         return stack
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a model that was made outside of `scope`, on the model device.
+        """Prepares a model that was created outside of `scope` for training.
 
         Raises:
-            ConfigError: It is elsewhere; or there are several devices, and it has no copy of its weights on each.
+            ConfigError: The model is not on the model device, or there are several.
         """
-        if self.count > 1:
-            raise ConfigError(
-                f"model= is for training on one device. Received: {self.count} devices. Save it with "
-                "model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
-            )
-        strays = {short_name(variable.value.device) for variable in model.variables} - set(self.devices)
-        if strays:
-            found, device = ", ".join(sorted(strays)), self.devices[0]
-            raise ConfigError(f"model= must be on {device}. It is on {found}. Make it within tf.device({device!r}).")
+        hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
+        require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
+        device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}
+        hint = f"Create it within tf.device({device!r})."
+        require(found == {device}, "model=", f"on {device}", ", ".join(sorted(found)), hint)
         for variable in model.variables:
-            # TensorFlow refuses optimizer variables for one that has no strategy, even on the same device.
+            # TensorFlow refuses optimizer variables for a variable without a strategy, even on the same device.
             variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
-        """A prepared batch of this worker on the model device; on several, split into equal shards."""
+        """Copies a prepared batch to the model devices, in equal shards if there are several."""
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):
@@ -78,7 +74,7 @@ class Replicas:
         return self.distribute([copy_to(shard, device) for shard, device in zip(shards, self.devices)])
 
     def distribute(self, shards: list):
-        """The strategy's value per replica of one batch each."""
+        """Makes a distributed value of the batch of each replica of this worker."""
         if len(shards) == 1:
             return shards[0]
         return self.strategy.experimental_distribute_values_from_function(
@@ -86,9 +82,9 @@ class Replicas:
         )
 
     def share(self, variables: Iterable[tf.Variable], seconds: float) -> None:
-        """Gives variables the chief's values, which other processors may have rounded differently.
+        """Copies the chief's values of variables to all workers, whose processors may round differently.
 
-        `seconds` is the longest wait for the other workers for each variable.
+        `seconds` is the waiting time limit for each variable.
         """
         for variable in variables:
             self.workers.watch(seconds)
@@ -108,7 +104,7 @@ class Replicas:
 
     @contextmanager
     def naming_who_is_lost(self) -> Iterator[None]:
-        """Inside, a collective operation that fails because a worker is gone names it; see `Workers.part_of`."""
+        """Names the lost worker if a collective operation in the block fails; see `Workers.part_of`."""
         try:
             yield
         except LOST_WORKER as error:
@@ -116,11 +112,11 @@ class Replicas:
             raise
 
     def local(self, batch) -> tuple:
-        """The shards of a batch, one per replica of this worker."""
+        """Shards of a batch, one per replica of this worker."""
         return self.strategy.experimental_local_results(batch)
 
     def split(self, batch, parts: int) -> list:
-        """A batch in so many equal parts, each distributed as the batch is."""
+        """Splits a batch into equal parts, each distributed like the batch."""
         if parts == 1:
             return [batch]
         pieces = []
@@ -131,13 +127,13 @@ class Replicas:
 
 
 def equal_parts(batch: NamedTuple, count: int) -> list:
-    """The rows of a batch in so many equal parts. By slices, as `tf.split` has no GPU kernel for integers."""
+    """Splits the rows of a batch by slices, because `tf.split` has no GPU kernel for integers."""
     rows = len(batch[0]) // count
     return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]
 
 
 def synchronize_statistics(model: keras.Model) -> None:
-    """Makes batch normalization take its statistics over the rows of all replicas, as on one device."""
+    """Lets batch normalization take its statistics over the rows of all replicas."""
     for layer in model._flatten_layers():
         if isinstance(layer, BatchNormalization):
             layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)

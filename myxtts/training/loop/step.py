@@ -1,13 +1,12 @@
-"""The train step of every stage, for one replica or several, for one batch or an accumulated group.
+"""The train step of every stage, on one replica or several, with or without gradient accumulation.
 
-Gradients are sums over the items of all replicas and micro-batches, divided by the number of those items; they are
-reduced once, then checked, clipped and applied. Keras's global-norm clipping and loss scaling see one replica, and its
-accumulation averages micro-batches whatever their number of tokens.
+Gradients are summed over the items of all replicas and micro-batches, divided by the number of items and reduced once,
+then checked, clipped and applied. Keras's own clipping and loss scaling see one replica, and its accumulation averages
+micro-batches whatever their number of tokens.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 import tensorflow as tf
 
@@ -17,12 +16,15 @@ from myxtts.training.stages.base import Update
 
 
 class TrainStep:
-    """Takes optimizer steps: every update of a stage in turn, each on the weights that the one before left.
+    """Optimizer steps of a stage: each step runs every update in turn, on the weights that the previous one left.
 
-    To be made in the strategy's scope and on the model device, since every variable stays where it is made. With more
-    than one batch per update, `accumulation`, there are gradient accumulators; a `precision` (dtype policy) of
-    `mixed_float16` turns on dynamic loss scaling; `xla` compiles the gradients, and on one device the updates, once
-    per shape of batch; `ema` is the decay of the weight averages, 0 for none.
+    Must be created in the strategy's scope and on the model device, where its variables stay.
+
+    Args:
+        accumulation: Batches per update.
+        precision: Dtype policy; `mixed_float16` turns on dynamic loss scaling.
+        xla: Compiles the gradients, and on one device the updates, once per batch shape.
+        ema: Decay of the weight averages; 0 keeps none.
     """
 
     def __init__(
@@ -37,34 +39,32 @@ class TrainStep:
         ema: float = 0.0,
     ):
         self.strategy = strategy
-        rule = dict(scaled=precision == "mixed_float16", ema=ema, stage_learning_rate=stage_config.learning_rate)
-        self.rules = [UpdateRule(update, strategy, **rule) for update in updates]
+        settings = precision == "mixed_float16", ema, stage_config.learning_rate
+        self.rules = [UpdateRule(update, strategy, *settings) for update in updates]
         if accumulation > 1:
             self.make_accumulators()
         self.phase, self.micro_batches = "", 0
-        """The stage's phase in the next steps; each is traced once. Batches that went into the last update."""
+        """The stage's phase in the next steps; and the number of batches in the last update."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
     def forget_traces(self) -> None:
-        """Makes the functions of the step, untraced."""
+        """Recreates the step's functions, untraced."""
         self.traces, self.graph = 0, None
-        """Times that a function that computes gradients was traced, and the last graph."""
+        """Number of traces of the functions that compute gradients, and the last graph."""
         for rule in self.rules:
             rule.compile(self.xla)
-        # XLA compiles for each shape in any case; with the shape known when traced, loops over it can be unrolled.
+        # XLA compiles each shape in any case; a shape known at tracing time lets it unroll loops.
         self._whole = tf.function(self._whole_step, reduce_retracing=not self.xla)
-        self._accumulate = self._traced(self._accumulate_step, not self.xla)
-        self._counts, self._finish = self._traced(self._counts_step), self._traced(self._finish_step)
-
-    def _traced(self, function, reduce_retracing=True):
-        return [tf.function(partial(function, rule), reduce_retracing=reduce_retracing) for rule in self.rules]
+        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=not self.xla)
+        self._counts = tf.function(self._counts_step, reduce_retracing=True)
+        self._finish = tf.function(self._finish_step, reduce_retracing=True)
 
     def trace_for(self, examples: list) -> None:
-        """Traces for all shapes between those of the examples, which are batches or micro-batches.
+        """Traces one graph for all shapes between those of the examples, which are batches or micro-batches.
 
-        TensorFlow alone would trace the first shape, and any shape from the second one on. A resumed run, where others
-        come first, would take the same steps in other graphs, which round differently. XLA compiles each shape anyway.
+        Left to itself, TensorFlow traces the first shape alone, then a graph for any shape. A resumed run meets other
+        shapes first and would take the same steps in other graphs, which round differently. XLA compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return
@@ -72,19 +72,16 @@ class TrainStep:
         if all(spec == specs[0] for spec in specs):
             return
         batch = tf.nest.map_structure(lambda one, *more: one.most_specific_common_supertype(more), *specs)
-        for phase in dict.fromkeys(phase for rule in self.rules for phase in rule.phases or ("",)):
-            with tf.device(self.strategy.extended.worker_devices[0]):
-                self._trace_phase(batch, tf.TensorSpec((2,), tf.int32), phase)
-
-    def _trace_phase(self, batch, seed, phase):
-        if not self.accumulators():
-            self._whole.get_concrete_function(batch, seed, phase)
-            return
-        for rule, count, accumulate in zip(self.rules, self._counts, self._accumulate):
-            if rule.has_turn(phase):
-                counts = count.get_concrete_function(batch).structured_outputs
-                counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
-                accumulate.get_concrete_function(batch, counts, seed, phase)
+        seed = tf.TensorSpec((2,), tf.int32)
+        with tf.device(self.strategy.extended.worker_devices[0]):
+            for phase in dict.fromkeys(phase for rule in self.rules for phase in rule.phases or ("",)):
+                if not self.accumulators():
+                    self._whole.get_concrete_function(batch, seed, phase)
+                    continue
+                for rule in filter(lambda rule: rule.has_turn(phase), self.rules):
+                    counts = self._counts.get_concrete_function(rule, batch).structured_outputs
+                    counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
+                    self._accumulate.get_concrete_function(rule, batch, counts, seed, phase)
 
     def _of_rules(self, variables):
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
@@ -94,30 +91,29 @@ class TrainStep:
         return self._of_rules(UpdateRule.state_variables)
 
     def accumulators(self) -> dict[str, tf.Variable]:
-        """Sums of the gradients of micro-batches, by name; zero between steps, so no checkpoint needs them."""
+        """Gradient accumulators by name; zero between steps, so checkpoints leave them out."""
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
 
     def trainable(self) -> dict[str, tf.Variable]:
-        """Weights that the updates change, by name."""
+        """Trained weights by name."""
         return self._of_rules(lambda rule: rule.trainable)
 
     def averaged(self) -> dict[str, tf.Variable]:
-        """Weights that have averages, by name."""
+        """Weights that have moving averages, by name."""
         return self._of_rules(lambda rule: rule.trainable if rule.averages else {})
 
     def averages(self) -> dict[str, tf.Variable]:
-        """Averages of the weights by name; empty where none are kept."""
+        """Moving averages of the weights by name; empty if none are kept."""
         return self._of_rules(lambda rule: rule.averages.variables if rule.averages else {})
 
     def restart_averages(self) -> None:
-        """Sets the averages to the weights."""
         for rule in self.rules:
             if rule.averages:
                 rule.averages.restart()
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Within the block the model has the averages as weights, if there are any: they are validated and speak."""
+        """Puts the averages, if any, in place of the weights within the block, for validation and synthesis."""
         with ExitStack() as stack:
             for rule in self.rules:
                 if rule.averages:
@@ -125,22 +121,17 @@ class TrainStep:
             yield
 
     @property
-    def learning_rate(self) -> tf.Variable:
-        """Learning rate of the first update."""
-        return self.rules[0].optimizer.learning_rate.value
-
-    @property
     def bad_steps(self) -> int:
-        """Updates skipped so far because they were not finite."""
+        """Number of updates skipped so far because they were not finite."""
         return sum(int(rule.bad_steps.numpy()) for rule in self.rules)
 
     @property
     def bad_steps_in_row(self) -> int:
-        """The most skips in a row up to now, of any update."""
+        """Largest number of consecutive skips that any update has just now."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     def make_accumulators(self) -> None:
-        """Creates the gradient accumulators; to be called in the strategy's scope."""
+        """Creates the gradient accumulators; must be called in the strategy's scope."""
         for rule in self.rules:
             rule.make_accumulators()
 
@@ -151,7 +142,7 @@ class TrainStep:
         self.forget_traces()
 
     def forget_partial_step(self) -> bool:
-        """Prepares the step for another try after an error; returns whether no weight had begun to change."""
+        """Clears what a failed step left behind; returns whether no weight had begun to change."""
         for rule in self.rules:
             for accumulator in rule.sums:
                 self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
@@ -162,16 +153,16 @@ class TrainStep:
         """Takes one optimizer step.
 
         Args:
-            batches: One batch, or several to sum the gradients of, on the model devices.
-            seed: `(2,)` int32, of dropout; the second number may grow by one per micro-batch.
+            batches: One batch, or several whose gradients are summed, on the model devices.
+            seed: `(2,)`, the dropout seed.
 
         Returns:
-            Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. Of several updates, the figures of
-            each come under its name (`generator/loss`), `loss` and `gradient_norm` are those of the last, and `finite`
-            says whether all of them were applied.
+            Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. If a stage has several updates,
+            the figures of each have its name as prefix (`generator/loss`), `loss` and `gradient_norm` are those of
+            the last, and `finite` says whether all of them were applied.
         """
-        # What is outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which is
-        # the data device where there are two.
+        # Operations outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which
+        # is the data device if there are two.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
                 rule.optimizer.learning_rate.assign(learning_rate * rule.rate_share)
@@ -179,7 +170,7 @@ class TrainStep:
             if len(batches) == 1:
                 figures = self._whole(batches[0], seed, self.phase)
             else:
-                figures = [self._accumulated(place, batches, seed) for place in range(len(self.rules))]
+                figures = [self._accumulated(rule, batches, seed) for rule in self.rules]
         self.micro_batches = len(batches)
         self._begun += sum(rule.has_turn(self.phase) for rule in self.rules)
         together = {"loss": figures[-1]["loss"]}
@@ -191,16 +182,16 @@ class TrainStep:
             together |= {"gradient_norm": figures[-1]["gradient_norm"], "finite": finite}
         return together
 
-    def _accumulated(self, place, batches, seed):
-        if not self.rules[place].has_turn(self.phase):
+    def _accumulated(self, rule, batches, seed):
+        if not rule.has_turn(self.phase):
             return self._no_turn()
-        counts = [self._counts[place](batch) for batch in batches]
+        counts = [self._counts(rule, batch) for batch in batches]
         counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
         sums, statistics = None, None
         for micro, batch in enumerate(batches):
-            more = self._accumulate[place](batch, counts, seed + [0, micro << 16], self.phase)
+            more = self._accumulate(rule, batch, counts, seed + [0, micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
-        return self._finish[place](sums, counts, statistics)
+        return self._finish(rule, sums, counts, statistics)
 
     def _count_trace(self):
         self.traces += 1
@@ -246,5 +237,4 @@ class TrainStep:
 
 
 def replica_seed(seed):
-    """The seed of this replica."""
     return seed + tf.stack([tf.distribute.get_replica_context().replica_id_in_sync_group, 0])

@@ -1,4 +1,4 @@
-"""What one optimizer does for one set of weights: gradients, finite check, clipping, loss scale, update, averages."""
+"""One update of a train step: gradients, finite check, clipping, loss scale, optimizer, weight averages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,24 +16,27 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 class UpdateRule:
-    """One `Update` of a stage, with everything that it carries from one step to the next.
+    """State of one `Update` between steps: optimizer, loss scale, weight averages, accumulators.
 
-    To be made in the strategy's scope and on the model device. `scaled` turns on dynamic loss scaling, as float16 needs
-    (Micikevicius et al. 2018, section 3.2), `ema` is the decay of the weight averages, 0 for none. The update's
-    learning rate keeps its ratio to `stage_learning_rate`, the peak of the stage.
+    Must be created in the strategy's scope and on the model device.
+
+    Args:
+        scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
+        ema: Decay of the weight averages; 0 keeps none.
+        stage_learning_rate: Peak learning rate of the stage; the update's own rate keeps its ratio to it.
     """
 
     def __init__(
-        self, update: Update, strategy: tf.distribute.Strategy, *, scaled=False, ema=0.0, stage_learning_rate=None
+        self, update: Update, strategy: tf.distribute.Strategy, scaled: bool, ema: float, stage_learning_rate: float
     ):
         self.name, self.objective, settings, self.phases, averaged = update
         self.strategy = strategy
         self.gradient_clip = settings.gradient_clip
-        self.rate_share = settings.learning_rate / (stage_learning_rate or settings.learning_rate)
+        self.rate_share = settings.learning_rate / stage_learning_rate
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
         self.optimizer = make_optimizer(settings, self.trainable)
-        # The gradients handed to the optimizer are reduced already.
+        # The optimizer gets gradients that are reduced already.
         self.optimizer._all_reduce_sum_gradients = list
         self.scaled = scaled
         self.loss_scale = tf.Variable(FIRST_LOSS_SCALE if scaled else 1.0, trainable=False, name="loss_scale")
@@ -43,57 +46,57 @@ class UpdateRule:
         )
         self.averages = WeightAverages(self.trainable, ema, strategy) if ema and averaged else None
         self.clip_factor = None
-        """Scalar up to 1 by which the last update multiplied its gradients to bound their global norm."""
+        """Factor, at most 1, that bounded the global norm of the last gradients."""
         self.sums = []
-        self.compile(False)
 
     def compile(self, xla: bool) -> None:
-        """Decides whether XLA compiles gradients and, on one device, the update, once per shape of batch."""
+        """Sets whether XLA compiles the gradients and, on one device, the update; must be called before a step."""
         self.gradients: Callable = self._gradients
         self._apply_compiled: Callable = self._apply
         if xla:
             self.gradients = tf.function(self._gradients, jit_compile=True)
-            if self.strategy.num_replicas_in_sync == 1:  # with several, the optimizer leaves the replica: XLA cannot
+            # With several replicas, the optimizer leaves the replica context, which XLA cannot.
+            if self.strategy.num_replicas_in_sync == 1:
                 self._apply_compiled = tf.function(self._apply, jit_compile=True)
 
     def has_turn(self, phase: str) -> bool:
-        """Whether the update is taken in this phase of the stage."""
+        """Whether the update is applied in this phase of the stage."""
         return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
-        """`values` under the update's name, as checkpoints and logs have them."""
+        """Prefixes the names of `values` with the update's, as in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def state_variables(self) -> dict[str, tf.Variable]:
-        """Everything a checkpoint needs besides the weights, by name within the update."""
+        """Everything that a checkpoint needs besides the weights, by name."""
         slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
         scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
         return slots | {name: getattr(self, name) for name in scalars}
 
     def make_accumulators(self) -> None:
-        """Creates the gradient accumulators; to be called in the strategy's scope."""
+        """Creates the gradient accumulators; must be called in the strategy's scope."""
         kind = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
         self.sums = self.sums or [
             tf.Variable(tf.zeros(v.shape), trainable=False, name="accumulator", **kind) for v in self.variables
         ]
 
     def all_reduce(self, value):
-        """The sum over replicas; to be called in one of them."""
+        """Sums a value over all replicas; must be called in a replica."""
         if self.strategy.num_replicas_in_sync == 1:
             return value
         return tf.distribute.get_replica_context().all_reduce(SUM, value)
 
     def first(self, value):
-        """The first replica's value of something equal on all of them."""
+        """The first replica's part of a value that is equal on all of them."""
         return tf.nest.map_structure(lambda v: self.strategy.experimental_local_results(v)[0], value)
 
     def weighted(self, sums: dict, counts: dict) -> tf.Tensor:
-        """The loss: weighted sum of the means."""
+        """Total loss: weighted sum of the mean of each loss."""
         weights = self.objective.loss_weights.items()
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Gradients of one replica's part of the loss, and the sums and statistics behind it."""
+        """Gradients of one replica's share of the loss, with its loss sums and statistics."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -101,13 +104,12 @@ class UpdateRule:
             sums, statistics = self.objective.loss_sums(batch, seed)
             loss = self.weighted(sums, counts) * self.loss_scale
         gradients = tape.gradient(loss, values)
-        lost = [name for name, gradient in zip(self.trainable, gradients) if gradient is None]
-        if lost:
+        if lost := [name for name, gradient in zip(self.trainable, gradients) if gradient is None]:
             raise ValueError(f"The losses do not depend on {lost[0]} ({len(lost)} weights in all).")
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
     def take_accumulated(self) -> list:
-        """The sums over micro-batches and replicas; the accumulators are empty afterwards. In a replica."""
+        """Returns the gradients summed over micro-batches and replicas, and clears the accumulators; in a replica."""
         gradients = [tf.identity(accumulator) for accumulator in self.sums]
         with tf.control_dependencies(gradients):
             for accumulator in self.sums:
@@ -115,7 +117,7 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Checks, clips and applies reduced gradients; a step that is not finite changes no weight.
+        """Checks, clips and applies reduced gradients; if they or the loss are not finite, no weight changes.
 
         Returns:
             Scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.
@@ -125,7 +127,7 @@ class UpdateRule:
         finite = tf.math.is_finite(norm) & tf.math.is_finite(self.weighted(sums, counts))
         clip_factor = tf.minimum(1.0, self.gradient_clip / (norm + 1e-6)) if self.gradient_clip else tf.ones_like(norm)
         factor = clip_factor / scale
-        # Only now: a step runs out of memory before this, so it shows whether an error left the weights unchanged.
+        # A step that runs out of memory does so before this count: it tells whether the weights are unchanged.
         with tf.control_dependencies([finite]):
             self.begun.assign_add(1)
 
@@ -161,25 +163,25 @@ class UpdateRule:
 
 
 class WeightAverages:
-    """Exponential moving averages of trained weights (Polyak and Juditsky 1992), one beside each weight's replica.
+    """Exponential moving averages of trained weights (Polyak and Juditsky 1992), on each weight's replicas.
 
     The decay of step t is `min(decay, (1 + t) / (10 + t))`, as in `tf.train.ExponentialMovingAverage` with
-    `num_updates`. Keras's `use_ema` has no such rise: with a decay of 0.999 the weights of the first step would still
-    make up a third of the average after a thousand steps, which is more than a short run has.
+    `num_updates`. Keras's `use_ema` has no such warm-up: at a decay of 0.999, the initial weights would still make up a
+    third of the average after a thousand steps.
 
-    To be made in the strategy's scope and on the model device. `decay` is from 0 to below 1.
+    Must be created in the strategy's scope and on the model device. `decay` is in `[0, 1)`.
     """
 
     def __init__(self, named: dict[str, keras.Variable], decay: float, strategy: tf.distribute.Strategy):
         self.decay, self._strategy = decay, strategy
-        averages = [tf.Variable(tf.zeros(v.shape), trainable=False, name="average") for v in named.values()]
-        self.variables: dict[str, tf.Variable] = {f"average/{name}": v for name, v in zip(named, averages)}
-        """The averages by name."""
-        self._pairs = list(zip(averages, named.values()))
+        self.variables: dict[str, tf.Variable] = {
+            f"average/{name}": tf.Variable(tf.zeros(v.shape), trainable=False, name="average")
+            for name, v in named.items()
+        }
+        self._pairs = list(zip(self.variables.values(), named.values()))
         self.restart()
 
     def restart(self) -> None:
-        """Sets each average to its weight."""
 
         def assign():
             for average, weight in self._pairs:
@@ -188,9 +190,7 @@ class WeightAverages:
         self._strategy.run(assign)
 
     def update(self, step: tf.Tensor) -> None:
-        """Updates the averages; to be called on each replica, after the optimizer. `step` is the number of earlier
-        updates.
-        """
+        """Moves the averages after an optimizer update, in a replica; `step` counts the earlier updates."""
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.decay, (1.0 + step) / (10.0 + step))
         for average, weight in self._pairs:
@@ -198,14 +198,8 @@ class WeightAverages:
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """Swaps weights and averages within the block."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
+        """Exchanges weights and averages within the block."""
 
-    def _exchange(self):
         def exchange():
             for average, weight in self._pairs:
                 held = tf.identity(weight.value)
@@ -213,3 +207,7 @@ class WeightAverages:
                 average.assign(held)
 
         self._strategy.run(exchange)
+        try:
+            yield
+        finally:
+            self._strategy.run(exchange)

@@ -1,4 +1,4 @@
-"""A run's checkpoints: written while it trains, restored when it is resumed, returned to when it goes wrong."""
+"""Checkpoints of a stage: saving, resuming, and returning to an earlier one after divergence or overtraining."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRAINED = "trained"
-"""Tensor file of a run with weight averages: the weights that training continues with. `model`, which everything else
-reads, then holds the averages: what was validated and what speaks."""
+"""Name of the tensor file with the weights that training continues from, in runs with weight averages. The file `model`
+then has the averages, which are validated and speak."""
 
 
 class Checkpointer:
     """Writes and reads the checkpoints of a trainer.
 
-    Of several workers only the chief writes and decides what is read; all read it.
+    Of several workers, only the chief writes, and decides which checkpoint all of them read.
     """
 
     def __init__(self, trainer: "StageTrainer"):
@@ -32,45 +32,47 @@ class Checkpointer:
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{self.stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
         self.companions: dict[str, bytes] = {}
-        """Files that belong to the weights of what speaks, by name, once they are known."""
+        """Contents of the files that synthesis needs beside the weights, by name."""
 
-    def save(self, last: bool, finished: bool, ledger: list | None) -> None:
-        """Writes a checkpoint of this step; it is marked best when the last validation was the best so far.
+    def save(self, last: bool, finished: bool) -> None:
+        """Writes a checkpoint of this step, marked best if the step is the best so far.
 
-        The `last` one is on the disk when this returns, after several tries if need be. Otherwise training waits only
-        for the copy to the host, and a write that fails is reported by the next call. `finished` says whether the
-        stage's last step has been taken; `ledger` has the rows of the switches' ledger.
+        Args:
+            last: Waits until the checkpoint is on the disk, with several attempts. Otherwise, training waits only for
+                the copy to the host, and the next call raises the errors of writing.
+            finished: Whether the stage's last step was taken.
         """
-        self.writer.wait()  # before the copy: no more than one is held
-        self.state.finished = finished
-        if self.workers.is_chief:
-            best = self.state.best is not None and self.state.best[1] == self.state.step
-            write = self.writer.write_last if last else self.writer.start
-            write(self.state.step, *self.snapshot(ledger), best, self.companions if self.stage.speaks else {})
-        if last:
-            self.workers.gather()  # the next stage may read it
+        with self.trainer.clock.paused():
+            self.writer.wait()  # at most one copy is in memory
+            self.state.finished = finished
+            if self.workers.is_chief:
+                best = self.state.best is not None and self.state.best[1] == self.state.step
+                write = self.writer.write_last if last else self.writer.start
+                write(self.state.step, *self.snapshot(), best, self.companions if self.stage.speaks else {})
+            if last:
+                self.workers.gather()  # the next stage may read it
 
-    def snapshot(self, ledger: list | None) -> tuple[dict, dict]:
-        """Copies the run's tensors and state to the host, between two steps, for `CheckpointStore.write`."""
+    def snapshot(self) -> tuple[dict, dict]:
+        """Copies tensors and state to the host, for `CheckpointStore.write`; must be called between two steps."""
         tensors = {"optimizer": arrays_of(self.train_step.state_variables())}
         with self.train_step.averaged_weights():
             tensors |= self.stage.weight_arrays()
         keeps_averages = bool(self.train_step.averages())
         if keeps_averages:
             tensors[TRAINED] = arrays_of(self.train_step.averaged())
+        ledger = self.trainer.ledger and self.trainer.ledger.state()
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
         saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
         saved["switches"] = self.trainer.switches.applied()
         if self.state.clips is not None:
-            record = self.state.clips.record(self.state.position)
-            tensors[CLIPS], saved["order"] = record.arrays(), record.state()
+            tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()
         return tensors, {**saved, "config": self.trainer.config.to_dict()}
 
     def resume(self, folder: str | None = None) -> None:
-        """Restores the newest intact checkpoint, if there is one.
+        """Restores the newest intact checkpoint of this run, if any, or of the run in `folder`.
 
-        `folder` is of another run, which must have one; None for the run's own. A checkpoint of another model, or one
-        trained on the codes of another DVAE, raises a `CheckpointError`.
+        Raises:
+            CheckpointError: `folder` has none, or the checkpoint is of another model or DVAE.
         """
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
@@ -85,22 +87,23 @@ class Checkpointer:
         self.state.restore(step, saved, where)
         trained, clips = [TRAINED] if saved.get("averaged") else [], [CLIPS] if "order" in saved else []
         tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained, *clips))
-        kept = (tensors[CLIPS], saved["order"], self.state.position, where) if clips else None
-        self.state.record = kept and ClipRecord.restore(*kept)
+        self.state.record = None
+        if clips:
+            self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], self.state.position, where)
         self.stage.assign_weights(tensors, where)
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
         self.train_step.restart_averages()
         if trained:
-            # Averages may have been turned off since.
+            # The run may no longer keep averages.
             averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
             assign_by_name(averaged, tensors[TRAINED], where)
         for line in differences(saved, self.trainer.config, where):
             logger.info("%s", line)
 
     def go_back(self, error: Exception) -> None:
-        """Returns a run that has diverged to its last good checkpoint, with a lower learning rate.
+        """Returns a diverged run to its last good checkpoint, with a lower learning rate.
 
-        Raises `error` where there is no good checkpoint, or the run has gone back as often as the settings allow.
+        Raises `error` if there is none, or after `training.divergence_returns` returns.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -112,12 +115,12 @@ class Checkpointer:
         self._restore(self.store, step)
         guard.returns, guard.rate_scale = returns, rate_scale
         logger.error(
-            "%s Going back to the checkpoint of step %d with %g times the learning rate; time %d of %d.",
+            "%s Returning to the checkpoint of step %d with %g times the learning rate; return %d of %d.",
             *(error, step, rate_scale, returns, settings.divergence_returns),
         )
 
     def go_back_to_best(self) -> None:
-        """Returns a run to its best checkpoint, if it has one, with its history and its record of overtraining.
+        """Returns a run to its best checkpoint, if any, but keeps its history and the state of early stopping.
 
         Later checkpoints are renamed to `overtrained_step_…`.
         """
@@ -125,22 +128,20 @@ class Checkpointer:
         history, stale = self.state.history, self.state.stale_evaluations
         detector = self.trainer.watch.overtraining
         stopped = detector.state()
-        best = self.workers.ask(self._leave_best)
-        if best is not None:
-            self._restore(self.store, best)
-            self.state.history, self.state.stale_evaluations = history, stale
-            detector.restore(stopped)
-
-    def _leave_best(self):
-        best = self.store.best_step()
-        for step in self.store.steps() if best is not None else ():
-            if step > best:
-                self.store.put_away(step, "overtrained")
-        return best
+        best = self.workers.ask(self.store.best_step)
+        if best is None:
+            return
+        if self.workers.is_chief:
+            for step in self.store.steps():
+                if step > best:
+                    self.store.put_away(step, "overtrained")
+        self._restore(self.store, best)
+        self.state.history, self.state.stale_evaluations = history, stale
+        detector.restore(stopped)
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """The newest checkpoint that is intact and not of a bad step; newer ones are renamed to `diverged_step_…`."""
+    """Returns the newest checkpoint that is intact and has finite losses; renames newer ones to `diverged_step_…`."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)
@@ -152,5 +153,5 @@ def last_good_step(store: CheckpointStore) -> int | None:
         except CheckpointError as damage:
             logger.warning("%s", damage)
         aside = store.put_away(step, "diverged")
-        logger.warning("The checkpoint of step %d cannot be used; it was kept as %s", step, aside)
+        logger.warning("The checkpoint of step %d cannot be used and was renamed to %s", step, aside)
     return None

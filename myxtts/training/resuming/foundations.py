@@ -1,4 +1,4 @@
-"""The foundations of a stage: the finished models of earlier stages, frozen."""
+"""Foundations of a stage: the finished, frozen models of earlier stages."""
 
 import logging
 from pathlib import Path
@@ -17,13 +17,16 @@ logger = logging.getLogger(__name__)
 
 
 def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models that a stage depends on from the run's folder onto `device`, the data device.
+    """Loads the models that a stage depends on from the run's folder.
+
+    Args:
+        device: The data device.
 
     Returns:
-        The models by name of their stage, and the stage's lineage: digests of their weights by the same names.
+        The models and the digests of their weights (the stage's lineage), each by name of their stage.
 
     Raises:
-        CheckpointError: The run has none yet, or one that is not trained to the end.
+        CheckpointError: A model is missing or not trained to the end.
         UserError: The prepared codes are of another DVAE.
     """
     models, lineage = {}, {}
@@ -32,7 +35,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         step = store.newest_sound(logger.warning)
         if step is None:
             raise CheckpointError(
-                f"The {stage} stage needs a trained {name}, and {store.folder} has none. Leave --stage out, or train "
+                f"The {stage} stage needs a trained {name}, and {store.folder} has none. Leave out --stage, or train "
                 f"it first with --stage {name}."
             )
         part = STAGE_CLASSES[name].part
@@ -40,11 +43,11 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         if not state["finished"]:
             raise CheckpointError(
                 f"The {stage} stage needs a {name} that is trained to the end. The one in {store.folder} stopped at "
-                f"step {step}. Resume it with --stage {name}; to use it as it is, give --stage {name} --max-steps "
-                f"{step} once."
+                f"step {step}. Resume it with --stage {name}, or accept it as it is with --stage {name} --max-steps "
+                f"{step}."
             )
         if (best := chosen_step(store, part)) != step:
-            step, tensors = best, store.read(best, ["model"])[0]  # what speaks, and what training continues from
+            step, tensors = best, store.read(best, ["model"])[0]  # the best checkpoint is the stage's result
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))

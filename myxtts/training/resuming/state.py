@@ -1,7 +1,7 @@
-"""The state of a stage's training, as a checkpoint keeps it.
+"""State of a stage's training, as saved in checkpoints.
 
-All random draws are functions of the seed and a position (docs/architecture.md), so weights, optimizer state and
-positions are enough. Whatever else must survive a stop is one of `TrainingState.parts`.
+Random values depend only on the seed and a position (docs/architecture.md), so weights, optimizer state and positions
+are enough to resume. Other state that must survive a stop is one of `TrainingState.parts`.
 """
 
 import json
@@ -29,7 +29,7 @@ from myxtts.storage.saved_state import config_of, refusing_damage
 logger = logging.getLogger(__name__)
 
 CLIPS = "clips"
-"""Tensor file of a checkpoint that holds `ClipRecord.arrays`."""
+"""Name of the checkpoint's tensor file with the arrays of a `ClipRecord`."""
 _IDENTITY_BYTES = 8
 _ARRAYS = {"identity": "uint64", "heard_at_start": "uint8", "heard": "uint8"}
 
@@ -39,74 +39,71 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """What the stage builds on, as JSON values; a checkpoint made on something else is not resumed."""
+    """Digests of the models that the stage depends on, as JSON; checkpoints with other digests are not resumed."""
     follows: tuple[str, ...] = ()
-    """Names in `lineage` that may have been trained on since a checkpoint: `StageEntry.follows`."""
+    """Names in `lineage` whose models may have been trained since: `StageEntry.follows`."""
     step: int = 0
-    """Optimizer steps taken."""
+    """Number of optimizer steps taken."""
     position: int = 0
-    """Batches trained on, which is the place in the order of the data."""
+    """Number of batches trained on: the position in the order of the data."""
     data_digest: str | None = None
-    """Identifies the training clips that the position counts in."""
+    """Digest of the training clips in their order."""
     clips: "OrderedClips | None" = None
-    """These clips in their order, once training has begun."""
+    """The training clips in their order, once training has begun."""
     record: "ClipRecord | None" = None
-    """What the resumed checkpoint says about its clips; None where it says nothing."""
+    """Clips of the resumed checkpoint, if it has them."""
     history: list[dict] = field(default_factory=list)
     """Validation losses: `step` and each loss by name."""
     best: tuple[float, int] | None = None
-    """`(main validation loss or score of an evaluation, step)` so far."""
+    """Best value so far, and its step: a main validation loss or a score, see `best_by`."""
     best_by: str = "loss"
-    """Which of the two: `training.best_by`."""
+    """`training.best_by`: `loss` or `evaluation`."""
     stale_evaluations: int = 0
-    """Evaluations in a row without a better score."""
+    """Number of evaluations since the best score."""
     least_score: float | None = None
-    """The best score of an evaluation so far."""
+    """Best score so far; lower is better."""
     finished: bool = False
-    """Whether the stage's last step was taken, at the checkpoint written or read last."""
+    """Whether the stage's last step was taken, as of the last checkpoint."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """Other objects that a checkpoint keeps, by name, through their `state()`, JSON values, and `restore(state)`."""
+    """Other objects to save, by name, with the methods `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Records a figure of this step, lower is better; returns whether this is the best step so far."""
+        """Records a value of this step, lower is better; returns whether this step is the best so far."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)
         return True
 
     def scored(self, score: float) -> bool:
-        """Records an evaluation's score; returns as `improves`."""
+        """Records the score of an evaluation; returns whether this step is the best so far."""
         is_less = math.isfinite(score) and (self.least_score is None or score < self.least_score)
         self.least_score = score if is_less else self.least_score
         self.stale_evaluations = 0 if is_less else self.stale_evaluations + 1
         return self.improves("evaluation", score)
 
     def as_dict(self) -> dict:
-        """The state as JSON values."""
         names = "finished lineage best best_by stale_evaluations least_score position".split()
         parts = {name: part.state() for name, part in self.parts.items()}
         found = {name: getattr(self, name) for name in names}
         return {**found, "history": list(self.history), "data": self.data_digest, "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Inverse of `as_dict` at `step`; `where` names the checkpoint.
+        """Inverse of `as_dict`; `where` names the checkpoint.
 
         Raises:
-            CheckpointError: It is of no run, of another lineage, or lacks one of `parts`.
+            CheckpointError: It has weights alone, depends on another model, or is damaged.
         """
         if "position" not in saved:
-            raise CheckpointError(f"{where} holds weights but no run to continue. Start from them with --init-from.")
+            raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
         if saved["lineage"].keys() != self.lineage.keys() or set(moved) - set(self.follows):
             raise CheckpointError(
-                f"{where} was trained on the codes of another DVAE, which mean something else. Restore that DVAE, or "
-                "train the stage from the start with --reset-training."
+                f"{where} was trained on the codes of another DVAE. Restore that DVAE, or train the stage from the "
+                "start with --reset-training."
             )
         if moved:
-            logger.info("Trained on since %s: the %s. Its validation losses are not compared.", where, ", ".join(moved))
-        missing = ", ".join(sorted(self.parts.keys() - saved["parts"].keys()))
-        if missing:
-            raise CheckpointError(f"{where} was written without {missing}. Start over with --reset-training.")
+            message = "The %s was trained further since %s; the best validation loss starts anew."
+            logger.info(message, " and ".join(moved), where)
         self.step, self.position, self.history = step, saved["position"], saved["history"]
         same = saved["best_by"] == self.best_by and not moved
         self.best = tuple(saved["best"]) if saved["best"] and same else None
@@ -117,7 +114,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """The data set with its clips in an order that continues from this state."""
+        """Returns the data set with an order of clips that continues from this state."""
         clips, start = OrderedClips(dataset.train, dataset.order(stage)), EpochStart()
         if self.record is not None:
             start, changed = clips.continuing(self.record)
@@ -130,7 +127,7 @@ class TrainingState:
 
 
 def data_digest(clips: Iterable) -> str:
-    """Identifies a list of `Clip`s in their order, on which the order of batches depends."""
+    """Digest of a list of `Clip`s in their order, which determines the batches."""
     hasher = new_hasher()
     for clip in clips:
         hasher.update(json.dumps([clip.id, clip.num_samples, clip.tokens]).encode())
@@ -138,61 +135,57 @@ def data_digest(clips: Iterable) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions that determine the last bits of a loss; a CPU's threads share sums, so their number counts, too."""
+    """Versions that affect the rounding of losses, with the number of CPU threads, among which sums are divided."""
     threads = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
     found = {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
     return found | {"threads": str(threads or read_processor().cores)}
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Lines on what makes the losses differ from those of an unbroken run; `where` names the checkpoint."""
+    """Yields reasons why losses may differ from those of an unbroken run; `where` names the checkpoint."""
     before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
-        told = (f"{name} {before.get(name)!r} -> {now[name]!r}" for name in changed)
-        yield f"Settings changed since the checkpoint: {'; '.join(told)}"
+        changes = (f"{name} {before.get(name)!r} -> {now[name]!r}" for name in changed)
+        yield f"Settings changed since the checkpoint: {'; '.join(changes)}"
     then = saved["versions"]
     now = {name: value for name, value in versions().items() if name in then}
     if then != now:
         then, now = (", ".join(f"{name} {value}" for name, value in found.items()) for found in (then, now))
-        yield f"The checkpoint was written with {then:.300}; now it is {now}: last bits may differ."
+        yield f"The checkpoint was written with {then:.300}, and this is {now}: losses may round differently."
 
 
 @dataclass(frozen=True, eq=False)
 class ClipRecord:
-    """What a checkpoint keeps of the order of clips."""
+    """Clips and their order, as saved in a checkpoint."""
 
     identities: np.ndarray
-    """`(N,)` uint64, a digest of each clip's id."""
+    """Digest of each clip's id, `(N,)` uint64."""
     digest: str
-    """Identifies the order but for its start: where it is the same, so are the batches."""
+    """Digest of clips and order, without its start: if it is equal, so are the batches."""
     start: EpochStart
-    """Where the order began."""
+    """Start of the order."""
     cut: EpochStart
-    """Where it was at the checkpoint; another order continues from there."""
+    """Position at the checkpoint, from which another order can continue."""
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors of the file `CLIPS`."""
-        marks = np.zeros((2, len(self.identities)), np.uint8)
-        for row, place in zip(marks, (self.start, self.cut)):
+    def saved(self) -> tuple[dict[str, np.ndarray], dict]:
+        """Tensors of the file `CLIPS`, and JSON values for a checkpoint."""
+        marks, places = np.zeros((2, len(self.identities)), np.uint8), (self.start, self.cut)
+        for row, place in zip(marks, places):
             row[place.heard] = 1
-        return dict(zip(_ARRAYS, (self.identities, *marks)))
-
-    def state(self) -> dict:
-        """JSON values for the checkpoint's state."""
-        numbers = ([place.position, place.epoch, place.offset] for place in (self.start, self.cut))
-        return {"digest": self.digest, **dict(zip(("start", "cut"), numbers))}
+        start, cut = ([place.position, place.epoch, place.offset] for place in places)
+        return dict(zip(_ARRAYS, (self.identities, *marks))), {"digest": self.digest, "start": start, "cut": cut}
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Inverse of `arrays` and `state`, at a position; raises `CheckpointError` where they are of none."""
+        """Inverse of `saved` at a position; raises `CheckpointError` if the values are damaged."""
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
         lengths = {array.size for array in arrays.values()}
         numbers = [state.get(name) for name in ("start", "cut")]
         counts = [isinstance(place, list) and len(place) == 3 and all(map(_is_count, place)) for place in numbers]
         is_whole = dtypes == {name: (dtype, 1) for name, dtype in _ARRAYS.items()} and len(lengths) == 1 and all(counts)
         if not is_whole or not numbers[0][0] <= numbers[1][0] == position:
-            raise CheckpointError(f"{where} is damaged: it does not say which clips the run has had.")
+            raise CheckpointError(f"{where} is damaged: its record of clips is not valid.")
         identities, *marks = (arrays[name] for name in _ARRAYS)
         places = (EpochStart(*place, np.flatnonzero(row)) for place, row in zip(numbers, marks))
         return cls(identities, state.get("digest"), *places)
@@ -203,7 +196,7 @@ def _is_count(value):
 
 
 class OrderedClips:
-    """The clips of a run in the order of a stage's batches, whose indices count in `clips`."""
+    """Clips of a run with the order of a stage's batches, whose indices refer to `clips`."""
 
     def __init__(self, clips: Sequence[Clip], order: BatchOrder):
         digests = (digest_bytes(clip.id.encode("utf-8", "surrogatepass"), _IDENTITY_BYTES) for clip in clips)
@@ -214,23 +207,19 @@ class OrderedClips:
         self._digest = hasher.hexdigest()
 
     def record(self, position: int) -> ClipRecord:
-        """The record of a checkpoint at `position`."""
+        """Returns the record for a checkpoint at `position`."""
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Where the order has to begin to continue from a record, and a warning if it is another order."""
+        """Returns the start of the order that continues from a record, and a warning if the order has changed."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
         start = EpochStart(record.cut.position, record.cut.epoch, record.cut.offset, heard)
         new = int((~np.isin(self.identities, record.identities)).sum())
         gone = int((~np.isin(record.identities, self.identities)).sum())
-        if new or gone:
-            changed = f"The training set has changed since the checkpoint: {new} clips are new, and {gone} are gone."
-        else:
-            changed = "Recordings, transcripts or batches have changed since the checkpoint, and with them the order."
-        if new and gone == len(record.identities):
-            changed += " None is left: to begin from this model with others, name it as --init-from elsewhere."
         count = len(self.identities)
-        rest = f"The epoch continues with the {count - len(heard)} of {count} clips that it has not had."
-        return start, f"{changed} {rest}"
+        return start, (
+            f"The training set or its batches changed since the checkpoint: {new} clips are new, and {gone} are gone. "
+            f"The epoch continues with the {count - len(heard)} of {count} clips that it has not had."
+        )

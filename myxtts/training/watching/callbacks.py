@@ -1,4 +1,4 @@
-"""What a run shows while it trains: progress bar or lines, TensorBoard, the final report."""
+"""Output of a run: progress bar or log lines, TensorBoard, final report."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,29 +19,29 @@ from myxtts.storage.files import AnyPath
 from myxtts.utils.commons import folded, folded_on_terminal
 
 VARIATION_WARNING = 0.30
-"""Standard deviation over mean of the step time past which a run warns of a bottleneck."""
+"""Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""Share of the time spent waiting for data above which data bounds a run, and not computing."""
+"""Share of the time spent waiting for data above which a run is bound by data."""
 STEP_WIDTH = 80
-"""Columns of a step line on the terminal."""
+"""Width of step lines on the terminal, in characters."""
 VERDICT_SECONDS = 60.0
-"""Training time after which a run first says what bounds it."""
+"""Training time after which a run logs its bottleneck."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
     "preparing": "Give data work a GPU of its own (--data-gpu, --model-gpu), or prepare codes once (`myxtts prepare`).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
 }
-"""What to change, by what bounds a run."""
+"""What to change, by bottleneck."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StageStart:
-    """A stage whose training begins or is taken up again, after `step` optimizer steps.
+    """A stage whose training starts or resumes, after `step` optimizer steps.
 
-    `num_weights` numbers are trained, `batch_size` is in clips and `accumulation` in batches per optimizer step;
-    `preset` is that of the training switches, `placement` the line of the placement audit.
+    `num_weights` is the number of trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer
+    step; `preset` is that of the training switches, `placement` the line of the placement audit.
     """
 
     stage: str
@@ -58,10 +57,10 @@ class StageStart:
 
 @dataclass(frozen=True)
 class StageEnd:
-    """What the training of a stage was like.
+    """Figures of a stage's training.
 
-    `timing` is as in `Callback.on_log`, of the whole run. `traces` are of the train step; `skipped_steps` updates were
-    left out because they were not finite.
+    `timing` is as in `Callback.on_log`, over the whole run; `traces` counts traces of the train step, `skipped_steps`
+    updates that were not finite.
     """
 
     stage: str
@@ -73,24 +72,24 @@ class StageEnd:
 
 
 class Callback:
-    """Base of callbacks. A trainer calls those of these methods that a callback has:
+    """Base of callbacks. The trainer calls these methods, each of them optional:
 
     - `on_start(start: StageStart)`: before the first step.
-    - `on_waiting(seconds)`: Multi-GPU Mode, the data pipeline gets a head start of at least so long.
-    - `on_running()`: Multi-GPU Mode, the pipeline is filled, and training starts.
-    - `on_ledger(ledger: Ledger)`: after the first step that was applied.
+    - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
+    - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
+    - `on_ledger(ledger: Ledger)`: after the first applied step.
     - `on_step(step)`: after every step.
-    - `on_log(step, losses, timing)`: every `training.log_every_steps`, mean losses and `StepClock.report` since then,
-      with memory in MB (`host_mb`, `model_gpu_mb`) and how busy the GPUs of each role were (`model_gpu_percent`).
-    - `on_validation(step, losses, is_best)`: after each validation, while the model has the weights validated.
-    - `on_evaluation(step, figures, is_best)`: after each evaluation of speech, the `score` first, lower is better.
-    - `on_sample(step)`: every `training.sample_every_steps`, while the model has the weights that speak.
+    - `on_log(step, losses, timing)`: every `training.log_every_steps`, with mean losses and `StepClock.report` since
+      then, memory in MB (`host_mb`, `model_gpu_mb`) and utilization of the GPUs by role (`model_gpu_percent`).
+    - `on_validation(step, losses, is_best)`: after each validation; the model still has the averaged weights.
+    - `on_evaluation(step, figures, is_best)`: after each evaluation of speech; lower `score` is better.
+    - `on_sample(step)`: every `training.sample_every_steps`; the model has the averaged weights.
     - `on_end(end: StageEnd)`: after the last step.
     """
 
 
 def losses_text(losses: dict[str, float]) -> str:
-    """`loss 3.1234 | text 1.2000 | codes 3.1000` and so on."""
+    """Formats losses as `loss 3.1234 | text 1.2000 | lr 1.0e-03`."""
     shown = []
     for name, value in losses.items():
         if name == "learning_rate":
@@ -103,7 +102,7 @@ def losses_text(losses: dict[str, float]) -> str:
 
 
 def timing_lines(timing: dict[str, float]) -> list[str]:
-    """How long steps take, for log lines and the final report; empty before the first timed step."""
+    """Step time, throughput and variation as text; empty before the first timed step."""
     if "avg_ms" not in timing:
         return []
     return [
@@ -114,7 +113,7 @@ def timing_lines(timing: dict[str, float]) -> list[str]:
 
 
 def machine_lines(timing: dict[str, float]) -> list[str]:
-    """Memory, and of the GPUs that are watched how busy they were, by role; `utilities/compare_logs.py` reads them."""
+    """Memory and GPU utilization by role as text, for `utilities/compare_logs.py` to read."""
     lines = [f"Host memory: {timing['host_mb']:.0f}MB"] if "host_mb" in timing else []
     if roles := [role for role in ("data", "model") if f"{role}_gpu_mb" in timing]:
         busy = {role: timing.get(f"{role}_gpu_percent") for role in roles}
@@ -125,7 +124,7 @@ def machine_lines(timing: dict[str, float]) -> list[str]:
 
 
 def verdict(timing: dict[str, float]) -> str:
-    """What bounds the run so far, judged by the share of the time that the model device waited for data; and a hint."""
+    """Names the bottleneck of the run, by the share of the time that the model device waited for data; with a hint."""
     stall, bound = timing["stall"], "computing"
     seen = f"the model device waited for data {100 * stall:.1f}% of the time"
     if stall > STALL_WARNING:
@@ -135,10 +134,7 @@ def verdict(timing: dict[str, float]) -> str:
 
 
 class ConsoleProgress(Callback):
-    """A progress bar with stage, step, losses, steps/s and time left; plain lines where output is no terminal.
-
-    A `quiet` one prints nothing; the run's log has its lines all the same.
-    """
+    """Progress bar on a terminal, else plain lines; both go to the run's log, too. `quiet` prints nothing."""
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
@@ -166,10 +162,10 @@ class ConsoleProgress(Callback):
 
     def on_step(self, step):
         if self._bar is not None:
-            self._bar.update(step - self._bar.n)  # a run that went back to a checkpoint counts down
+            self._bar.update(step - self._bar.n)  # negative after a return to a checkpoint
 
     def _say(self, text):
-        """Prints, above the bar if there is one, and lets the run's log have it too, a step in one line."""
+        """Prints a text, above the bar if there is one, and logs it."""
         is_step = "\n" not in text and " | " in text
         shown = folded(text, STEP_WIDTH) if is_step else folded_on_terminal(text, sys.stdout)
         if self._bar is not None:
@@ -182,7 +178,7 @@ class ConsoleProgress(Callback):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
         total, lines = self._start.total_steps, timing_lines(timing)
-        # A loss of zero had no turn, as those of discriminators before they begin.
+        # A zero means that the update had no turn, as a discriminator's in the first phase.
         always = ("loss", "gradient_norm", "learning_rate")
         seen = {name: value for name, value in losses.items() if value or name in always}
         parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]
@@ -193,7 +189,7 @@ class ConsoleProgress(Callback):
             if "seconds_left" in timing:
                 parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
         self._say(" | ".join(part for part in [*parts, *machine_lines(timing)] if part))
-        # Without a GPU of its own a step varies with whatever else the cores do: then only waiting for data counts.
+        # Steps on a CPU vary with the load of its cores, so there, only waiting for data counts.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
         if lines and timing["variation"] > VARIATION_WARNING and varies:
             self._say(
@@ -204,15 +200,12 @@ class ConsoleProgress(Callback):
             self._verdict_at = float("inf")
             self._say(verdict(timing))
 
-    def _say_figures(self, kind, step, figures, is_best):
+    def on_validation(self, step, losses, is_best, kind="validation"):
         best = " (best so far)" if is_best else ""
-        self._say(f"{self._start.stage} {kind} at step {step}: {losses_text(figures)}{best}")
-
-    def on_validation(self, step, losses, is_best):
-        self._say_figures("validation", step, losses, is_best)
+        self._say(f"{self._start.stage} {kind} at step {step}: {losses_text(losses)}{best}")
 
     def on_evaluation(self, step, figures, is_best):
-        self._say_figures("speech", step, figures, is_best)
+        self.on_validation(step, figures, is_best, "speech")
 
     def on_end(self, end):
         if self._bar is not None:
@@ -230,10 +223,10 @@ class ConsoleProgress(Callback):
 
 
 class EventFile:
-    """Writes figures for TensorBoard into a folder, which it makes; the parent must exist.
+    """TensorBoard event file in a folder, which is created; its parent must exist.
 
-    Figures that the disk does not take are lost; that is logged once, and nothing ends. A file whose last record was
-    cut cannot be read beyond it, so a new one is begun as soon as the disk takes one.
+    If the disk takes no more, figures are lost, which is logged once. A reader stops at a truncated record, so writing
+    continues in a new file.
     """
 
     def __init__(self, folder: AnyPath):
@@ -241,38 +234,28 @@ class EventFile:
         self._writer, self._has_failed = None, False
 
     def write(self, step: int, write: Callable[[], None]) -> None:
-        """Calls `write`, which uses `tf.summary`, for a step."""
-        with self._survives():
+        """Calls `write`, which uses `tf.summary`, for a step, and flushes the file."""
+        try:
             if self._writer is None:
-                # Not its parents: a run's folder is not created again after it was moved.
+                # Without parents: the folder of a run that was moved must not come back.
                 self.folder.mkdir(exist_ok=True)
-                with tempfile.TemporaryFile(dir=self.folder) as file:  # no empty file for each try on a full disk
+                with tempfile.TemporaryFile(dir=self.folder) as file:  # a full disk fails here, without an empty file
                     file.write(bytes(4096))
                 self._writer = tf.summary.create_file_writer(str(self.folder))
             with self._writer.as_default(step=step):
                 write()
-
-    def flush(self) -> None:
-        """Hands what was written to the operating system."""
-        with self._survives():
-            if self._writer is not None:
-                self._writer.flush()
-
-    @contextmanager
-    def _survives(self):
-        try:
-            yield
+            self._writer.flush()
         except (OSError, tf.errors.OpError) as error:
             self._writer = None
             if not self._has_failed:
                 first_line = getattr(error, "message", str(error)).partition("\n")[0]
-                reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # TensorFlow's name of the operation
+                reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # without the name of the operation
                 logger.error("TensorBoard cannot write to %s: %s. Training continues.", self.folder, reason)
             self._has_failed = True
 
 
 class TensorBoardWriter(Callback):
-    """Writes losses, learning rate, timing and, as text, the settings to TensorBoard: a folder for each stage."""
+    """Writes losses, learning rate, timing and the settings to TensorBoard, in a folder per stage."""
 
     def __init__(self, folder: AnyPath, config: XTTSConfig):
         self.folder: Path = Path(folder)
@@ -298,6 +281,3 @@ class TensorBoardWriter(Callback):
 
     def on_evaluation(self, step, figures, is_best):
         self._write(step, figures, "evaluation")
-
-    def on_end(self, end):
-        self._file.flush()

@@ -1,6 +1,5 @@
-"""Guards of a run: losses that are not finite, and validation that turns up while the training loss falls."""
+"""Detectors of divergence (losses that are not finite) and of overtraining (only validation losses rise)."""
 
-import logging
 import math
 from collections import deque
 
@@ -8,47 +7,41 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import UserError, counted
-from myxtts.storage.checkpoint import write_json
-
-logger = logging.getLogger(__name__)
 
 WARN_AFTER = 5
-"""Diverging validations before a warning, where no patience is set."""
+"""Rising validations before a warning, if no patience is set."""
 
 
 class TrainingDiverged(UserError):
-    """Too many steps in a row had a loss or gradient that is not finite; none of them was applied."""
+    """Too many consecutive steps had a loss or gradient that is not finite; none of them was applied."""
 
 
 class DivergenceGuard:
-    """Counts steps in a row whose loss or gradient is not finite; after `limit` of them the run has diverged.
+    """Counts consecutive steps whose loss or gradient is not finite; after `limit` of them, the run has diverged.
 
-    Losses are read for several steps at once, so that the device is not waited for after each. Divergence is noticed
-    at most a quarter of the limit late.
+    Losses are read for several steps at once, to avoid waiting for the device after each step. Divergence is noticed at
+    most a quarter of the limit late.
     """
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """Factor on the learning rate, lowered each time the run goes back to a checkpoint, and how often it did."""
+        """Learning-rate factor, lowered at each return to a checkpoint, and the number of returns."""
         self._unread, self._in_row, self._row = [], 0, deque(maxlen=limit)
 
     def state(self) -> dict:
-        """JSON values for a checkpoint."""
         return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self._counted()}
 
     def restore(self, state: dict) -> None:
-        """Inverse of `state`."""
         self.rate_scale = float(state["rate_scale"])
         self.returns, self._in_row = int(state["returns"]), int(state["in_row"])
         self._unread.clear()
         self._row.clear()
 
     def watch(self, step: int, clips: list[np.ndarray], losses: dict[str, tf.Tensor]) -> list[dict] | None:
-        """Records a step: indices of its clips, and what the train step returned.
+        """Records a step: indices of its clips, and the results of the train step.
 
         Returns:
-            None, or where the run has diverged the last bad steps: dictionaries of `step`, `clips` (indices) and
-            `not_finite` (names of losses).
+            None; or, if the run has diverged, the last bad steps: `step`, `clips` (indices), `not_finite` (losses).
         """
         self._unread.append((step, clips, losses))
         if step % max(1, self.limit // 4) or self._counted() < self.limit:
@@ -71,34 +64,12 @@ class DivergenceGuard:
         return self._in_row
 
 
-def write_divergence(
-    folder: str, stage: str, step: int, learning_rate: float, weights: dict, bad_steps: list[dict]
-) -> str:
-    """Writes what was not finite in the last bad steps, and in which clips, into a run's folder.
-
-    `weights` are those that are trained, `bad_steps` are from `DivergenceGuard.watch`, with the ids of clips. Returns
-    the path of the file, or "the log" where it cannot be written.
-    """
-    path = f"{folder}/diverged_{stage}_step_{step}.json"
-    not_finite = [name for name, v in weights.items() if not np.isfinite(v.numpy()).all()]
-    found = {"stage": stage, "step": step, "learning_rate": learning_rate}
-    found |= {"weights_not_finite": not_finite, "bad_steps": bad_steps}
-    try:
-        write_json(path, found)
-    except OSError as error:
-        logger.error("%s could not be written: %s. Its contents: %s", path, error, found)
-        return "the log"
-    return path
-
-
 class OvertrainingDetector:
-    """Counts validations in which the two losses diverge.
+    """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    A validation diverges when its loss is above the best so far and the mean training loss since the validation before
-    is below the one at that best: early stopping (Prechelt 1998) that tells overtraining from a plateau, where neither
-    moves. A new best sets the count back; a validation that is neither leaves it.
-
-    After `patience` diverging validations `update` sets `stopped`, 0 never does; half as many give a warning.
+    Counts validations whose loss is above the best so far while the mean training loss since the last validation is
+    below its value at that best. A new best resets the count. After `patience` of them, `update` sets `stopped` (0:
+    never), and after half as many it warns.
     """
 
     def __init__(self, patience: int):
@@ -107,14 +78,11 @@ class OvertrainingDetector:
         self._best_step, self._unread, self._sum, self._count = 0, [], 0.0, 0
 
     def watch(self, loss: tf.Tensor, finite: tf.Tensor) -> None:
-        """Records a training step: the loss of the kind that is validated, and whether it was applied.
-
-        The scalars are read later, so the device is not waited for.
-        """
+        """Records a training step: its main loss, and whether it was applied; the scalars are read later."""
         self._unread.append((loss, finite))
 
     def update(self, step: int, loss: float) -> str | None:
-        """Records a validation; returns a warning at half the patience, the reason for stopping at its end, or None."""
+        """Records a validation; returns a warning at half the patience, the reason for a stop at its end, or None."""
         self._read()
         training = self._sum / self._count if self._count else math.inf
         self._sum, self._count = 0.0, 0
@@ -129,11 +97,13 @@ class OvertrainingDetector:
 
     def _describe(self, loss):
         best = f"{self._best:.4f} of step {self._best_step}, last {loss:.4f}"
-        seen = f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training fell."
+        seen = (
+            f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training loss fell."
+        )
         if self.stopped:
-            return f"{seen} The stage ends with the checkpoint of step {self._best_step}, the best."
-        then = f"It ends after {self.patience}" if self.patience else "--overtraining-patience N would end it after N"
-        return f"{seen} {then}; more data, a larger dropout or a smaller model helps."
+            return f"{seen} The stage ends with the best checkpoint, of step {self._best_step}."
+        then = f"The stage ends after {self.patience}" if self.patience else "--overtraining-patience N ends it after N"
+        return f"{seen} {then}. More data, more dropout or a smaller model helps."
 
     def _read(self):
         for loss, finite in self._unread:
@@ -143,14 +113,14 @@ class OvertrainingDetector:
         self._unread.clear()
 
     def state(self) -> dict:
-        """JSON values for a checkpoint; JSON has no infinity."""
+        """JSON values for a checkpoint; None stands for infinity."""
         self._read()
         best, training = (x if math.isfinite(x) else None for x in (self._best, self._training_at_best))
         counts = {"diverging": self.diverging, "stopped": self.stopped, "sum": self._sum, "count": self._count}
         return {**counts, "best_step": self._best_step, "best": best, "training_at_best": training}
 
     def restore(self, state: dict) -> None:
-        """Inverse of `state`; a larger patience lets a stopped run continue."""
+        """Inverse of `state`; with a larger patience, a stopped run continues."""
         self.diverging, self._best_step = int(state["diverging"]), int(state["best_step"])
         losses = state["best"], state["training_at_best"]
         self._best, self._training_at_best = (math.inf if x is None else float(x) for x in losses)
@@ -160,5 +130,5 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether a run with this `OvertrainingDetector.state` was stopped, and would be again with this patience."""
+    """Whether a run with this `OvertrainingDetector.state` was stopped and stays so with this patience."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])

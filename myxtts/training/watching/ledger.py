@@ -1,4 +1,4 @@
-"""The ledger of the training switches: what was asked for, and what the first step was seen to do."""
+"""Ledger of the training switches: requested values, and the effect observed in the first step."""
 
 import re
 import textwrap
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
-"""Operations that a policy of lower precision applies to: matrix products and convolutions."""
+"""Operations that mixed precision applies to: matrix products and convolutions."""
 POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
 WATCHED_AVERAGES = 8
-"""Weight averages, the smallest ones, that are checked for movement."""
+"""Number of weight averages, the smallest, that are checked for movement."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class LedgerDifference(ConfigError):
-    """Under `--strict`: a switch has another effect than asked for."""
+    """A switch has another effect than requested, under `--strict`."""
 
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One switch: what was asked for and by whom, what was observed, the evidence and why it differs."""
+    """One switch: requested value with its source, observed effect, and the evidence for it."""
 
     optimization: str
     requested: str
@@ -46,7 +46,7 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class Ledger:
-    """All switches of a run."""
+    """Rows of all switches of a run; `str` makes a table as wide as the terminal."""
 
     rows: tuple[LedgerRow, ...]
 
@@ -55,37 +55,30 @@ class Ledger:
         for row in self.rows:
             effective = row.effective if row.as_requested else f"! {row.effective}"
             cells.append((row.optimization, row.requested, effective, row.reason))
-        widths = [max(len(row[column]) for row in cells) for column in range(3)]
-        indent = sum(widths) + 3 * 2
-        rows = []
-        for *row, reason in cells:
-            first, *rest = textwrap.wrap(reason, max(line_width() - indent, 30)) or [""]
-            rows.append("  ".join([*map(str.ljust, row, widths), first]).rstrip())
-            rows += [" " * indent + line for line in rest]
-        return "\n".join(rows)
+        *columns, reasons = zip(*cells)
+        columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        starts = ["  ".join([*row, ""]) for row in zip(*columns)]
+        options = dict(width=max(line_width(), len(starts[0]) + 30), subsequent_indent=" " * len(starts[0]))
+        return "\n".join(textwrap.fill(r, initial_indent=start, **options) for start, r in zip(starts, reasons))
 
     def row(self, optimization: str) -> LedgerRow:
-        """The row of that name."""
         return next(row for row in self.rows if row.optimization == optimization)
 
     def state(self) -> list[dict]:
-        """The rows as JSON values."""
         return [asdict(row) for row in self.rows]
 
     def require(self) -> None:
-        """Raises `LedgerDifference` naming every switch whose effect is not what was asked for."""
-        differing = "; ".join(
-            f"{row.optimization} was to be {row.requested} and is {row.effective} ({row.reason})"
+        """Raises `LedgerDifference` with every switch whose effect is not the requested one."""
+        if differing := "; ".join(
+            f"{row.optimization} must be {row.requested}, and is {row.effective} ({row.reason})"
             for row in self.rows
             if not row.as_requested
-        )
-        if differing:
-            way_out = "Ask for what there is, or leave --strict out to train with that."
-            raise LedgerDifference(f"--strict: {differing}. {way_out}")
+        ):
+            raise LedgerDifference(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 
 class LedgerKeeper:
-    """Observes a trainer's first step; to be made before it."""
+    """Observer of a trainer's first step; must be created before that step."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
@@ -94,7 +87,7 @@ class LedgerKeeper:
         self._before = [v.numpy() for v in self._watched]
 
     def ledger(self, figures: dict) -> Ledger:
-        """The `Ledger`; to be called after a step that was applied, with what it returned."""
+        """Returns the `Ledger`, given the results of the train step that was applied."""
         rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), self._xla()]
         rows += [self._determinism(), self._averages(), *self._sizes()]
         return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
@@ -102,10 +95,10 @@ class LedgerKeeper:
     def _numbers(self):
         step, switches = self.step, self.switches
         products = count_products(step.graph)
-        # The dtype of most products; what stays in float32 (the codebook's distances) is a handful.
+        # The dtype of most products: a few, such as codebook distances, stay in float32.
         kind = max(products, key=products.get) if products else "float32"
-        seen = f"{products[kind]} of {sum(products.values())} matrix products of the step in {kind}"
         value, requested = switches.asked("precision")
+        seen = f"{products[kind]} of {sum(products.values())} matrix products of the step in {kind}"
         effective, reason = POLICIES[kind], f"{seen}; {switches.reasons['precision']}"
         yield LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
         value, requested = switches.asked("tf32")
@@ -128,7 +121,7 @@ class LedgerKeeper:
 
     def _determinism(self):
         value, seen = self.trainer.config.training.deterministic, is_op_determinism_enabled()
-        reason = f"TensorFlow takes sums in {'one order' if seen else 'any order that is quick'}"
+        reason = f"TensorFlow sums in {'a fixed' if seen else 'any'} order"
         requested = f"{on_or_off(value)} ({'given' if value else 'default'})"
         return LedgerRow("determinism", requested, on_or_off(seen), reason, seen or not value)
 
@@ -139,20 +132,20 @@ class LedgerKeeper:
         if not kept:
             return LedgerRow("weight averages", requested, "off", "no averages are kept", not value)
         moved = any((before != v.numpy()).any() for before, v in zip(self._before, self._watched))
-        seen = "moved by the first step; they are validated and spoken with" if moved else "none of which moves"
+        seen = "moved by the first step; used for validation and synthesis" if moved else "not moved by the first step"
         reason = f"{len(self.step.averages())} averages, {seen}"
         as_requested = moved and all(averages.decay == value for averages in kept)
         return LedgerRow("weight averages", requested, str(kept[0].decay) if moved else "frozen", reason, as_requested)
 
     def _sizes(self):
         batching, times = self.trainer.batching, self.step.micro_batches
-        why = f", since memory ran out for {batching.batch_size} at once" if batching.parts > 1 else ""
-        reason = f"{times} times a gradient in the last update, {len(self.step.accumulators())} accumulators{why}"
+        why = f"; memory ran out with {batching.batch_size} clips at once" if batching.parts > 1 else ""
+        reason = f"batches in the last update: {times}, accumulators: {len(self.step.accumulators())}{why}"
         asked = batching.accumulation
         yield LedgerRow("gradient accumulation", str(asked), str(times), reason, asked == times)
         wanted, found = batching.batch_size * batching.accumulation, batching.clips * times
-        requested = f"{wanted} an update" + (", auto at once" if batching.automatic else "")
-        reason = f"{batching.clips} clips at once make {found} an update"
+        requested = f"{wanted} per update" + (", auto at once" if batching.automatic else "")
+        reason = f"{batching.clips} clips at once, {found} per update"
         yield LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
 
     @staticmethod
@@ -164,14 +157,14 @@ class LedgerKeeper:
         requested = f"global norm {largest:g}" if largest else "off"
         effective = "off" if not largest and factor == 1 else f"global norm {applied:.3g}"
         as_requested = applied <= 1.001 * largest if largest else factor == 1
-        reason = f"the first step's gradient has the norm {norm:.3g}"
+        reason = f"gradient norm of the first step: {norm:.3g}"
         if rule.phases is not None and not norm:
-            effective, reason = requested, f"has its turn in later steps ({', '.join(rule.phases)})"
+            effective, reason = requested, f"applied in later phases ({', '.join(rule.phases)})"
         return LedgerRow(name, requested, effective, reason, as_requested)
 
 
 def nodes(graph: tf.Graph) -> Iterator:
-    """Nodes of a graph and of the functions it calls."""
+    """Yields the nodes of a graph and of the functions that it calls."""
     definition = graph.as_graph_def()
     yield from definition.node
     for function in definition.library.function:
@@ -179,12 +172,12 @@ def nodes(graph: tf.Graph) -> Iterator:
 
 
 def recomputed_blocks(graph: tf.Graph) -> set[str]:
-    """Names of the blocks that have operations which the backward pass makes again."""
+    """Names of the blocks with operations that the backward pass recomputes."""
     return {found.group(1) for node in nodes(graph) if (found := _RECOMPUTED.search(node.name))}
 
 
 def attention_forms(graph: tf.Graph) -> Counter:
-    """`{form: number of layers}` of the attention layers in a graph's forward pass."""
+    """Number of attention layers of each form in a graph's forward pass."""
     forward = (node.name for node in nodes(graph) if "gradient" not in node.name)
     layers = {found.groups() for name in forward if (found := _ATTENTION.match(name))}
     names = {scope: form for form, scope in ATTENTION_SCOPES.items()}
@@ -192,10 +185,10 @@ def attention_forms(graph: tf.Graph) -> Counter:
 
 
 def count_products(graph):
-    """How many matrix products and convolutions a traced graph has, by the dtype they are computed in."""
+    """Number of matrix products and convolutions in a graph, by dtype."""
     return Counter(tf.as_dtype(node.attr["T"].type).name for node in nodes(graph) if node.op in PRODUCTS)
 
 
 def count_clusters(graph):
-    """How many calls of functions that XLA must compile a traced graph has."""
+    """Number of calls in a graph to functions that XLA compiles."""
     return sum(node.attr["_XlaMustCompile"].b for node in nodes(graph) if "_XlaMustCompile" in node.attr)

@@ -1,8 +1,9 @@
-"""Timing of a training step: each phase alone, then the pipeline with its phases overlapping."""
+"""Timing of training steps: each phase alone, and the pipeline with overlapping phases."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from os import PathLike
 from statistics import fmean, median, pstdev
 
@@ -18,17 +19,17 @@ from myxtts.models.xtts import XTTS
 from myxtts.training.stage_trainer import StageTrainer
 
 WARMUP_STEPS = 5
-"""Steps left out at the start of each measurement: they trace and fill caches."""
+"""Steps left out at the start of a measurement, which trace and fill caches."""
 PRODUCT_SIZE = 1024
-"""Rows and columns of the matrices whose product is timed in each number format."""
+"""Rows and columns of the matrices in `product_rates`."""
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Mean seconds per step of each phase, nothing else running.
+    """Mean seconds per step of each phase, run alone.
 
-    `load` is reading, decoding and padding on the host, with the copy to the data device; `preprocess` is mel
-    spectrograms, codes and augmentation there; `transfer` the copy to the model device; `train` the step there.
+    `load`: reading, decoding and padding on the host, and the copy to the data device; `preprocess`: mel spectrograms,
+    codes and augmentation there; `transfer`: the copy to the model device; `train`: the step there.
     """
 
     load: float
@@ -38,40 +39,37 @@ class PhaseTimes:
 
     @property
     def data(self) -> float:
-        """Seconds of data work per step."""
         return self.load + self.preprocess + self.transfer
 
     @property
     def total(self) -> float:
-        """Seconds of a step without overlap."""
         return self.data + self.train
 
     @property
     def ceiling(self) -> float:
-        """The greatest speed-up that overlapping can bring."""
+        """Largest speed-up that overlap allows."""
         return self.total / max(self.data, self.train)
 
 
-@dataclass
+@dataclass(frozen=True)
 class PipelineTimes:
-    """Steps of the pipeline as a whole.
+    """Timing of the whole pipeline.
 
-    `step_times` are the seconds of each step, in which the model device waited `wait_seconds` for data. `spans` are
-    `(phase, start, end)` in seconds since the first step, of `preprocess`, `transfer` and `train`.
+    `step_times` are the seconds of each step; the model device waited for data for `wait_seconds` of them. `spans` has
+    `(phase, start, end)`, in seconds since the first step, of `preprocess`, `transfer` and `train`.
     """
 
-    step_times: list[float] = field(default_factory=list)
-    wait_seconds: float = 0.0
-    spans: list[tuple[str, float, float]] = field(default_factory=list)
+    step_times: list[float]
+    wait_seconds: float
+    spans: list[tuple[str, float, float]]
 
     @property
     def mean(self) -> float:
-        """Mean seconds of a step."""
         return fmean(self.step_times)
 
     @property
     def variation(self) -> float:
-        """Standard deviation over mean of the step times."""
+        """Standard deviation of the step times divided by their mean."""
         return pstdev(self.step_times) / self.mean
 
     @property
@@ -80,22 +78,22 @@ class PipelineTimes:
         return min(1.0, self.wait_seconds / sum(self.step_times))
 
     def busy(self, phases: Sequence[str]) -> float:
-        """Share of the time in which one of `phases` ran."""
+        """Share of the time during which one of `phases` ran."""
         whole = sum(self.step_times)
         spans = ((max(start, 0.0), min(end, whole)) for phase, start, end in self.spans if phase in phases)
         return sum(max(0.0, end - start) for start, end in spans) / whole
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """A fresh GPT trainer, without accumulation, and its data set, for measurements; what a run writes is in `folder`.
+    """Creates a fresh GPT trainer with an untrained DVAE and without accumulation, and its data set, for measurements.
 
-    The DVAE is untrained, which costs the same time.
+    `folder` takes the files of the run.
     """
-    dataset = SpeechDataset.open(_without_history(config, folder))
+    dataset = SpeechDataset.open(_fresh(config, folder))
     return _trainer(dataset.config, plan), dataset
 
 
-def _without_history(config, folder):
+def _fresh(config, folder):
     training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
     return replace(config, training=training)
 
@@ -107,14 +105,14 @@ def _trainer(config, plan):
 
 
 def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
-    """Times every phase alone, with the devices synchronized after each call. Trains the model.
+    """Times every phase alone, with devices synchronized after each call; trains the model.
 
-    `WARMUP_STEPS` come before the `num_steps` that count; the trainer must not accumulate.
+    The trainer must not accumulate. `WARMUP_STEPS` precede the `num_steps` that count.
     """
     times, kept = ([], [], []), []
     for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
-        pass  # the first reads import what decodes and resamples
-    # Readers work in parallel and ahead: the time of one read says little, the rate of all how long a step waits.
+        pass  # the first reads import the decoders
+    # Readers work in parallel and ahead of the steps, so only the rate of many reads tells how long a step waits.
     began = time.perf_counter()
     for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
         kept = [*kept, wave][-8:]
@@ -128,8 +126,8 @@ def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int
 
 
 def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
-    """Times the pipeline as a run has it, overlapping if `trainer.enable_async_pipeline`; trains the model."""
-    spans, found = [], PipelineTimes()
+    """Times the pipeline as in a run, with overlap if `trainer.enable_async_pipeline`; trains the model."""
+    spans, ends = [], []
 
     def recorded(phase, call):
         def timed(*arguments):
@@ -145,22 +143,18 @@ def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: i
         batches.wait_until_filled()
         for position, batch in enumerate(batches):
             if position == WARMUP_STEPS:
-                origin = began = time.perf_counter()
-                waited = batches.wait_seconds
+                ends.append((time.perf_counter(), batches.seconds["stall"]))
             step(trainer, batch, position)
             tf.test.experimental.sync_devices()
-            if position >= WARMUP_STEPS:
-                now = time.perf_counter()
-                found.step_times.append(now - began)
-                began = now
-                # Not after the last step: what the end of the data takes is no stall.
-                found.wait_seconds = batches.wait_seconds - waited
-    found.spans = [(phase, start - origin, end - origin) for phase, start, end in spans]
-    return found
+            if ends:
+                ends.append((time.perf_counter(), batches.seconds["stall"]))
+    times, stalls = zip(*ends)
+    spans = [(phase, start - times[0], end - times[0]) for phase, start, end in spans]
+    return PipelineTimes([after - before for before, after in pairwise(times)], stalls[-1] - stalls[0], spans)
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """One step of the trainer's own train step, at a learning rate that changes next to nothing."""
+    """Runs the train step on one batch, at a negligible learning rate."""
     return trainer.train_step([batch], 1e-6, (0, position))
 
 
@@ -173,7 +167,7 @@ def _timed(times, call, *arguments):
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Noise, `seconds` long or as long as the model takes, with text of the usual length."""
+    """Creates a batch of noise, `seconds` long (or the model's maximum), with text of the usual length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -184,11 +178,11 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times whole training steps on noise, data work included, one after the other: seconds of each, at least one.
+    """Times sequential training steps on noise, data work included; returns the seconds of each, at least one.
 
-    It ends after the step in which `budget_seconds` have passed since the first one, which traces and does not count.
+    Ends when `budget_seconds` have passed since the first step, which traces and does not count.
     """
-    trainer = _trainer(_without_history(config, folder), plan)
+    trainer = _trainer(_fresh(config, folder), plan)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
 
     def step(position):
@@ -202,7 +196,7 @@ def measure_training(
 
 
 def product_rates(device: str) -> dict[str, float]:
-    """Floating-point operations per second of a product of square matrices on a device, by number format."""
+    """Measures the matrix products of a device: floating-point operations per second by dtype."""
     rates, product = {}, tf.function(tf.matmul)
     with tf.device(device):
         for dtype in ("float32", "bfloat16", "float16"):
@@ -216,7 +210,7 @@ def product_rates(device: str) -> dict[str, float]:
 
 
 def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
-    """Median seconds of an all-reduce of so many bytes of float32, as of gradients; to be called on all workers."""
+    """Median seconds of an all-reduce of float32 values, as of gradients; all workers must call it."""
     with tf.device(strategy.extended.worker_devices[0]):
         values = tf.ones((num_bytes // 4,))
 

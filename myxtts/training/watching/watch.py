@@ -1,4 +1,4 @@
-"""What looks at a stage while it trains: validation, evaluated speech, divergence, overtraining, ledger, callbacks."""
+"""Monitoring of a stage: validation, evaluation of speech, divergence, overtraining, ledger, callbacks."""
 
 import logging
 from collections import Counter
@@ -13,11 +13,12 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import require_placement
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
 from myxtts.devices.machine import resident_bytes
+from myxtts.storage.checkpoint import write_json
 from myxtts.training.loop.device_pipeline import copy_to, timing_of_all
 from myxtts.training.loop.replicas import Replicas
 from myxtts.training.stages.base import Objective, Stage
 from myxtts.training.watching.callbacks import StageEnd, StageStart
-from myxtts.training.watching.guards import DivergenceGuard, OvertrainingDetector, TrainingDiverged, write_divergence
+from myxtts.training.watching.guards import DivergenceGuard, OvertrainingDetector, TrainingDiverged
 from myxtts.training.watching.ledger import Ledger, LedgerKeeper
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Looks at a trainer's steps, decides which is the best and whether to continue, and calls the callbacks."""
+    """Monitor of a trainer: decides which step is the best and whether to continue, and calls the callbacks."""
 
     def __init__(self, trainer: "StageTrainer"):
         training = trainer.config.training
@@ -35,26 +36,26 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """`(step) -> figures` of the speech every `training.evaluate_every_steps`, with their `score`, lower is better;
-        empty where it could not be heard. Set by whoever can let the model speak."""
+        """Evaluates speech every `training.evaluate_every_steps`: `(step) -> figures` with a `score`, lower is better;
+        returns an empty dictionary if the evaluation fails. Set from outside."""
         self.monitor: GPUMonitor | None = None
-        """Samples the GPUs of the plan, where somebody has one."""
+        """Monitor of the plan's GPUs, set from outside."""
         self.ledger: Ledger | None = None
-        """What the switches do, seen at the first step."""
+        """Effects of the training switches, after the first step."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks = []
         self.recent: list[dict] = []
-        """What the train step returned since the last log line."""
+        """Results of the train step since the last log line."""
 
     def call(self, method: str, *arguments) -> None:
-        """Calls a method of every callback that has it."""
+        """Calls a method of all callbacks that have it."""
         for callback in self._callbacks:
             if hasattr(callback, method):
                 getattr(callback, method)(*arguments)
 
     def start(self, callbacks: Iterable, total: int) -> None:
-        """Reports the start of a stage of `total` steps; raises unless every variable is on the device of the plan."""
+        """Reports the start of a stage of `total` steps; raises if a variable is not on its device of the plan."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
@@ -63,11 +64,9 @@ class Watch:
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
 
     def before_first_step(self) -> None:
-        """Prepares to observe the first step."""
         self._keeper = LedgerKeeper(self.trainer)
 
     def end(self) -> None:
-        """Reports the end of a stage."""
         step, trainer = self.trainer.train_step, self.trainer
         scale = next((float(rule.loss_scale.numpy()) for rule in step.rules if rule.scaled), None)
         timing = trainer.clock.report(whole_run=True) | self._machine()
@@ -77,8 +76,8 @@ class Watch:
         """Records a step on the last `batches` batches.
 
         Raises:
-            TrainingDiverged: The last steps in a row were not finite; a file in the run's folder lists them.
-            LedgerDifference: Under `--strict`, at the first step.
+            TrainingDiverged: Too many consecutive steps were not finite; a file in the run's folder lists them.
+            LedgerDifference: A switch has another effect than requested, under `--strict`.
         """
         trainer, step = self.trainer, self.trainer.train_step
         if self.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
@@ -88,26 +87,37 @@ class Watch:
                 self.ledger.require()
         self.recent.append(losses)
         clips = [order.batch(trainer.state.position - back).indices for back in range(batches, 0, -1)]
-        if trainer.stage.main_loss in losses:  # not where only another update has its turn
+        if trainer.stage.main_loss in losses:  # absent if only other updates have their turn
             self.overtraining.watch(losses[trainer.stage.main_loss], losses["finite"])
         bad_steps = self.divergence.watch(trainer.step, clips, losses)
         if bad_steps is not None:
             raise TrainingDiverged(
-                f"{self.divergence.limit} steps in a row had a loss or gradient that is not finite; step "
-                f"{trainer.step} was the last. {self._report_divergence(bad_steps, dataset)} lists the clips and the "
-                "losses. Lower --lr, train in float32, or remove the clips; the last good checkpoint is untouched."
+                f"Losses or gradients of {self.divergence.limit} consecutive steps up to step {trainer.step} were not "
+                f"finite. {self._report_divergence(bad_steps, dataset)} lists losses and clips. Lower --lr, train in "
+                "float32, or remove the clips."
             )
 
     def _report_divergence(self, bad_steps, dataset):
-        trainer, step = self.trainer, self.trainer.train_step
+        """Writes the bad steps into the run's folder; returns the path, or the log if the disk does not take it."""
+        trainer, stage = self.trainer, self.trainer.stage.name
         if not trainer.workers.is_chief:
             return "The log of worker 0"
-        named = [{**bad, "clips": [dataset.train[index].id for index in bad["clips"]]} for bad in bad_steps]
-        at = trainer.stage.name, trainer.step, float(step.learning_rate.numpy())
-        return write_divergence(trainer.config.training.checkpoint_dir, *at, step.trainable(), named)
+        path = f"{trainer.config.training.checkpoint_dir}/diverged_{stage}_step_{trainer.step}.json"
+        weights = trainer.train_step.trainable().items()
+        learning_rate = float(trainer.train_step.rules[0].optimizer.learning_rate)
+        found = {"stage": stage, "step": trainer.step, "learning_rate": learning_rate}
+        found["weights_not_finite"] = [name for name, v in weights if not np.isfinite(v.numpy()).all()]
+        clips = dataset.train
+        found["bad_steps"] = [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps]
+        try:
+            write_json(path, found)
+        except OSError as error:
+            logger.error("Cannot write %s: %s. Its contents: %s", path, error, found)
+            return "The log"
+        return path
 
     def log(self, learning_rate: float) -> None:
-        """Reports means since the last time."""
+        """Reports mean losses since the last call."""
         trainer, stage = self.trainer, self.trainer.stage
         report = {**_means(self.recent), "learning_rate": learning_rate, **stage.report()}
         report["skipped_steps"] = trainer.train_step.bad_steps
@@ -118,18 +128,18 @@ class Watch:
             logger.warning("%s", line)
 
     def _machine(self):
-        """Memory of this process and figures of the GPUs: the last part of `Callback.on_log`'s timing."""
+        """Memory of this process and figures of the GPUs, for `Callback.on_log`."""
         gpus = self.monitor.report().figures(self.trainer.plan.gpu_roles) if self.monitor else {}
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
     def evaluate(self, loader) -> dict[str, float]:
-        """Validation losses by name: means over every token of at most `training.max_validation_batches` batches."""
+        """Validation losses by name: means over all tokens of at most `training.max_validation_batches` batches."""
         trainer = self.trainer
         with trainer.train_step.averaged_weights():
             return self._evaluator(loader, trainer.preparation, trainer.config.training.max_validation_batches)
 
     def validate(self, loader) -> tuple[dict[str, float], bool]:
-        """Evaluates, keeps and reports the losses; returns them, and whether the step is the best so far."""
+        """Records and reports validation losses; returns them, and whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused():
             losses = self.evaluate(loader)
@@ -142,7 +152,7 @@ class Watch:
         return losses, is_best
 
     def evaluate_speech(self) -> bool:
-        """Evaluates the speech; returns whether the step is the best so far."""
+        """Evaluates speech; returns whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             figures = self.speech_judge(state.step)
@@ -153,15 +163,15 @@ class Watch:
 
     @property
     def ended_early(self) -> bool:
-        """Whether the stage is to end at its best checkpoint."""
+        """Whether early stopping ends the stage, at its best checkpoint."""
         patience = self.trainer.config.training.evaluation_patience
         return self.overtraining.stopped or 0 < patience <= self.trainer.state.stale_evaluations
 
 
 def _means(steps):
-    """Means by name over the steps that counted, or over all where none did, of the figures that the last one has.
+    """Means by name over the finite steps (or all, if there are none) of the figures that the last step has.
 
-    Where steps are of two phases, losses without a turn yet have no figures.
+    Losses of a phase that has not begun have no figures.
     """
     applied = [step for step in steps if bool(step["finite"])] or steps
     names = [name for name in applied[-1] if not name.endswith("finite")]
@@ -169,18 +179,18 @@ def _means(steps):
 
 
 class Evaluator:
-    """Means of every loss of a stage's objectives over validation batches, without dropout; traced once.
+    """Validation losses of a stage's objectives, without dropout, with the figures of `Stage.judge`; traced once.
 
-    `Stage.judge` adds its figures. Workers, and the replicas of each, take turns with the batches.
+    The batches are divided among the workers and their replicas.
     """
 
     def __init__(self, stage: Stage, objectives: list[Objective], replicas: Replicas):
         self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Losses by name, each the mean over all its items; `prepare` is the stage's preparation.
+        """Returns each loss by name, as the mean over its items; `prepare` is the stage's preparation.
 
-        A subset of the batches still covers all lengths, because the loader's order goes from short to long.
+        If `max_batches` leaves some out, the others still cover all lengths, because the order goes from short to long.
         """
         batches = loader.order.batches_per_epoch
         totals, counts, looks, examined = Counter(), Counter(), [], []
@@ -190,7 +200,7 @@ class Evaluator:
         for first in range(0, len(own), at_once):
             examined += self._examine([loader(one) for one in own[first : first + at_once]], prepare)
         shares = workers.gather(examined)
-        # In the order of the batches, as one process adds them up.
+        # In the order of the batches, for the sums that one process would have.
         for place in range(len(positions)):
             sums, number, look = shares[place % count][place // count]
             totals.update(sums)
@@ -200,10 +210,10 @@ class Evaluator:
         return losses | self.stage.judge(looks)
 
     def _examine(self, waves, prepare):
-        """Sums and counts of the losses of each batch, one on each replica, and what the stage judges by, as JSON."""
+        """Loss sums, item counts and arrays for `Stage.judge` of each batch, one per replica, as JSON values."""
         devices = self.replicas.devices
         prepared = [prepare(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
-        # Where the last batches are fewer, the other replicas repeat the last one, and their results are not used.
+        # If there are fewer batches than replicas, the last is repeated, and the results of the repeats are dropped.
         prepared += prepared[-1:] * (len(devices) - len(waves))
         batches = [copy_to(batch, device) for batch, device in zip(prepared, devices)]
         together = self.replicas.distribute(batches)
@@ -232,8 +242,8 @@ class Evaluator:
 
 
 def _of_any_size(field):
-    """The specification of a field of a batch, or of the replicas' batches, whose first two sizes may be any."""
+    """Specification of a field of a batch, distributed or not, with any size of the first two dimensions."""
     spec = tf.type_spec_from_value(field)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
-    return type(spec)(*map(_of_any_size, field.values))  # one for each replica
+    return type(spec)(*map(_of_any_size, field.values))  # one per replica
