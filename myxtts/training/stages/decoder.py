@@ -280,11 +280,11 @@ class DecoderPreparation(GPTPreparation):
         shape, at = (tf.shape(own)[0], 2), [self.seed, position]
         takes_own, start = tf.split(draw_rows(tf.random.stateless_uniform, shape, at, share=self.share), 2, axis=1)
         training = position >= 0
-        heard = tf.where(training & (takes_own < 0.5), own, batch.conditioning)
-        room = tf.maximum(tf.shape(heard)[1] - VOICE_SAMPLES, 0) * tf.cast(training, tf.int32)
-        places = tf.cast(start * tf.cast(room + 1, tf.float32), tf.int32) + tf.range(tf.shape(heard)[1] - room)[None]
-        heard = resample(tf.gather(heard, places, batch_dims=1), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
-        return tf.cast(self.speaker_encoder(self._speaker_mel(heard)), tf.float32)
+        wav = tf.where(training & (takes_own < 0.5), own, batch.conditioning)
+        room = tf.maximum(tf.shape(wav)[1] - VOICE_SAMPLES, 0) * tf.cast(training, tf.int32)
+        places = tf.cast(start * tf.cast(room + 1, tf.float32), tf.int32) + tf.range(tf.shape(wav)[1] - room)[None]
+        wav = resample(tf.gather(wav, places, batch_dims=1), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+        return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
         """Samples the first frame of each slice, `(B,)` int32, a second time if the slice is silent."""

@@ -38,10 +38,6 @@ class DVAEStage(Stage):
     def lacks_measurement(self):
         return bool(np.all(self.model.mel_stats.numpy() == 1))
 
-    def build(self, model, switches, measured, starting):
-        super().build(model, switches, measured, starting)
-        self._strategy = tf.distribute.get_strategy()
-
     def begin(self, switches, measured):
         """Sets the scale of the mel bands, and the output's bias to their mean."""
         if measured is not None:
@@ -55,6 +51,7 @@ class DVAEStage(Stage):
             self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
     def updates(self, settings):
+        self._strategy = tf.distribute.get_strategy()
         return [Update("", DVAEObjective(self.model), settings)]
 
     def make_preparation(self, device, shares_device):
@@ -62,10 +59,6 @@ class DVAEStage(Stage):
             self.front = self.model if shares_device else XTTS(self.config.model, parts=())  # for the mel scale alone
         self._share_mel_stats()
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
-
-    def assign_weights(self, tensors, where):
-        super().assign_weights(tensors, where)
-        self._share_mel_stats()
 
     def copies(self, batch):
         mels = batch.mel, self.model.dvae(batch.mel)["reconstruction"]

@@ -36,9 +36,8 @@ class GPTStage(Stage):
 
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
-        own = self.config.training.gpt
-        settings = own.lora_rank, own.lora_alpha, own.lora_targets, own.lora_dropout
-        self.lora = LoRA(self.model.gpt, *settings) if own.lora_rank else None
+        settings = self.config.training.gpt
+        self.lora = LoRA(self.model.gpt, settings) if settings.lora_rank else None
 
     def begin(self, switches, measured):
         self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
@@ -79,7 +78,7 @@ class GPTStage(Stage):
         requested = switches.asked("attention")[1]
         yield LedgerRow("attention", requested, effective, reason, effective == switches.attention)
         if self.lora is not None:
-            yield self.lora.ledger_row(step.trainable(), self.config.training.gpt)
+            yield self.lora.ledger_row(step.trainable())
 
 
 class GPTObjective(Objective):
@@ -182,42 +181,28 @@ class LoRA:
     """Low-rank adapters on a GPT (Hu et al. 2021); besides them only `TEXT_ROWS` are trained.
 
     Made in the strategy's scope and on the model's device, after the starting weights are assigned.
-
-    Args:
-        gpt: The model that gets the adapters.
-        rank: Rank of each adapter.
-        alpha: Scale of an adapter's output, times `rank`; None scales by 1.
-        targets: Kernels of each block that get adapters.
-        dropout: Dropout rate on the adapters' input.
     """
 
-    def __init__(
-        self,
-        gpt: GPT,
-        rank: int,
-        alpha: float | None = None,
-        targets: tuple[str, ...] = LORA_TARGETS,
-        dropout: float = 0.0,
-    ):
-        self.layers = {}
+    def __init__(self, gpt: GPT, settings: GPTConfig):
+        self.settings, self.layers = settings, {}
         site = SITES_PER_BLOCK * len(gpt.blocks) + 1  # the sites before are the blocks' and the embedding's
         for number, block in enumerate(gpt.blocks):
             for place, name in enumerate(LORA_TARGETS):
                 of_attention = place < 2
                 path = f"block_{number}/attention" if of_attention else f"block_{number}"
                 layer = getattr(block.attention if of_attention else block, name)
-                if name in targets:
-                    layer.enable_lora(rank, lora_alpha=alpha or rank)
-                    layer.adapter_dropout.rate = dropout
+                if name in settings.lora_targets:
+                    layer.enable_lora(settings.lora_rank, lora_alpha=settings.lora_alpha or settings.lora_rank)
+                    layer.adapter_dropout.rate = settings.lora_dropout
                     layer.adapter_dropout.site = site + len(LORA_TARGETS) * number + place
                     self.layers[f"gpt/{path}/{name}"] = layer
 
-    def ledger_row(self, trained: dict, settings: GPTConfig) -> LedgerRow:
+    def ledger_row(self, trained: dict) -> LedgerRow:
         """Describes what the first step trained; `trained` are its variables by name."""
+        settings, sizes = self.settings, {name: int(tf.size(v.value)) for name, v in trained.items()}
         ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
-        sizes = {name: int(tf.size(v.value)) for name, v in trained.items()}
-        of_adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
-        reason = f"{of_adapters:,} weights of adapters and {sum(sizes.values()) - of_adapters:,} of text are trained; "
+        adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
+        reason = f"{adapters:,} adapter weights and {sum(sizes.values()) - adapters:,} text weights are trained; "
         reason += f"alpha {settings.lora_alpha or settings.lora_rank:g}, dropout {settings.lora_dropout:g}, on "
         reason += ", ".join(settings.lora_targets)
         effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
