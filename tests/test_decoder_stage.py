@@ -238,14 +238,13 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
 def test_fine_tuning_trains_the_discriminators_alone_first():
     config = run_config(init_from="another", decoder={"discriminator_warmup": 0.5})
     stage = DecoderStage(config, dict.fromkeys(FOUNDATIONS))
-    stage._is_started = True
     assert [stage.phase(step, 10) for step in (0, 4, 5)] == [JUDGING, JUDGING, ADVERSARIAL]
 
 
 def test_settings_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match="slices of 1 s or more.*decoder.frames 8.*Try 94"):
+    with pytest.raises(ConfigError, match="decoder.frames.* 94 .*speaker_weight.*: 8"):
         DecoderStage(run_config(decoder={"speaker_weight": 9.0}), dict.fromkeys(FOUNDATIONS))
-    with pytest.raises(ConfigError, match="must be even"):
+    with pytest.raises(ConfigError, match="decoder.frames.*even.*: 9"):
         DecoderStage(run_config(decoder={"frames": 9}), dict.fromkeys(FOUNDATIONS))
 
 
@@ -273,8 +272,8 @@ def test_warnings_say_what_to_change():
     stage.discriminators = type("Two", (), {"parts": [None, None]})()
     assert not list(stage.advise({"mel": 1.0, "discriminator/loss": 3.9}))
     (won,) = stage.advise({"mel": 0.9, "discriminator/loss": 0.1})
-    assert "almost without fail (loss 0.100, guessing costs 4)" in won and "decoder.feature_weight" in won
+    assert "0.100" in won and "4)" in won and "decoder.feature_weight" in won
     (fallen,) = stage.advise({"mel": 1.5, "discriminator/loss": 3.9})
-    assert "is 1.500 and was 0.900" in fallen and "--lr" in fallen
+    assert "from 0.900 to 1.500" in fallen and "--lr" in fallen
     # Without a turn the discriminators have no figures.
     assert not list(stage.advise({"mel": 0.9, "discriminator/loss": 0.0}))

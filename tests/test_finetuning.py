@@ -11,7 +11,7 @@ from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
-from myxtts.config.stages import LORA_TARGETS
+from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.runs.origin import adopt, settle_origin, with_rows
@@ -62,7 +62,7 @@ def test_lora_starts_as_the_plain_model_and_merges_exactly():
     keras.utils.set_random_seed(0)
     model = XTTS(tiny_model_config(), parts=("gpt",))
     before = logits(model, [3, 5, 6, 0], [16, 1, 2])
-    lora = LoRA(model.gpt, rank=2, train_text_rows=False)
+    lora = LoRA(model.gpt, GPTConfig(lora_rank=2))
     for plain, adapted in zip(before, logits(model, [3, 5, 6, 0], [16, 1, 2])):
         np.testing.assert_allclose(adapted, plain, atol=1e-6)
     for layer in lora.layers.values():
@@ -79,7 +79,7 @@ def test_lora_starts_as_the_plain_model_and_merges_exactly():
 def test_dropout_of_adapters_changes_what_they_add_and_nothing_else():
     keras.utils.set_random_seed(0)
     model = XTTS(tiny_model_config(layers=2, dropout=0.0), parts=("gpt",))
-    lora = LoRA(model.gpt, 2, False, targets=("output_projection", "mlp_in"), dropout=0.5)
+    lora = LoRA(model.gpt, GPTConfig(lora_rank=2, lora_targets=("output_projection", "mlp_in"), lora_dropout=0.5))
     assert {name.rsplit("/", 1)[1] for name in lora.layers} == {"output_projection", "mlp_in"} and len(lora.layers) == 4
     sites = [layer.adapter_dropout.site for layer in lora.layers.values()]
     assert len(set(sites)) == 4 and min(sites) > model.gpt.embedding_dropout.site

@@ -106,7 +106,7 @@ def test_visible_gpus_are_read_from_the_environment(nvml, monkeypatch):
 
 def test_report_has_mean_and_maximum_of_what_was_sampled(nvml):
     stand_in = nvml()
-    stand_in.utilization[1], stand_in.used_mb[1] = [20, 80, 50], [9, 500, 700, 600]  # 9 MB when it is looked up
+    stand_in.utilization[1], stand_in.used_mb[1] = [20, 80, 50], [500, 700, 600]
     with GPUMonitor(interval_seconds=0.002) as monitor:
         for _ in range(7):  # both GPUs three times; the next is asked once those figures are in
             stand_in.asked.acquire()

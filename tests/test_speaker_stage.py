@@ -291,7 +291,7 @@ def test_run_is_resumed_bit_for_bit_with_its_statistics_and_classifier(tiny_corp
     tensors, state = store.read(3, ("model", "classifier"))
     assert state["finished"] and tensors["classifier"]["directions"].shape == (6, 16)
     assert all(name.startswith("speaker_encoder/") for name in tensors["model"])
-    with pytest.raises(CheckpointError, match="trained on 2 speakers, and the recordings are of 3"):
+    with pytest.raises(CheckpointError, match="2 speakers.* 3.*--reset-training"):
         speakers = (tiny_corpus / "speakers.csv").read_text().replace("high_four,high", "high_four,third")
         shutil.copytree(tiny_corpus, tmp_path / "other")
         (tmp_path / "other/speakers.csv").write_text(speakers)

@@ -108,7 +108,7 @@ def test_what_differs_is_refused_by_name_on_all(values, found):
             workers.close()
 
     first, second = map(str, together(2, work))
-    assert first == second and f"Worker 1 (127.0.0.1:2) has {found}, and worker 0" in first
+    assert first == second and f"Worker 1 (127.0.0.1:2) has {found}, worker 0" in first
     assert first.endswith(". Copy them.")
 
 

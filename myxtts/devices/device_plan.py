@@ -1,9 +1,9 @@
-"""Which device prepares data and which trains, decided by arithmetic: no TensorFlow, no look at the machine."""
+"""Device plan: which device prepares data and which train, computed from the request alone, without TensorFlow."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, counted
 from myxtts.config.data import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 
 ACCELERATORS = ("auto", "cpu", "cuda", "rocm")
@@ -13,45 +13,44 @@ VIRTUAL_NOTES = (
     "memory are not.",
     "The memory limits are not enforced: virtual devices share the memory of this machine.",
 )
-TOO_FEW_GPUS_WAY_OUT = (
-    "Leave the flags out to train on one device (Single-GPU Buffered Mode), check CUDA_VISIBLE_DEVICES if the machine "
-    "has more, or try the pipeline on logical CPU devices with --virtual-devices 2."
-)
-ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a hard limit, and the limits win.",)
+ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a hard limit.",)
+PAIR = "--data-gpu and --model-gpu"
 
 
 class DeviceError(UserError):
-    """The devices asked for cannot be had. The message is for the user; the command line exits with code 2."""
+    """The requested devices are not available. The command line prints the message and exits with code 2."""
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """Who works where. Made by `plan_devices`; everyone else takes device names from here and writes none."""
+    """Assignment of devices to the roles of data and model; the only source of device names."""
 
     mode: str
-    """`single` (both roles on one device), `dual` (a device each), `isolated` (a device each, under memory limits)."""
+    """`single` (one device for both), `dual` (a device each) or `isolated` (a device each, with memory limits)."""
     data_device: str
     """TensorFlow's name of the device that prepares batches."""
     model_devices: tuple[str, ...]
     """TensorFlow's names of the devices that train, one per replica."""
     data_gpu: int | None = None
-    """The data GPU's index among the GPUs this process may see; in a virtual plan, the virtual device's."""
+    """Index of the data GPU among the GPUs visible to this process, or of the virtual device."""
     model_gpus: tuple[int, ...] = ()
-    """The model GPUs' indices, likewise, in the order of `model_devices`."""
+    """Indices of the model GPUs, likewise, in the order of `model_devices`."""
     visible: tuple[int, ...] = ()
-    """The GPUs that TensorFlow sees, in the order in which it numbers them."""
+    """Indices of the GPUs that TensorFlow sees, in its order."""
     visible_ids: tuple[str, ...] = ()
-    """The same as `CUDA_VISIBLE_DEVICES` entries, for CUDA and NVML; empty where no GPU works."""
+    """The same as `CUDA_VISIBLE_DEVICES` entries, for CUDA and NVML; empty without GPUs."""
     data_memory_mb: int | None = None
+    """Hard memory limit of the data device; None for no limit."""
     model_memory_mb: int | None = None
-    """Hard memory limits of the data device and of each model device, or None."""
+    """Hard memory limit of each model device; None for no limit."""
     virtual: bool = False
     """Whether the devices are logical CPU devices in place of GPUs."""
     accelerator: str = "auto"
+    """One of `ACCELERATORS`."""
     num_gpus: int = 0
-    """How many GPUs the process could see when the plan was made."""
+    """Number of GPUs visible to the process when the plan was made."""
     notes: tuple[str, ...] = ()
-    """What the user should know about this plan."""
+    """Sentences for the user about this plan."""
 
     @property
     def model_device(self) -> str:
@@ -60,20 +59,21 @@ class DevicePlan:
 
     @property
     def num_replicas(self) -> int:
+        """Number of model devices."""
         return len(self.model_devices)
 
     @property
     def is_dual(self) -> bool:
-        """Whether data and model work on different devices (Multi-GPU Mode)."""
+        """Whether data and model are on different devices (Multi-GPU Mode)."""
         return self.data_device not in self.model_devices
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """What each GPU of `visible_ids` does, `data` or `model`: the labels of `GPUReport.figures`."""
+        """Role of each GPU of `visible_ids`, `data` or `model`, as `GPUReport.figures` takes them."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:
-        """One line: the mode and who works where."""
+        """Returns one line with the mode and the devices."""
         if not self.is_dual:
             return f"{self.mode}: data and model on {self.data_device}"
         kind = "virtual device" if self.virtual else "GPU"
@@ -95,115 +95,96 @@ def plan_devices(
     gpu_ids: Sequence[str] | None = None,
     gpu_memory_mb: Sequence[int] | None = None,
 ) -> DevicePlan:
-    """Decides who works where. Pure: looks at nothing but its arguments.
+    """Assigns devices to roles. Pure: depends on its arguments alone.
 
     Args:
-        data_gpu, model_gpu: Indices among the GPUs this process may see. Both, or neither.
+        data_gpu, model_gpu: Indices among the GPUs visible to this process. Both, or neither.
         model_gpus: Several model GPUs (mirrored training), instead of `model_gpu`.
-        num_gpus: How many GPUs this process may see.
-        memory_isolation: Whether each GPU gets a hard memory limit; then one GPU can play both roles.
+        num_gpus: Number of GPUs visible to this process.
+        memory_isolation: Whether each GPU gets a hard memory limit; then one GPU can have both roles.
         data_gpu_memory, model_gpu_memory: Those limits, MB.
-        virtual_devices: How many logical CPU devices to use in place of GPUs; 0 for none.
+        virtual_devices: Number of logical CPU devices to use in place of GPUs; 0 for none.
         accelerator: One of `ACCELERATORS`.
-        gpu_ids: The `CUDA_VISIBLE_DEVICES` entry of each GPU, `num_gpus` of them; their indices when `None`.
-        gpu_memory_mb: Total memory of each GPU, to check the limits against; `None` leaves that to TensorFlow.
+        gpu_ids: `CUDA_VISIBLE_DEVICES` entry of each GPU; None for their indices.
+        gpu_memory_mb: Total memory of each GPU, to check the limits against; None skips the check.
 
     Raises:
-        DeviceError: The request contradicts itself or the machine; the message says how, and what to do.
+        DeviceError: The options contradict each other, or the machine lacks the devices.
     """
-    models, limits = (
-        tuple(model_gpus or ()) or (model_gpu,) * (model_gpu is not None),
-        (data_gpu_memory, model_gpu_memory),
-    )
-    if model_gpus and model_gpu is not None:
-        received = f"Received: {model_gpu} and {listed(models)}. Keep one of them."
-        raise DeviceError(f"--model-gpu and --model-gpus exclude each other. {received}")
-    for problem in _contradictions(data_gpu, models, num_gpus, memory_isolation, limits, virtual_devices, accelerator):
-        raise DeviceError(problem)
-    if virtual_devices and data_gpu is None:
-        data_gpu, models = 0, tuple(range(1, virtual_devices))
+    models = tuple(model_gpus or ()) or (model_gpu,) * (model_gpu is not None)
+    limits = data_gpu_memory, model_gpu_memory
+    received = f"Received: {model_gpu} and {listed(models)}."
+    _require(not model_gpus or model_gpu is None, f"--model-gpu and --model-gpus exclude each other. {received}")
+    _check_request(data_gpu, models, memory_isolation, limits, virtual_devices, accelerator)
     common = {"accelerator": accelerator, "num_gpus": num_gpus}
+    if virtual_devices:
+        if data_gpu is None:
+            data_gpu, models = 0, tuple(range(1, virtual_devices))
+        _check_indices(data_gpu, models, memory_isolation, virtual_devices, "virtual device")
+        return _pair_plan(data_gpu, models, memory_isolation, (None, None), None, common)
     ids = gpu_ids or [str(index) for index in range(num_gpus)]
     if data_gpu is None:
+        has_accelerator = num_gpus > 0 or accelerator in ("auto", "cpu")
+        demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a GPU, but this process sees none."
+        _require(has_accelerator, f"{demand} Check the driver and CUDA_VISIBLE_DEVICES, or set it to auto or cpu.")
         if accelerator == "cpu" or num_gpus == 0:
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
         return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
-    devices = (virtual_devices, "virtual device") if virtual_devices else (num_gpus, "GPU")
-    for problem in _misfits(data_gpu, models, memory_isolation, *devices):
-        raise DeviceError(problem)
-    if virtual_devices:
-        return _pair_plan(data_gpu, models, memory_isolation, (None, None), None, common)
-    if memory_isolation and gpu_memory_mb is not None:
-        _check_limits(data_gpu, models, *limits, gpu_memory_mb)
+    _check_indices(data_gpu, models, memory_isolation, num_gpus, "GPU")
+    for gpu in {data_gpu, *models} if memory_isolation and gpu_memory_mb else ():
+        asked = data_gpu_memory * (gpu == data_gpu) + model_gpu_memory * (gpu in models)
+        rule = f"The memory limits of GPU {gpu} must fit in its {gpu_memory_mb[gpu]} MB. Received: {asked} MB."
+        _require(asked <= gpu_memory_mb[gpu], f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
     return _pair_plan(data_gpu, models, memory_isolation, limits if memory_isolation else (None, None), ids, common)
 
 
-def _contradictions(data_gpu, models, num_gpus, isolation, limits, virtual_devices, accelerator) -> Iterator[str]:
-    """Sentences on how a request contradicts itself, or demands an accelerator that is not there."""
-    variable, paired, demanded = ACCELERATOR_VARIABLES[0], data_gpu is not None, accelerator in ("cuda", "rocm")
-    demand = f"{variable}={accelerator} demands a GPU and"
-    pair, instead = "--data-gpu and --model-gpu", "--virtual-devices 2 to use logical CPU devices."
-    if len(set(models)) < len(models):
-        yield f"--model-gpus must name each GPU once. Received: {listed(models)}."
-    if accelerator not in ACCELERATORS:
-        yield f"{variable} must be one of {', '.join(ACCELERATORS)}. Received: {accelerator}."
+def _require(holds, message):
+    if not holds:
+        raise DeviceError(message)
+
+
+def _check_request(data_gpu, models, isolation, limits, virtual_devices, accelerator):
+    """Raises `DeviceError` if the options contradict each other."""
+    paired, variable = data_gpu is not None, ACCELERATOR_VARIABLES[0]
+    kinds = ", ".join(ACCELERATORS)
+    _require(accelerator in ACCELERATORS, f"{variable} must be one of {kinds}. Received: {accelerator}.")
+    _require(len({*models}) == len(models), f"--model-gpus must name each GPU once. Received: {listed(models)}.")
     for role, limit in zip(("data", "model"), limits):
-        if limit <= 0:
-            yield f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}."
-    if virtual_devices == 1 or virtual_devices < 0:
-        yield f"--virtual-devices must be 2 or more, one of them for data. Received: {virtual_devices}."
-    if paired != bool(models):
-        several = "s" * (len(models) > 1)
-        given, missing = ("--data-gpu", "--model-gpu") if paired else (f"--model-gpu{several}", "--data-gpu")
-        settings = f"data.data_gpu, data.model_gpu{several}"
-        way_out = f"Add {missing}, or leave {given} out to train on one device; in settings: {settings}."
-        yield f"Multi-GPU Mode needs both {pair}. Received: {given} alone. {way_out}"
-    if virtual_devices and demanded:
-        yield f"{demand} virtual devices are CPU devices. Leave one of the two out."
-    if paired and not virtual_devices and accelerator == "cpu":
-        yield f"{variable}=cpu forbids the GPUs that {pair} ask for. Unset it, or add {instead}"
-    if isolation and not paired and not virtual_devices:
-        rule = f"--enable-memory-isolation needs {pair}, which may name the same GPU."
-        yield f"{rule} Received: neither. Add them, or {instead}"
-    if demanded and not paired and num_gpus == 0:
-        way_out = "Check the driver and CUDA_VISIBLE_DEVICES, or set the variable to auto or cpu."
-        yield f"{demand} this process sees none. {way_out}"
+        _require(limit > 0, f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
+    rule = f"--virtual-devices must be 2 or more, one of them for data. Received: {virtual_devices}."
+    _require(virtual_devices == 0 or virtual_devices >= 2, rule)
+    given = "--data-gpu" if paired else f"--model-gpu{'s' * (len(models) > 1)}"
+    rule = f"Multi-GPU Mode needs both {PAIR} (data.data_gpu, data.model_gpu). Received: {given} alone."
+    _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
+    rule = f"{variable}={accelerator} demands a GPU, but --virtual-devices are CPU devices. Leave one of them out."
+    _require(not virtual_devices or accelerator in ("auto", "cpu"), rule)
+    rule = f"{variable}=cpu forbids the GPUs of {PAIR}. Unset it, or add --virtual-devices 2."
+    _require(accelerator != "cpu" or not paired or virtual_devices, rule)
+    rule = f"--enable-memory-isolation needs {PAIR}, which may name the same GPU. Received: neither."
+    _require(not isolation or paired or virtual_devices, rule)
 
 
-def _misfits(data_gpu, models, isolation, count, noun) -> Iterator[str]:
-    """Sentences on why `count` devices, each a `noun`, cannot play these roles."""
-    model_flag = "--model-gpu" if len(models) == 1 else "--model-gpus"
-    asked = [("--data-gpu", data_gpu), *((model_flag, model) for model in models)]
-    for flag, index in asked:
-        if index < 0:
-            yield f"{flag} must be a {noun} number, 0 or more. Received: {index}."
-    if data_gpu in models and not isolation:
-        rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
-        way_out = "with --enable-memory-isolation, or without the two flags (Single-GPU Buffered Mode)."
-        yield f"{rule} One {noun} plays both roles {way_out}"
-    if count < (needed := len({data_gpu, *models})):
-        asks = f"--data-gpu {data_gpu} with --model-gpu {listed(models)} (data.data_gpu, data.model_gpu) needs {needed}"
-        way_out = TOO_FEW_GPUS_WAY_OUT if noun == "GPU" else f"Raise --virtual-devices to {needed}."
-        seen = f"{asks} {noun}s and this process sees {count}"
-        yield f"Insufficient GPUs for Multi-GPU Mode: {seen}. {way_out}"
-    for flag, index in asked:
-        if index >= count:
-            sees = f"this process sees {count} {noun}{'s' if count > 1 else ''}"
-            yield f"{flag} {index} is out of range: {sees}, so the valid range is 0 to {count - 1}."
-
-
-def _check_limits(data_gpu, models, data_mb, model_mb, totals_mb):
-    """Raises where the limits of one GPU add up to more than its memory."""
-    for gpu in {data_gpu, *models}:
-        asked = data_mb * (gpu == data_gpu) + model_mb * (gpu in models)
-        if asked > totals_mb[gpu]:
-            rule = f"The memory limits of GPU {gpu} must fit in its {totals_mb[gpu]} MB."
-            raise DeviceError(f"{rule} Received: {asked} MB. Lower --data-gpu-memory or --model-gpu-memory.")
+def _check_indices(data_gpu, models, isolation, count, noun):
+    """Raises `DeviceError` unless `count` devices, each a `noun`, can have these roles."""
+    rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
+    _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
+    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
+    asked = f"--data-gpu {data_gpu} with {flag} {listed(models)} (data.data_gpu, data.model_gpu) needs {needed} {noun}s"
+    hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
+    hint = hint if noun == "GPU" else f"Raise --virtual-devices to {needed}."
+    rule = f"Insufficient GPUs for Multi-GPU Mode: {asked} and this process sees {count}."
+    _require(needed <= count, f"{rule} {hint}")
+    for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
+        sees = f"this process sees {counted(count, noun)}, so the valid range is 0 to {count - 1}"
+        _require(0 <= index < count, f"{name} {index} is out of range: {sees}.")
 
 
 def _pair_plan(data_gpu, models, isolation, limits, ids, common):
-    """Numbers the logical devices: TensorFlow counts through the GPUs as it sees them, and through the logical devices
-    of each; the data GPU comes first and its own logical device is its first. `ids` is `None` for virtual devices."""
+    """Makes the plan of a device for each role; `ids` is None for virtual devices.
+
+    TensorFlow numbers logical devices through the GPUs as it sees them, and within each. The data GPU comes first, and
+    on it the data device.
+    """
     virtual = ids is None
     visible = tuple(dict.fromkeys((data_gpu, *models)))
     players = {"data": (data_gpu,), "model": models}
@@ -218,5 +199,5 @@ def _pair_plan(data_gpu, models, isolation, limits, ids, common):
 
 
 def listed(indices: Iterable[int]) -> str:
-    """Numbers with commas between them."""
+    """Joins numbers with commas."""
     return ",".join(map(str, indices))

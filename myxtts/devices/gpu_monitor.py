@@ -1,7 +1,7 @@
-"""NVIDIA GPUs as NVML reports them: which ones this process may use, and how busy they are.
+"""NVIDIA GPUs visible to this process, their utilization and memory, read from NVML (package `nvidia-ml-py`).
 
-NVML (module `pynvml`, package `nvidia-ml-py`) is asked, not TensorFlow: it can be read before TensorFlow is imported,
-and it sees utilization, which TensorFlow does not. Where it is missing, every figure is "not available", never zero.
+NVML needs no TensorFlow and reports utilization, which TensorFlow does not. Without it figures are "not available",
+never zero.
 """
 
 import os
@@ -13,16 +13,16 @@ from statistics import fmean
 from types import ModuleType
 
 BYTES_PER_MB = 2**20
-"""MB here is 2**20 bytes, as in `nvidia-smi` and in TensorFlow's memory limits."""
+"""Bytes per MB, as in `nvidia-smi` and in TensorFlow's memory limits."""
 
 
 class NVMLUnavailable(RuntimeError):
-    """NVML cannot be read on this machine; the message is the reason."""
+    """NVML cannot be read; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One GPU: `id` is its `CUDA_VISIBLE_DEVICES` entry (an index or a UUID), `memory_mb` its total memory."""
+    """A GPU: `id` is its `CUDA_VISIBLE_DEVICES` entry, an index or a UUID; `memory_mb` its total memory."""
 
     id: str
     name: str
@@ -31,7 +31,7 @@ class GPU:
 
 @dataclass
 class GPUUsage:
-    """What one GPU did between `start` and `report`: percent of time busy, MB in use. `None` is "not reported"."""
+    """Utilization in percent of time, and memory in use, of a GPU since `start`; None is not reported."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class GPUUsage:
     total_memory_mb: float = 0.0
 
     def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
-        """Updates means and maxima with one sample. A GPU reports utilization in all samples or in none."""
+        """Updates means and maxima with a sample. A GPU reports utilization in all samples or in none."""
         self.num_samples += 1
         self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
         self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb
@@ -55,18 +55,18 @@ class GPUUsage:
 
 @dataclass(frozen=True)
 class GPUReport:
-    """The figures of every watched GPU, or the reason why there are none."""
+    """Usage of every watched GPU, or the reason why there is none."""
 
     gpus: tuple[GPUUsage, ...]
     unavailable_reason: str | None = None
 
     def as_dict(self) -> dict:
-        """The report as JSON types."""
+        """Returns the report as JSON types."""
         gpus = [asdict(usage) for usage in self.gpus]
         return {"available": bool(gpus), "reason": self.unavailable_reason, "gpus": gpus}
 
     def describe(self) -> str:
-        """One line per GPU: how busy it was and how full; or one line that says why there is none."""
+        """Returns one line per GPU, or one line with the reason why there is none."""
         lines = []
         for gpu in self.gpus:
             mean, greatest = gpu.mean_utilization, gpu.max_utilization
@@ -76,10 +76,9 @@ class GPUReport:
         return "\n".join(lines) or f"GPU utilization: not available ({self.unavailable_reason})"
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """`data_gpu_mb`, `data_gpu_percent` and so on, where known.
+        """Returns mean utilization and maximum memory by role: `data_gpu_mb`, `data_gpu_percent` and so on, if known.
 
-        `roles` has one for each watched GPU, in order: `("data", "model")`. Of GPUs of one role it is the mean
-        utilization and the greatest memory.
+        `roles` has the role of each watched GPU, in order: `("data", "model")`.
         """
         found = {}
         for role in dict.fromkeys(roles) if self.gpus else ():
@@ -92,10 +91,10 @@ class GPUReport:
 
 @contextmanager
 def nvml() -> Iterator[ModuleType]:
-    """Initialized NVML as a context that yields the `pynvml` module.
+    """Initializes NVML for a `with` block, which gets the `pynvml` module.
 
     Raises:
-        NVMLUnavailable: NVML is missing, or fails inside the context (a GPU that fell off the bus).
+        NVMLUnavailable: NVML is missing, or fails inside the block (a GPU fell off the bus).
     """
     try:
         import pynvml
@@ -114,11 +113,11 @@ def nvml() -> Iterator[ModuleType]:
 
 
 def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
-    """The NVIDIA GPUs this process may use, in the order in which CUDA numbers them.
+    """Lists the NVIDIA GPUs visible to this process, in CUDA's order.
 
     Args:
-        visible_devices: A value of `CUDA_VISIBLE_DEVICES`; the variable itself when `None`. Its entries are indices,
-            UUIDs or beginnings of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
+        visible_devices: A value of `CUDA_VISIBLE_DEVICES`; None reads the variable. Entries are indices, UUIDs or
+            prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
 
     Raises:
         NVMLUnavailable: NVML cannot be read.
@@ -132,7 +131,7 @@ def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
 
 
 def _visible(pynvml, visible):
-    """Entries of `CUDA_VISIBLE_DEVICES` and the NVML handles that they name; see `list_gpus`."""
+    """Yields entries of `CUDA_VISIBLE_DEVICES` with their NVML handles; see `list_gpus`."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     entries = map(str, range(len(handles))) if visible is None else visible.split(",")
@@ -143,7 +142,7 @@ def _visible(pynvml, visible):
 
 
 def _find(pynvml, entry, handles):
-    """The NVML handle that one `CUDA_VISIBLE_DEVICES` entry names, or `None`."""
+    """Returns the NVML handle of one `CUDA_VISIBLE_DEVICES` entry, or None."""
     if entry.isdecimal():
         return handles[int(entry)] if int(entry) < len(handles) else None
     if entry.startswith("MIG-"):
@@ -156,35 +155,36 @@ def _find(pynvml, entry, handles):
 
 
 class GPUMonitor:
-    """Samples GPU utilization and memory in a background thread, as a context manager or from `start` to `stop`.
+    """Samples GPU utilization and memory in a thread, in a `with` block or from `start` to `stop`.
 
-    The thread also ends when a GPU can no longer be read; on a machine without GPU or NVML none is started and
-    `report` says why.
+    Sampling ends early if a GPU can no longer be read. Without GPU or NVML there are no samples; `report` says why.
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
-            the order of the report. `None` watches every GPU that the process may use; an empty sequence watches none.
+            the order of the report. None watches every visible GPU, an empty sequence none.
+        interval_seconds: Seconds between samples.
     """
 
     def __init__(self, indices: Sequence[int | str] | None = None, interval_seconds: float = 0.5):
-        self.visible, self.interval_seconds = None if indices is None else ",".join(map(str, indices)), interval_seconds
+        self.visible = None if indices is None else ",".join(map(str, indices))
+        self.interval_seconds = interval_seconds
         self._lock, self._stop, self._thread = threading.Lock(), threading.Event(), None
         self._usages, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
-        """Starts sampling; earlier figures are dropped. Returns the monitor."""
+        """Starts sampling anew. Returns the monitor."""
         self.stop()
-        self._usages, self._reason = self._watch_list()
-        if self._usages:
-            self._stop.clear()
-            ready = threading.Event()
-            self._thread = threading.Thread(None, self._sample_until_stopped, "gpu-monitor", (ready,), daemon=True)
-            self._thread.start()
-            ready.wait()
+        self._usages, self._reason, ready = (), None, threading.Event()
+        self._stop.clear()
+        self._thread = threading.Thread(None, self._sample_until_stopped, "gpu-monitor", (ready,), daemon=True)
+        self._thread.start()
+        ready.wait()
+        if self._reason:
+            self.stop()
         return self
 
     def stop(self) -> GPUReport:
-        """Stops sampling and waits for the thread to end. Returns the report. Harmless when not running."""
+        """Stops sampling, if it runs, and returns the report."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -192,7 +192,7 @@ class GPUMonitor:
         return self.report()
 
     def report(self) -> GPUReport:
-        """The `GPUReport` since `start`, while sampling or after it."""
+        """Returns the report since `start`."""
         with self._lock:
             usages = tuple(replace(usage) for usage in self._usages if usage.num_samples)
         return GPUReport(usages, None if usages else self._reason or "no sample was taken")
@@ -203,25 +203,19 @@ class GPUMonitor:
     def __exit__(self, *exception):
         self.stop()
 
-    def _watch_list(self):
-        """A `GPUUsage` of each GPU to watch, and why there are none (`None` where there are some)."""
-        if self.visible == "":
-            return (), "this run uses no GPU"
-        try:
-            gpus = list_gpus(self.visible)
-        except NVMLUnavailable as error:
-            return (), str(error)
-        asked = [] if self.visible is None else self.visible.split(",")
-        if len(gpus) < len(asked):
-            return (), f"NVML knows no GPU {asked[len(gpus)]}"
-        return tuple(GPUUsage(gpu.id, gpu.name) for gpu in gpus), None if gpus else "this process may use no GPU"
-
     def _sample_until_stopped(self, ready):
         try:
+            if self.visible == "":
+                raise NVMLUnavailable("this run uses no GPU")
             with nvml() as pynvml:
-                watched = [handle for _, handle in _visible(pynvml, ",".join(usage.id for usage in self._usages))]
+                gpus, asked = [*_visible(pynvml, self.visible)], self.visible.split(",") if self.visible else []
+                if len(gpus) < len(asked):
+                    raise NVMLUnavailable(f"NVML knows no GPU {asked[len(gpus)]}")
+                if not gpus:
+                    raise NVMLUnavailable("this process may use no GPU")
+                self._usages = tuple(GPUUsage(entry, pynvml.nvmlDeviceGetName(handle)) for entry, handle in gpus)
                 while True:
-                    samples = [_sample(pynvml, handle) for handle in watched]
+                    samples = [_sample(pynvml, handle) for _, handle in gpus]
                     with self._lock:
                         for usage, sample in zip(self._usages, samples):
                             usage.add(*sample)
@@ -229,13 +223,13 @@ class GPUMonitor:
                     if self._stop.wait(self.interval_seconds):
                         return
         except NVMLUnavailable as error:
-            self._reason = str(error)  # ends the sampling, not the training; the report keeps what it has
+            self._reason = str(error)
         finally:
             ready.set()
 
 
 def _sample(pynvml, handle):
-    """Busy percent (or `None`), MB used, MB in all."""
+    """Returns utilization in percent or None, MB used, MB in total."""
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     try:
         utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu

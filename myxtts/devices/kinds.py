@@ -1,4 +1,4 @@
-"""Which kind of device a name means, the default device, and the number formats that a device computes products in."""
+"""Names of devices, and the number formats that a device supports."""
 
 import re
 
@@ -6,31 +6,29 @@ from myxtts.config.checks import UserError
 from myxtts.devices.machine import read_processor
 
 BFLOAT16_CAPABILITY = (8, 0)
-"""CUDA compute capability from which tensor cores take bfloat16 (Ampere)."""
+"""First CUDA compute capability with bfloat16 tensor cores (Ampere)."""
 FLOAT16_CAPABILITY = (7, 0)
-"""CUDA compute capability from which there are tensor cores, for float16 (Volta)."""
+"""First CUDA compute capability with tensor cores, for float16 (Volta)."""
 BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Names of the instructions in /proc/cpuinfo: Intel, AMD; Arm."""
+"""Flags of bfloat16 instructions in /proc/cpuinfo: Intel and AMD, Arm."""
+DEVICE_NAME = re.compile(r"(cpu|gpu)(?::(\d+))?", re.IGNORECASE)
 
 
 def default_device() -> str:
-    """TensorFlow's name of the first visible GPU, or of the CPU where there is none."""
+    """Returns TensorFlow's name of the first visible GPU, or of the CPU."""
     import tensorflow as tf
 
     return "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
 
 
-DEVICE_NAME = re.compile(r"(cpu|gpu)(?::(\d+))?", re.IGNORECASE)
-
-
 def check_device(name: str | None) -> None:
-    """Raises `UserError` for a name that cannot be a device's, before TensorFlow can tell which there are."""
+    """Raises `UserError` for a malformed device name; needs no TensorFlow."""
     if name is not None and not DEVICE_NAME.fullmatch(name):
         raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
 
 
 def device_named(name: str, setting: str = "--device") -> str:
-    """TensorFlow's short name of a device, `cpu`, `gpu:1` or in its own way; starts its runtime.
+    """Returns TensorFlow's short name of a device given as `cpu`, `gpu:1` or `/GPU:1`; starts its runtime.
 
     Raises:
         UserError: There is no such device; the message names the `setting`.
@@ -46,21 +44,21 @@ def device_named(name: str, setting: str = "--device") -> str:
 
 
 def runs_on_cpu(device: str | None = None) -> bool:
-    """Whether `device`, or else the default device of this process, is a CPU; the name may be short or in full."""
+    """Whether a device, by default the default device, is a CPU; the name may be short or full."""
     return short_name(device or default_device()).upper().startswith("/CPU:")
 
 
 def short_name(device: str) -> str:
-    """`/job:localhost/replica:0/task:0/device:GPU:1` as `/GPU:1`."""
+    """Shortens `/job:localhost/replica:0/task:0/device:GPU:1` to `/GPU:1`."""
     match = re.search(r"(?:device:|/|^)((?:CPU|GPU):\d+)$", device, re.IGNORECASE)
     return f"/{match[1]}" if match else device
 
 
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
-    """The dtype policy to train under on `device` when `requested` is asked for, and why, in words.
+    """Returns the dtype policy to train with on a device, and the reason as a sentence.
 
-    `auto` takes bfloat16 where the hardware has it, float16 on older GPUs with tensor cores, float32 elsewhere. On a
-    GPU that lacks bfloat16 it is slower than float32, and becomes float32. A CPU computes any format, maybe slowly.
+    `auto` takes bfloat16 if the hardware has it, else float16 on GPUs with tensor cores, else float32. A GPU without
+    bfloat16 gets float32 instead, which is faster there. A CPU computes any format, maybe slowly.
     """
     if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
@@ -68,7 +66,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
         return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
     capability = _compute_capability(device)
     if capability is None:
-        return "float32" if requested == "auto" else requested, "TensorFlow does not tell what this GPU can compute"
+        return "float32" if requested == "auto" else requested, "TensorFlow reports no compute capability for this GPU"
     hardware = f"compute capability {capability[0]}.{capability[1]}"
     if requested == "auto":
         if capability >= BFLOAT16_CAPABILITY:
@@ -82,7 +80,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
 
 
 def rounds_to_tf32(device: str) -> bool:
-    """Whether matrix products of float32 on `device` are rounded to TF32's 10 bits just now, seen on one of them."""
+    """Whether float32 matrix products on a device currently use TF32, by computing one."""
     import tensorflow as tf
 
     with tf.device(device):
@@ -91,10 +89,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """The lowest CUDA compute capability of the GPUs from `device` on, or None where TensorFlow tells none.
-
-    Before the first that trains there is only the one that prepares data, which may be older.
-    """
+    """Returns the lowest compute capability of the GPUs from `device` on, the model GPUs, or None if unknown."""
     import tensorflow as tf
 
     gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration

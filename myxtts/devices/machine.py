@@ -1,7 +1,7 @@
-"""The machine as this process may use it: processor, memory, disks. What cannot be read is None, never a guess.
+"""Processor, memory and disks available to this process, under the limits of its container.
 
-Limits of containers count: a process in one may use fewer cores and less memory than the machine has. They are read
-from control groups, version 2 and version 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/).
+Limits come from control groups, versions 2 and 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/).
+What cannot be read is None.
 """
 
 import os
@@ -15,43 +15,43 @@ from pathlib import Path
 
 import psutil
 
+from myxtts.config.checks import counted
 from myxtts.storage.files import AnyPath
 
 BYTES_PER_GB = 2**30
-"""GB here is 2**30 bytes."""
 READ_CHUNK_BYTES = 2**20
 PROBE_BYTES = 64 * 2**20
-"""What `probe_files` reads at most, but for the rest of a file."""
+"""Size after which `probe_files` adds no further file."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """The CPU: `cores` that this process may run on, and `quota`, how many cores' time the container may use.
-
-    `quota` is None for no limit. `flags` are instruction sets as the kernel names them, empty where it does not tell.
-    """
+    """The CPU as this process may use it."""
 
     name: str
     cores: int
+    """Number of cores that this process may run on."""
     quota: float | None
+    """CPU time of the container, in cores; None for no limit."""
     flags: frozenset[str]
+    """Instruction sets by the kernel's names, empty if unknown."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes: of the machine in all, and available now without swapping, before any limit.
-
-    `limit` is the container's, None for none; `used_of_limit` leaves out caches that can be dropped.
-    """
+    """Main memory in bytes."""
 
     total: int
     available: int
+    """Memory of the machine that is free without swapping, before any limit."""
     limit: int | None
+    """Memory limit of the container; None for no limit."""
     used_of_limit: int | None
+    """Part of the limit in use, without caches that can be dropped."""
 
     @property
     def usable(self) -> int:
-        """Bytes that this process can still take: the smaller of what is available and what the limit leaves."""
+        """Bytes that this process can still allocate."""
         if self.limit is None:
             return self.available
         return min(self.available, max(0, self.limit - (self.used_of_limit or 0)))
@@ -59,19 +59,18 @@ class Memory:
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """What reading from one folder's disk gave, in bytes; `note` says what was read, or why nothing was.
-
-    `read_per_second` is None where nothing was read or the operating system's cache could not be passed by.
-    """
+    """Free bytes and reading speed of a folder's disk."""
 
     folder: str
     free: int
     read_per_second: float | None
+    """Bytes per second; None if it could not be measured."""
     note: str
+    """What was read, or why it could not be measured."""
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """The processor as this process may use it."""
+    """Returns the processor and this process's share of it."""
     lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
@@ -81,29 +80,26 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Main memory and the limit that this process works under."""
+    """Returns the state of main memory and the container's limit."""
     machine, (limit, used) = psutil.virtual_memory(), _memory_limit(root)
     if limit is not None and limit >= machine.total:
-        limit, used = None, None  # version 1 says "none" by a number beyond any machine
+        limit, used = None, None  # version 1 writes no limit as a huge number
     return Memory(machine.total, machine.available, limit, used)
 
 
 def resident_bytes() -> int:
-    """Main memory that this process holds now, in bytes."""
+    """Returns the main memory of this process, in bytes."""
     return psutil.Process().memory_info().rss
 
 
 def peak_resident_bytes() -> int:
-    """Most main memory that this process has held at one time, in bytes (Linux)."""
+    """Returns the peak main memory of this process so far, in bytes (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 class PeakMemory:
-    """A `with` block that samples every 5 ms how much main memory this process holds.
-
-    After the block, `peak` is the largest sample in bytes.
-    """
+    """Peak main memory of this process within a `with` block, sampled every 5 ms; then `peak`, in bytes."""
 
     def __enter__(self):
         self.peak, self._ended = resident_bytes(), threading.Event()
@@ -122,21 +118,21 @@ class PeakMemory:
 
 
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = PROBE_BYTES) -> DiskSpeed:
-    """Free space on the disk of a folder, and the reading speed from some of a data set's own files there, if any."""
+    """Measures the free space of a folder's disk, and its reading speed on some of the data files there."""
     chosen, total = [], 0
     for path in paths:
         if total >= most_bytes:
             break
         chosen.append(path)
         total += os.path.getsize(path)
-    measured = _uncached_speed(chosen) if chosen else (None, "not measured: there is no file to read")
+    measured = _uncached_speed(chosen) if chosen else (None, "not measured: no files")
     return DiskSpeed(str(folder), shutil.disk_usage(folder).free, *measured)
 
 
 def _uncached_speed(paths):
-    """Bytes per second of reading files that the system's cache was asked to let go of, and what was read."""
+    """Returns the speed of reading files, dropped from the system's cache before, and a note on what was read."""
     if not hasattr(os, "posix_fadvise"):
-        return None, "not measured: this system does not let go of cached files"
+        return None, "not measured: this system cannot drop its file cache"
     total, seconds = 0, 0.0
     for path in paths:
         with open(path, "rb", buffering=0) as file:
@@ -145,16 +141,15 @@ def _uncached_speed(paths):
             while chunk := file.read(READ_CHUNK_BYTES):
                 total += len(chunk)
             seconds += time.perf_counter() - began
-    what = f"{len(paths)} files" if len(paths) > 1 else "one file"
-    note = f"{what}, {total / 2**20:.0f} MB, past this system's cache (a virtual disk's host may have one)"
-    return total / seconds, note
+    what = f"{counted(len(paths), 'file')}, {total / 2**20:.0f} MB"
+    return total / seconds, f"{what}, without this system's cache (the host of a virtual disk may have one)"
 
 
 def _limiting_files(root, controller, *names):
-    """Texts of `names` in the control group of this process and in all above it, the innermost first.
+    """Yields the texts of `names` in this process's control group and in all above it, the innermost first.
 
-    `controller` is empty for version 2. A container may show its own group at the mount's root and name it by its path
-    outside.
+    `controller` is empty for version 2. In a container the group's path may be that of the host, and the group itself
+    at the mount's root.
     """
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}
@@ -167,7 +162,7 @@ def _limiting_files(root, controller, *names):
 
 
 def _memory_limit(root):
-    """The tightest limit in bytes and what is used of it, `(None, None)` for none."""
+    """Returns the lowest limit and the part in use, in bytes, or `(None, None)`."""
     found = []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"
@@ -182,7 +177,7 @@ def _memory_limit(root):
 
 
 def _cpu_quota(root):
-    """Cores' worth of time that the control groups allow, None for no limit."""
+    """Returns the CPU time allowed by the control groups, in cores, or None."""
     pairs = [*_limiting_files(root, "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us")]
     pairs += [maximum.split() for (maximum,) in _limiting_files(root, "", "cpu.max")]
     # No limit is -1 in version 1, "max" in version 2.

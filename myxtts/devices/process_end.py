@@ -1,4 +1,4 @@
-"""How a process ends that has threads in native code."""
+"""End of a process that may have threads in native code."""
 
 import atexit
 import os
@@ -10,10 +10,10 @@ from typing import NoReturn
 
 
 class AbandonedThread(threading.Thread):
-    """Something native that takes its time, and that `run_to_exit` does not wait for.
+    """Thread for a slow native call, which `run_to_exit` does not wait for.
 
-    No daemon: one that comes back from native code while Python ends is broken off there, and C++ ends the process
-    with SIGABRT for that, after all work is done. So Python waits for it, but where `run_to_exit` ends the process.
+    Not a daemon: if one returns from native code while Python shuts down, C++ aborts the process with SIGABRT. So plain
+    Python waits for this thread.
     """
 
     def __init__(self, target: Callable[[], object], name: str):

@@ -1,7 +1,7 @@
-"""This process as one of several in TensorFlow's runtime: strategy, messages, health checks.
+"""Connection of the workers in TensorFlow's runtime: strategy, messages, health checks.
 
-Messages go through the key-value store of TensorFlow's coordination service, which runs in worker 0. Without a public
-interface, store and health checks are those of `tensorflow.python.eager.context` (TensorFlow 2.21).
+Messages use the key-value store of TensorFlow's coordination service, which runs in worker 0. Store and health checks
+have no public interface; they are those of `tensorflow.python.eager.context` (TensorFlow 2.21).
 """
 
 import re
@@ -18,23 +18,23 @@ from myxtts.devices.device_plan import DeviceError, DevicePlan
 from myxtts.devices.kinds import runs_on_cpu, short_name
 
 HEARTBEAT_MS = 60_000
-"""Silence after which TensorFlow aborts collective operations: longer than our own checks, which name the worker."""
+"""Silence after which TensorFlow aborts collectives; longer than our own health checks, which name the worker."""
 _JOB = "/job:worker/replica:0/task:"
 
 
 class Cluster:
-    """The connection to the other workers, made once per process before TensorFlow's runtime starts.
+    """Connection to the other workers, made once per process before TensorFlow's runtime starts.
 
-    Waits until all workers have called it.
+    The constructor returns when all workers have called it.
 
     Args:
         addresses: `host:port` of every worker, the same on all.
-        index: Which of them this is.
+        index: Index of this worker.
         plan: Devices of this worker.
         timeout_seconds: Waiting time limit.
 
     Raises:
-        UserError: A worker does not come or cannot be reached, or the port is taken.
+        UserError: A worker is missing or cannot be reached, or the port is taken.
         DeviceError: TensorFlow's runtime is initialized already, or uses other devices than the plan.
     """
 
@@ -55,24 +55,19 @@ class Cluster:
         except tf.errors.OpError as error:
             late = re.findall(rf"^{_JOB}(\d+)", error.message.partition("timed out task names:")[2], re.MULTILINE)
             named = "".join(f" Worker {number} ({addresses[int(number)]}) is missing." for number in late)
-            hint = "Start each with the same --workers and its own --worker-index, on ports that are free and reachable"
-            told = error.message.splitlines()[0]
             raise UserError(
                 f"Worker {index} ({addresses[index]}) could not connect to all {len(addresses)} workers within "
-                f"{timeout_seconds:.0f} s (training.worker_timeout_seconds).{named} {hint}. TensorFlow: {told}"
+                f"{timeout_seconds:.0f} s (training.worker_timeout_seconds).{named} Give each the same --workers, "
+                f"its own --worker-index and a free port. TensorFlow: {error.message.splitlines()[0]}"
             ) from error
 
     def write(self, key: str, value: str) -> None:
-        """Stores a value under a new key for all workers.
-
-        Raises:
-            ConnectionError: Worker 0 is gone, or the key exists.
-        """
+        """Stores a value for all workers; raises `ConnectionError` if worker 0 is gone or the key exists."""
         with _reaching_worker_0():
             context().set_config_key_value(key, value)
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
-        """A stored value, once a worker has written it; None after so many seconds, 0 for no limit.
+        """Waits for a value and returns it; None after a time limit, 0 for none.
 
         Raises:
             ConnectionError: Worker 0 is gone.
@@ -82,17 +77,17 @@ class Cluster:
         return None
 
     def delete(self, key: str) -> None:
-        """Removes a key and all that begin with it and `/`."""
+        """Removes a key and all keys below it."""
         context().delete_config_key_value(key)
 
     def failure(self, index: int, seconds: float) -> str | None:
-        """What is wrong with a worker, which has so many seconds to answer; None where it answers."""
+        """Checks that a worker answers within a time limit; returns None or what is wrong."""
         try:
             context().check_collective_ops_peer_health(f"{_JOB}{index}", timeout_in_ms=int(1000 * seconds))
         except tf.errors.DeadlineExceededError:
             return f"has not answered for {seconds:.0f} s"
         except tf.errors.OpError:
-            return "is gone, killed or its machine lost"
+            return "is gone: it was killed, or its machine is down"
         return None
 
 
@@ -105,11 +100,10 @@ def _reaching_worker_0() -> Iterator[None]:
 
 
 def _make_strategy(addresses, index, plan):
-    """`MultiWorkerMirroredStrategy` on the model devices of all workers: NCCL between GPUs, a ring between CPUs."""
+    """Makes a `MultiWorkerMirroredStrategy` on all model devices: NCCL between GPUs, a ring between CPUs."""
     kinds = tf.distribute.experimental.CommunicationImplementation
     kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
-    # Without `timeout_seconds`: TensorFlow starts a thread for each operation that sleeps until its limit, and some
-    # minutes of training are more threads than a machine has.
+    # No `timeout_seconds`: TensorFlow would start a sleeping thread per operation and soon run out of threads.
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=kinds.RING if kind == "CPU" else kinds.NCCL
     )
@@ -121,7 +115,7 @@ def _make_strategy(addresses, index, plan):
     def model_devices(extended, resolver, worker_device):
         return tuple(f"{worker_device}/device:{name.strip('/')}" for name in plan.model_devices), kind
 
-    # By default it takes every GPU of a worker, the data GPU included, or the first CPU device.
+    # By default it takes every GPU of a worker, including the data GPU, or the first CPU device.
     choose = CollectiveAllReduceExtended._initialize_local_devices
     CollectiveAllReduceExtended._initialize_local_devices = model_devices
     try:
@@ -130,5 +124,5 @@ def _make_strategy(addresses, index, plan):
         CollectiveAllReduceExtended._initialize_local_devices = choose
     taken = tuple(short_name(device) for device in strategy.extended.worker_devices)
     if taken != plan.model_devices:
-        raise DeviceError(f"The workers should train on {plan.model_devices} each, and TensorFlow took {taken}.")
+        raise DeviceError(f"Each worker must train on {plan.model_devices}. TensorFlow took {taken}.")
     return strategy

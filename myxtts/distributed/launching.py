@@ -1,4 +1,4 @@
-"""Several workers on one machine, started and ended as one (`myxtts launch`)."""
+"""Workers on one machine, started and ended together (`myxtts launch`)."""
 
 import ctypes
 import signal
@@ -13,23 +13,23 @@ from contextlib import ExitStack, contextmanager
 from myxtts.distributed.workers import LOST_EXIT_CODE, LOST_SECONDS
 
 PATIENCE_SECONDS = 2 * LOST_SECONDS
-"""For the other workers to end by themselves after one has failed."""
+"""Time limit for the other workers to end after one has failed."""
 LOST_PATIENCE_SECONDS = 15.0
-"""The same where one was lost: the others know at once, and one that hangs or is stopped never ends by itself."""
+"""Time limit after one was lost: the others know at once, and one that hangs never ends by itself."""
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a worker that was ended before it had anything to finish."""
+"""Exit code of a worker that SIGTERM ended before it had anything to finish."""
 HOST = "127.0.0.1"
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
-    """Runs `myxtts ARGUMENTS --workers … --worker-index N` so many times at once, and shows what they print.
+    """Runs `count` processes of `myxtts ARGUMENTS --workers … --worker-index N` and prints their output.
 
-    Ctrl-C and SIGTERM are passed on to all of them. When a worker is lost they all end, and are started again up to
+    Ctrl-C and SIGTERM are passed on to all of them. When a worker is lost, all end and are started again, up to
     `restarts` times; the run resumes from the last checkpoint.
 
     Returns:
-        The exit code: 0 where all ended well, `LOST_EXIT_CODE` where a worker was lost, else that of the first to fail.
+        Exit code: 0 if all succeeded, `LOST_EXIT_CODE` if a worker was lost, else that of the first that failed.
     """
     for attempt in range(restarts + 1):
         workers = _start(count, arguments)
@@ -37,12 +37,12 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
             code = _follow(workers)
         if code != LOST_EXIT_CODE or is_stopped.is_set() or attempt == restarts:
             return code
-        print(f"A worker was lost: starting all again, restart {attempt + 1} of {restarts}", flush=True)
+        print(f"A worker was lost. Restarting all, {attempt + 1} of {restarts}", flush=True)
     return code
 
 
 def free_addresses(count: int) -> tuple[str, ...]:
-    """Addresses of this machine for so many workers, on free ports."""
+    """Returns `count` addresses of this machine on free ports."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return tuple(f"{HOST}:{one.getsockname()[1]}" for one in held)
@@ -50,7 +50,7 @@ def free_addresses(count: int) -> tuple[str, ...]:
 
 def _start(count, arguments):
     command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", ",".join(free_addresses(count))]
-    # A session of its own, so that a Ctrl-C in the terminal comes to each once, from here.
+    # In a session of its own, so that each gets a Ctrl-C of the terminal once, from here.
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
     if sys.platform == "linux":
         options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -59,7 +59,7 @@ def _start(count, arguments):
 
 @contextmanager
 def _passed_signals(workers) -> Iterator[threading.Event]:
-    """Inside, Ctrl-C and SIGTERM go to all workers; gives an event that says whether one came."""
+    """Passes Ctrl-C and SIGTERM on to all workers within a `with` block; yields an event that is set when one comes."""
     came = threading.Event()
 
     def pass_on(number, frame):
@@ -79,11 +79,11 @@ def _passed_signals(workers) -> Iterator[threading.Event]:
 
 def _signal(workers, number):
     for worker in workers:
-        worker.send_signal(number)  # does nothing to one that has ended
+        worker.send_signal(number)  # no effect on one that has ended
 
 
 def _follow(workers):
-    """Shows what the workers print until all have ended; returns the exit code for all."""
+    """Prints the workers' output until all have ended; returns the exit code for all."""
     readers = [threading.Thread(target=_show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
         reader.start()
@@ -91,7 +91,7 @@ def _follow(workers):
     while running := [worker for worker in workers if worker.poll() is None]:
         codes = [worker.returncode for worker in workers if worker.returncode]
         if codes and failed_at is None:
-            if TERMINATED in codes:  # before it met the others, which do not know
+            if TERMINATED in codes:  # it ended before it connected, so the others do not know
                 _signal(running, signal.SIGTERM)
             failed_at = time.monotonic()
             patience = LOST_PATIENCE_SECONDS if _is_lost(codes) else PATIENCE_SECONDS
@@ -108,7 +108,7 @@ def _follow(workers):
 
 
 def _is_lost(codes):
-    """Whether a worker says that another was lost, or was killed itself."""
+    """Whether a worker reported another as lost, or was killed."""
     return any(code == LOST_EXIT_CODE or code < 0 for code in codes)
 
 

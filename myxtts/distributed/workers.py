@@ -1,7 +1,7 @@
-"""The workers of a run: processes, on one machine or several, that train one model together.
+"""Workers of a run: processes, on one machine or several, that train one model together.
 
-TensorFlow's collectives carry gradients. What is no tensor, such as a request to stop, is gathered as JSON; see
-`Cluster`. Worker 0 is the chief, which alone writes.
+Gradients use TensorFlow's collectives; everything else, such as a request to stop, is gathered as JSON through
+`Cluster`. Worker 0 is the chief; only it writes files.
 """
 
 import importlib.metadata
@@ -23,13 +23,13 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.storage.files import new_hasher
 
 CHECK_SECONDS = 2.0
-"""Between two health checks."""
+"""Time between health checks."""
 LOST_SECONDS = 30.0
-"""Time to answer a health check. A process that was killed fails it at once: its connection ends."""
+"""Time limit of a health check; a killed process fails it at once."""
 LOST_EXIT_CODE = 75
-"""Exit code after the loss of a worker: the same command resumes (`EX_TEMPFAIL` of sysexits.h)."""
+"""Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h); the same command resumes."""
 FAREWELL_SECONDS = 5.0
-"""For the other workers to end when one is lost, before worker 0 does."""
+"""Time that worker 0 gives the others to end when one is lost."""
 REFUSED_EXIT_CODE, INTERRUPTED_EXIT_CODE = 2, 130
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
@@ -37,18 +37,18 @@ _END = "myxtts/end"
 
 
 class WorkerLost(UserError):
-    """A worker does not answer any more."""
+    """A worker no longer answers."""
 
     exit_code = LOST_EXIT_CODE
 
 
 class Workers:
-    """The processes that train together; by default this one alone. `join_workers` connects several."""
+    """The processes that train together, by default only this one; `join_workers` connects several."""
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
         self.strategy: Any = cluster and cluster.strategy
-        """`tf.distribute.Strategy` over all of them; None for one process."""
+        """`tf.distribute.Strategy` over all workers; None for one process."""
         self._round, self._deadline = 0, (math.inf, 0.0)
         self._closed, self._ending, self._one_end = threading.Event(), threading.Event(), threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="myxtts-workers-end", daemon=True)
@@ -58,31 +58,31 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self.addresses)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this is worker 0, which writes the files."""
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """A worker in messages."""
+        """Returns a worker's name for messages."""
         return f"worker {index} ({self.addresses[index]})"
 
     def gather(self, value: Any = None) -> list:
-        """JSON values of all workers, in their order, on all of them. All must call this."""
+        """Returns the JSON values of all workers, in their order; all workers must call this."""
         if self.count == 1:
             return [value]
         if self._closed.is_set():
-            raise UserError("Workers train once per process. Start all of them again to continue.")
+            raise UserError("Workers train once per process. Restart all of them to continue.")
         key, content = f"myxtts/{self._round}", json.dumps(value)
         try:
             if self.is_chief:
                 own = [content, *(self._read(f"{key}/{peer}") for peer in range(1, self.count))]
                 content = f"[{', '.join(own)}]"
                 self._cluster.write(key, content)
-                if self._round:  # all have read the values before these
+                if self._round:  # every worker has read the previous values
                     self._cluster.delete(f"myxtts/{self._round - 1}")
             else:
                 self._cluster.write(f"{key}/{self.index}", content)
@@ -93,58 +93,54 @@ class Workers:
         return json.loads(content)
 
     def _read(self, key):
-        # In short calls: Python handles a Ctrl-C between them.
+        # Short calls, so that Python can handle Ctrl-C between them.
         while (content := self._cluster.read(key, 1.0)) is None:
             pass
         return content
 
     def tell(self, value: Any = None) -> Any:
-        """The chief's value, on all."""
+        """Returns the chief's value on all workers."""
         return self.gather(value if self.is_chief else None)[0]
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Result of a call that the chief alone makes; a JSON value."""
+        """Calls a function on the chief alone and returns its result, a JSON value, on all workers."""
         return self.tell(call() if self.is_chief else None)
 
     def agree(self, event: threading.Event) -> bool:
-        """Sets the event of every worker if that of one is set; returns whether it is."""
+        """Sets every worker's event if that of any worker is set; returns whether it is."""
         if is_set := any(self.gather(event.is_set())):
             event.set()
-        return is_set  # not asked again: the event of one alone may have been set since
+        return is_set  # not the event itself, which may have been set since on one worker alone
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError`, on all, unless all give an equal JSON value; `what` is its name in the message."""
+        """Raises `UserError` on all workers unless their JSON values are equal; `what` names the value."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
             if isinstance(first, dict):
                 name = min(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
                 first, other = f"{name} {first.get(name)}", f"{name} {other.get(name)}"
-            rule = f"All workers must have the same {what}. {self.name(index).capitalize()} has {other}"
-            raise UserError(f"{rule}, and {self.name(0)} has {first}. {hint}")
+            found = f"{self.name(index).capitalize()} has {other}, {self.name(0)} has {first}"
+            raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Limits the time of the collective operations that follow: afterwards all workers end. None ends the limit.
-
-        TensorFlow's own limit starts a thread for each operation, which sleeps until the limit.
-        """
+        """Sets a time limit for the collectives that follow, after which all workers end; None removes it."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def part_of(self, error: BaseException) -> None:
-        """Called with an error of a collective operation, which may come from another worker's end.
+        """Raises `WorkerLost` from an error of a collective, if there are several workers.
 
-        Raises:
-            WorkerLost: There are several workers; where one is gone, the health check ends the process before.
+        If another worker is gone, the health check ends the process first.
         """
         if self.count == 1:
             return
         if self._ending.wait(LOST_SECONDS + 10.0):
             time.sleep(30.0)
-        reason = "The workers lost contact in a collective operation, although all of them answer health checks"
+        reason = "The workers lost contact, although all of them answer health checks"
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
-        """Ends the other workers with that exit code; they print the reason."""
+        """Ends the other workers with an exit code; they print the reason."""
         if self.count > 1 and not self._closed.is_set():
             self._closed.set()
             self._tell_end(self.index, why, code)
@@ -159,7 +155,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def see_off(self, seconds: float = LOST_SECONDS) -> None:
-        """Worker 0 waits until the other processes have ended: it runs their coordination service."""
+        """Waits on worker 0, which runs the coordination service, until the other processes have ended."""
         deadline = time.monotonic() + seconds
         while self.is_chief and time.monotonic() < deadline:
             if all(self._cluster.failure(peer, 1.0) for peer in range(1, self.count)):
@@ -167,14 +163,14 @@ class Workers:
             time.sleep(0.1)
 
     def _check_health(self):
-        """The chief checks all others, and they check the chief."""
+        """Checks all others on the chief, and the chief on the others."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
                     self._end(peer, f"{why}. {RESUME}", LOST_EXIT_CODE)
             deadline, seconds = self._deadline
             if time.monotonic() > deadline:
-                why = f"has waited for the others for {seconds:.0f} s (training.worker_timeout_seconds). {RESUME}"
+                why = f"waited {seconds:.0f} s for the others (training.worker_timeout_seconds). {RESUME}"
                 self._end(self.index, why, LOST_EXIT_CODE)
 
     def _listen(self):
@@ -183,15 +179,15 @@ class Workers:
                 self._end(*end)
 
     def _tell_end(self, *end):
-        with suppress(ConnectionError):  # another worker said it first, or the chief is gone
+        with suppress(ConnectionError):  # another worker was first, or the chief is gone
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Ends this process because of worker `ended`, and all others."""
+        """Ends this process and all others, because worker `ended` has ended."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         self._ending.set()
-        if ended:  # else worker 0 does not answer
+        if ended:  # worker 0 itself can take no message
             self._tell_end(ended, why, code)
         sentence = printable(f"{self.name(ended).capitalize()} {why}.".replace("..", "."))
         logging.getLogger("myxtts").error("%s", sentence)
@@ -199,20 +195,20 @@ class Workers:
         logging.shutdown()
         sys.stdout.flush()
         self.see_off(FAREWELL_SECONDS)
-        # Not an exception: the main thread may wait in a collective operation that never ends.
+        # Not an exception: the main thread may wait in a collective that never ends.
         os._exit(code)
 
 
 def join_workers(
     addresses: tuple[str, ...], index: int, plan: DevicePlan, settings: dict, timeout_seconds: float
 ) -> Workers:
-    """Connects the workers and checks that all of them fit together. Once per process.
+    """Connects the workers, once per process, and checks that they agree; without addresses, works alone.
 
-    To be called when the devices are configured and before TensorFlow's runtime starts. Without addresses this process
-    works alone. `settings` are JSON values that must be the same on all; see `Cluster` for the other arguments.
+    Called after the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
+    be equal on all workers; see `Cluster` for the other arguments.
 
     Raises:
-        UserError: A worker does not come, cannot be reached or differs from worker 0; a port is taken.
+        UserError: A worker is missing, cannot be reached or differs from worker 0; a port is taken.
     """
     global _current
     if not addresses or _current.addresses == addresses:
@@ -223,18 +219,17 @@ def join_workers(
     _current = workers = Workers(addresses, index, Cluster(addresses, index, plan, timeout_seconds))
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     devices = [name.strip("/").split(":")[0] for name in plan.model_devices]
+    versions["MyXTTS"] = _code_digest()
     with leaving_together(workers):
         workers.require_equal("--workers", addresses, "Give all of them in the same order.")
-        hint = "Install the same versions on every machine."
-        workers.require_equal("versions", versions | {"MyXTTS": _code_digest()}, hint)
-        hint = "Start all with the same command line except for --worker-index."
-        workers.require_equal("settings", settings, hint)
+        workers.require_equal("versions", versions, "Install the same versions on every machine.")
+        workers.require_equal("settings", settings, "Start all with the same flags except --worker-index.")
         workers.require_equal("model devices", devices, "Give each worker as many model devices of one kind.")
     return workers
 
 
 def _code_digest():
-    """The package's version and a digest of its code."""
+    """Returns the package's version and a digest of its code."""
     hasher, root = new_hasher(6), Path(myxtts.__file__).parent
     for path in sorted(root.rglob("*.py")):
         hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
@@ -243,12 +238,12 @@ def _code_digest():
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """When the block ends with an error, the other workers end as well and print it."""
+    """Ends the other workers, which print the error, if a `with` block raises one."""
     try:
         yield
     except WorkerLost:
         raise
-    except (KeyboardInterrupt, SystemExit) as error:  # SystemExit: SIGTERM before there is anything to finish
+    except (KeyboardInterrupt, SystemExit) as error:  # SystemExit: SIGTERM before training
         workers.leave("was stopped at once", getattr(error, "code", INTERRUPTED_EXIT_CODE))
         raise
     except (UserError, OSError) as error:
@@ -263,5 +258,5 @@ _current = Workers()
 
 
 def current_workers() -> Workers:
-    """The workers that this process has joined; itself alone where it has joined none."""
+    """Returns the workers that this process has joined, or itself alone."""
     return _current

@@ -1,4 +1,4 @@
-"""How much memory training takes, by arithmetic: the estimate of each stage of `config.stages.STAGES` that has one."""
+"""Memory of training, estimated by arithmetic."""
 
 from collections.abc import Callable
 
@@ -12,4 +12,4 @@ ESTIMATES: dict[str, Callable] = {
     "speaker": estimate_speaker,
     "decoder": estimate_decoder,
 }
-"""Functions with the arguments of `estimate_gpt`."""
+"""Estimate of each stage that has one; called like `estimate_gpt`."""

@@ -1,4 +1,4 @@
-"""Whether settings and the weights that come with them can belong together, before a model is made of the settings."""
+"""Check of settings against weights files, before the settings become a model."""
 
 from collections.abc import Mapping
 
@@ -17,16 +17,15 @@ _COUNTS = {
 
 
 def check_claims(model: ModelConfig, stores: Mapping[str, CheckpointStore]) -> None:
-    """Raises `CheckpointError` for settings whose model is far larger than its weights: it could take all memory.
+    """Raises `CheckpointError` for settings of a far larger model than the weights, which could take all memory.
 
-    `stores` are those of the parts, by part.
+    `stores` are the checkpoints of the model's parts, by part.
     """
     for part in _COUNTS.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]
-        store.verify(step)  # a damaged file is not taken for wrong settings
+        store.verify(step)  # so that a damaged file is reported as such
         file = store.path(step) / "model.safetensors"
         claimed_mb, held_mb = FLOAT * _COUNTS[part](model) / 2**20, file.stat().st_size / 2**20
         if claimed_mb > 4 * held_mb + 1:  # weights may be kept in half precision
-            sizes = f"config.json describes a {part} of {claimed_mb:,.0f} MB, and {file} holds {held_mb:,.0f} MB"
-            way_out = "They do not belong together: use the config.json that was written with these weights."
-            raise CheckpointError(f"{sizes}. {way_out}")
+            sizes = f"config.json describes a {part} of {claimed_mb:,.0f} MB, but {file} has {held_mb:,.0f} MB"
+            raise CheckpointError(f"{sizes}. Use the config.json that was written with these weights.")

@@ -1,4 +1,4 @@
-"""How much memory training the waveform decoder takes; see `memory/estimates.py`."""
+"""Memory of training the waveform decoder; see `memory/estimates.py`."""
 
 import math
 from dataclasses import replace
@@ -12,18 +12,19 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
+"""Shapes of `models/istft.py` and `models/discriminators.py`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
-"""Shapes of `models/istft.py`, `models/discriminators.py` and `training/stages/decoder.py`."""
+"""Divisor of the discriminators' channels by model size, 1 for other sizes."""
 KEPT_MAPS = 1.94
-"""Times that the maps of one sound are held at the most, as measured: discriminators are done one after another."""
+"""Copies of the feature maps at the peak, as measured; the discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
-"""Numbers per sample that the spectral losses hold, as measured."""
+"""Numbers per sample that the spectral losses keep, as measured."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Frames that the decoder is given besides those of the slice; `istft` with eight blocks has 24 more."""
+"""Context frames of a slice; `istft` has six more for each block beyond four."""
 
 
 def count_decoder(model: ModelConfig) -> int:
-    """Weights of the waveform decoder; all are trained."""
+    """Number of weights of the waveform decoder."""
     speaker, latents = model.speaker_width + 1, model.width
     if model.decoder_type == "istft":
         width, bins = model.decoder_width, 4 * MEL_HOP_SAMPLES + 2
@@ -41,47 +42,38 @@ def count_decoder(model: ModelConfig) -> int:
 
 
 def count_discriminators(model: ModelConfig) -> int:
-    """Weights of the discriminators of a model of this size; all are trained."""
-    total = 0
-    for channels, inputs, taps, last, score, count in _discriminators(model):
-        for index, width in enumerate(channels):
-            total += count * (inputs * (last if index == len(channels) - 1 else taps) + 1) * width
-            inputs = width
-        total += count * (score * inputs + 1)
-    return total
+    """Number of weights of the discriminators for this model size."""
+    return sum((taps * inputs + 1) * outputs for taps, inputs, outputs, _ in _discriminator_layers(model, 0))
 
 
-def _discriminators(model):
-    """Of either kind: channels, inputs, taps of its kernels, of the last one and of the score's, how many there are."""
+def _discriminator_layers(model, samples):
+    """Yields taps, inputs, outputs and output positions of every discriminator layer for one clip."""
     divisor = DIVISORS.get(model.size, 1)
-    narrow = [[max(FEWEST_CHANNELS, c // divisor) for c in wide] for wide in (PERIOD_CHANNELS, SPECTRUM_CHANNELS)]
-    return (narrow[0], 1, 5, 5, 3, len(PERIODS)), (narrow[1], 2, 27, 9, 9, len(RESOLUTIONS))
-
-
-def _maps(model, samples):
-    """Numbers in all maps of all discriminators, scores left out, for one clip of so many samples."""
-    (periods, *_), (spectra, *_) = _discriminators(model)
-    total = 0
     for period in PERIODS:
-        length = -(-samples // period)
-        for index, width in enumerate(periods):
-            length = length if index == len(periods) - 1 else -(-length // 3)
-            total += period * length * width
+        length, inputs = -(-samples // period), 1
+        for index, width in enumerate(PERIOD_CHANNELS, 1):
+            outputs = max(FEWEST_CHANNELS, width // divisor)
+            length = length if index == len(PERIOD_CHANNELS) else -(-length // 3)
+            yield 5, inputs, outputs, period * length
+            inputs = outputs
+        yield 3, inputs, 1, 0  # the score is not kept
     for n_fft in RESOLUTIONS:
-        bins = n_fft // 2 + 1
-        for index, width in enumerate(spectra):
-            bins = -(-bins // 2) if 0 < index < len(spectra) - 1 else bins
-            total += 4 * samples // n_fft * bins * width
-    return total
+        bins, inputs = n_fft // 2 + 1, 2
+        for index, width in enumerate(SPECTRUM_CHANNELS, 1):
+            outputs, is_last = max(FEWEST_CHANNELS, width // divisor), index == len(SPECTRUM_CHANNELS)
+            bins = -(-bins // 2) if 1 < index and not is_last else bins
+            yield 9 if is_last else 27, inputs, outputs, 4 * samples // n_fft * bins
+            inputs = outputs
+        yield 9, inputs, 1, 0
 
 
 def _decoder_activations(model, frames, number):
-    """Bytes per clip that the decoder keeps.
+    """Activations of the decoder, bytes per clip.
 
-    `istft`, with D channels, of each block: the padded input (2 D), the convolution's output, of the norm two and of
-    its modulation one more, of the tanh-GELU four of width 3 D, and the branch's end, its scaled form and the sum. The
-    head has about three numbers per sample of the transform, in float32. `hifigan`, of each residual step: both
-    rectified inputs, what the second is made of, and the sum.
+    `istft`, with D channels, per block: the padded input (2 D), the convolution's output, two tensors of the norm and
+    one of its modulation, four of the tanh-GELU (3 D each), the branch's output, scaled output and sum. The head has
+    about three float32 numbers per sample of the transform. `hifigan`, per residual step: both ReLU inputs, the first
+    convolution's output, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
@@ -96,22 +88,21 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(
-    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
+    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()
 ) -> MemoryEstimate:
-    """What a training step of the decoder stage takes; arguments as of `planning.memory.estimate_gpt`.
+    """Estimates the memory of training the decoder; only precision, accumulation and averages change it.
 
-    Only precision, accumulation and averages matter. What counts is the decoder's turn, with the maps of recordings and
-    of copies, of which the copies' come before and after their activation.
+    The peak is in the decoder's update, which keeps the feature maps of recordings and generated audio, the latter
+    before and after activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes
-    context = CONTEXT_FRAMES[model.decoder_type] + 6 * max(0, model.decoder_blocks - 4) * (
-        model.decoder_type == "istft"
-    )
+    context = CONTEXT_FRAMES[model.decoder_type]
+    context += 6 * max(0, model.decoder_blocks - 4) * (model.decoder_type == "istft")
     samples = shapes.slice_frames * MEL_HOP_SAMPLES
-    maps = _maps(model, samples) * (KEPT_MAPS * number)
+    maps = sum(outputs * positions for _, _, outputs, positions in _discriminator_layers(model, samples))
     spectra = SPECTRAL_NUMBERS * samples * FLOAT
-    kept = maps + spectra + _decoder_activations(model, shapes.slice_frames + context, number)
+    kept = maps * KEPT_MAPS * number + spectra + _decoder_activations(model, shapes.slice_frames + context, number)
     activations = math.ceil(shapes.batch * kept) + trained * number * (number < FLOAT)
     estimate = with_optimizer(trained, 0, optimizations, activations=activations, working=0)
-    return replace(estimate, averages=FLOAT * decoder * optimizations.ema)  # none of the discriminators
+    return replace(estimate, averages=FLOAT * decoder * optimizations.ema)  # not of the discriminators

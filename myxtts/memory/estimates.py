@@ -1,64 +1,68 @@
-"""How much memory training a stage takes, from `ModelConfig` alone: nothing is built, no TensorFlow imported.
+"""Memory of training the GPT and the DVAE, from `ModelConfig` alone, without TensorFlow.
 
-Weights are counted exactly, layer by layer. Activations are what the backward pass needs of the forward pass, counted
-from the operations of each layer as TensorFlow runs them without XLA; each function says which tensors those are. A
-step takes most at the start of the backward pass, when all of them are there, or at the update, when all gradients are,
-or (long conditioning, short text) at the start of the conditioning encoder's part; the largest of the three counts.
-`utilities/benchmarks/memory_estimate.py` compares the estimates with measured peaks.
+Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
+reads, as TensorFlow runs the layers without XLA; each function lists them. The peak of a step is at the start of the
+backward pass (all activations), at the update (all gradients), or, with long conditioning and short text, at the start
+of the conditioning encoder's backward pass; the largest of the three counts.
+`utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 
-Symbols in comments: W width, h heads, V vocabulary.
+W in docstrings is the model width.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from myxtts.config.config import DataConfig, ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.stages import StageConfig
 
 FLOAT = 4
 """Bytes of a float32."""
 TEXT_MARKS, AUDIO_MARKS = 2, 5
-"""Positions that teacher forcing adds to text and codes: `[START]`, `[STOP]`; one start, four stops."""
+"""Positions that teacher forcing adds to text (`[START]`, `[STOP]`) and to codes (one start, four stops)."""
 CHUNK_KEYS = 256
-"""Keys that memory-efficient attention works on at a time."""
+"""Keys per chunk of memory-efficient attention."""
 TOKENS_PER_SECOND = 7
-"""Text tokens that go with a second of speech, roughly."""
+"""Text tokens per second of speech, roughly."""
 MOST_CLIPS = 2**16
-"""A batch that no GPU holds."""
+"""Upper limit of the search for the largest batch."""
 RESERVED_GB = 1.0
-"""Of a GPU, for CUDA's context, libraries' workspaces and fragments. A usual figure, not a measured one."""
+"""GPU memory left to CUDA's context, library workspaces and fragmentation; a usual figure, not measured."""
 UNFOLDED_BYTES = 2**25
-"""Most of a convolution's input that is unfolded at a time; TensorFlow takes what fits the last cache of a CPU."""
+"""Largest part of a convolution's input that TensorFlow unfolds at a time: what fits a CPU's last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
-"""Shapes, in widths of the model, of a block's kernels that can have adapters."""
+"""Shapes, in multiples of W, of the kernels that can have LoRA adapters."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips, text tokens and audio codes, both without marks, and conditioning frames."""
+    """Sizes of a padded batch: clips, text tokens, codes (both without start and stop), conditioning frames."""
 
     batch: int
     text: int
     codes: int
     frames: int
     slice_frames: int = 32
-    """Frames of the waveform decoder in the slice of a clip that its stage trains on."""
+    """Waveform decoder frames per slice."""
 
     @classmethod
-    def of_data(cls, data: DataConfig, batch: int, seconds: float | None = None) -> "Shapes":
-        """Sizes of a batch whose longest clip has `seconds`, or `data.max_seconds` for None."""
-        seconds = seconds or data.max_seconds
-        # Conditioning clips are no longer than the clips that they come from.
+    def of_data(
+        cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
+    ) -> "Shapes":
+        """Sizes of a batch whose longest clip has `seconds`, None for `data.max_seconds`; a stage's settings cut it."""
+        seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
         codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1
-        return cls(batch, text, codes, int(conditioning_seconds * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1)
+        frames = int(conditioning_seconds * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
+        return cls(batch, text, codes, frames, getattr(settings, "frames", cls.slice_frames))
 
 
 @dataclass(frozen=True)
 class Optimizations:
-    """The switches that change memory, as `TrainingConfig` has them."""
+    """Training switches that change memory, named as in `TrainingConfig`."""
 
     precision: str = "float32"
     gradient_checkpointing: bool = False
@@ -71,31 +75,31 @@ class Optimizations:
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of a number in the layers' compute dtype."""
+        """Bytes per number in the layers' compute dtype."""
         return FLOAT if self.precision == "float32" else 2
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that training takes, by what they are for."""
+    """Memory of training in bytes, by use."""
 
     parameters: int
     """Weights, frozen ones included."""
     slots: int
-    """AdamW's two moments of each trained weight."""
+    """AdamW's two moments of the trained weights."""
     averages: int
     """Moving averages of the weights (EMA)."""
     accumulators: int
-    """Sums of gradients over the batches of one step."""
+    """Gradient accumulators."""
     gradients: int
     """Gradients of the trained weights and, at the update, their clipped copies."""
     activations: int
-    """What the forward pass leaves for the backward pass."""
+    """Tensors of the forward pass that the backward pass reads."""
     working: int
-    """What the one block that is being computed takes besides."""
+    """Temporary tensors of the block that is being computed."""
     conditioning: int = 0
-    """What there is when the backward pass reaches the conditioning encoder: its activations, its work, and the
-    gradients of the trunk. More than at the beginning only where conditioning clips are long and texts short."""
+    """Total when the backward pass reaches the conditioning encoder: its activations, its temporary tensors, and the
+    gradients of the trunk. The largest part only with long conditioning clips and short texts."""
 
     @property
     def resident(self) -> int:
@@ -104,12 +108,12 @@ class MemoryEstimate:
 
     @property
     def step(self) -> int:
-        """Bytes on top: at the start of the backward pass, at the conditioning encoder's, or at the update."""
+        """Bytes on top during a step."""
         return max(self.activations + self.working, self.conditioning, self.gradients)
 
     @property
     def peak(self) -> int:
-        """Most bytes at one time."""
+        """Largest number of bytes at one time."""
         return self.resident + self.step
 
     def as_dict(self) -> dict[str, int]:
@@ -118,12 +122,11 @@ class MemoryEstimate:
 
 
 def _dense(inputs, outputs):
-    """Weights of a layer with a bias."""
     return (inputs + 1) * outputs
 
 
 def count_gpt(model: ModelConfig) -> int:
-    """Weights of the GPT with conditioning encoder and perceiver; all are trained. `num_text_tokens` must be set."""
+    """Number of weights of the GPT with conditioning encoder and perceiver; `num_text_tokens` must be set."""
     width, text, audio = model.width, model.num_text_tokens, model.num_audio_tokens
     attended, hidden = model.perceiver_heads * model.perceiver_head_width, width * 8 // 3
     conditioning_block = 2 * width + _dense(width, 3 * width) + _dense(width, width)
@@ -141,7 +144,7 @@ def _count_block(width):
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Weights of the DVAE: `(trained, others)`; the others are codebook, its averages and the mel scale."""
+    """Numbers of trained and of other weights of the DVAE; the others are codebook, its averages and the mel scale."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -150,27 +153,25 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
     return encoder + decoder + 2 * model.dvae_residual_blocks * block, others
 
 
-def count_lora(model: ModelConfig, optimizations: Optimizations, train_text_rows: bool) -> int:
-    """Trained weights with adapters, and with the text table and head where the vocabulary grew."""
-    text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens) if train_text_rows else 0
+def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
+    """Numbers of weights that LoRA trains: adapters, and the text table with its head."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
-    return model.layers * widths * model.width * optimizations.lora_rank + text
+    text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
+    return model.layers * widths * model.width * optimizations.lora_rank, text
 
 
 def _block_activations(model, positions, optimizations):
-    """Bytes per clip that one transformer block keeps, `positions` long.
+    """Activations of one transformer block, bytes per clip.
 
-    In float32 widths of numbers: of both norms their input, the scale per position and channel that Keras makes of the
-    variance and gamma, and their output (2 x 3 W); query, key and value with heads in front (3 W); merged heads (W); of
-    the tanh-GELU its input and the tanh, the sum, the half and the product (5 x 4 W). Byte masks of both residual
-    dropouts (2 W). For each head and pair of positions the softmax in float32, and of its dropout the mask and the
-    result. Lower precision halves all but the norms' own float32 numbers and the softmax, and adds copies of the
-    kernels, which `estimate_gpt` counts.
+    In float32, per position: of each norm its input, Keras's product of variance and gamma, and its output (2 x 3 W);
+    query, key and value (3 W); merged heads (W); of the tanh-GELU its input, tanh, sum, half and product (5 x 4 W); one
+    byte per element for the masks of both residual dropouts (2 W). Per head and pair of positions: the softmax in
+    float32, and of its dropout the mask and the result. Mixed precision halves all but the norms' float32 numbers and
+    the softmax; `estimate_gpt` counts its copies of the kernels.
     """
-    width, number = model.width, optimizations.compute_bytes
-    dropout = model.dropout > 0
+    width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.gradient_checkpointing:
-        # Between the segments: input, qkv, merged heads, the middle of the residual stream, the GELU's input.
+        # Input, qkv, merged heads, the residual stream after attention, the GELU's input.
         linear = (1 + 3 + 1 + 1 + 4) * width * number
     else:
         linear = 2 * width * (2 * FLOAT + number) + (3 + 1 + 20) * width * number
@@ -179,21 +180,21 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Bytes per query that attention keeps beyond query, key, value and merged heads."""
+    """Activations of attention beyond query, key, value and merged heads, bytes per query."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
-        return heads * FLOAT + width * number  # the softmax's denominators, and the output before heads are merged
+        return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
     if optimizations.gradient_checkpointing:
-        return heads * keys * FLOAT * dropout  # the random numbers that the mask is made of
-    output = width * number * (number == FLOAT)  # before heads are merged: the gradient in float32 reads it
+        return heads * keys * FLOAT * dropout  # random numbers of the dropout mask
+    output = width * number * (number == FLOAT)  # before heads are merged; read by the float32 gradient
     return output + heads * keys * (FLOAT + (number + 1 if dropout else number * (number < FLOAT)))
 
 
 def _conditioning_activations(model, frames, optimizations):
-    """Bytes per clip that the conditioning encoder keeps.
+    """Activations of the conditioning encoder, bytes per clip.
 
-    Its input; and of each block the group norm's input in float32 and its output (2 W), query, key and value (3 W),
-    merged heads (W) and the softmax.
+    Its input; per block, the group norm's input in float32 and output (2 W), query, key and value (3 W), merged heads
+    (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
     linear = width * (number if optimizations.gradient_checkpointing else FLOAT) + (1 + 3 + 1) * width * number
@@ -202,10 +203,10 @@ def _conditioning_activations(model, frames, optimizations):
 
 
 def _perceiver_activations(model, frames, optimizations):
-    """Bytes per clip that the perceiver keeps.
+    """Activations of the perceiver, bytes per clip.
 
-    Of each layer latents and frames in one (W), their keys and values, the softmax; and of the latents themselves twice
-    their width, query, output and merged heads, and about eight hidden widths of the gated MLP.
+    Per layer: the concatenated latents and frames (W), their keys and values, the softmax; per latent 2 W, query,
+    output and merged heads, and about eight hidden widths of the gated MLP.
     """
     width, number = model.width, optimizations.compute_bytes
     context, attended = frames + model.num_latents, model.perceiver_heads * model.perceiver_head_width
@@ -214,32 +215,26 @@ def _perceiver_activations(model, frames, optimizations):
     return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
-def estimate_gpt(
-    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
-) -> MemoryEstimate:
-    """What a training step of the GPT stage takes with a batch of these `shapes`.
-
-    `model.num_text_tokens` must be set; `train_text_rows` says whether LoRA trains the text table and head too.
-    """
+def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
+    """Estimates the memory of training the GPT on batches of these `shapes`; `model.num_text_tokens` must be set."""
     count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
-    trained = count_lora(model, optimizations, train_text_rows) if uses_lora else count
-    adapters = count_lora(model, optimizations, False)
+    adapters, text_weights = count_lora(model, optimizations)
+    trained = adapters + text_weights if uses_lora else count
     text, audio, frames = shapes.text + TEXT_MARKS, shapes.codes + AUDIO_MARKS, shapes.frames
     positions = model.num_latents + text + audio
     blocks = model.layers * _block_activations(model, positions, optimizations)
-    # After the last block: the slice without latents, two norms as in a block, and the parts for either head.
+    # After the last block: the slice without latents, two norms as in a block, and the inputs of both heads.
     top = positions * model.width * (2 * (2 * FLOAT + number) + number)
     mask = positions**2
     conditioning = _conditioning_activations(model, frames, optimizations)
     perceiver = _perceiver_activations(model, frames, optimizations)
     logits = FLOAT * (text * model.num_text_tokens + audio * model.num_audio_tokens)
     copies = count * number * (number < FLOAT)
-    if uses_lora:  # each adapted kernel with its adapters added
-        shapes_of_kernels = (LORA_KERNELS[target] for target in optimizations.lora_targets)
-        copies += model.layers * sum(rows * columns for rows, columns in shapes_of_kernels) * model.width**2 * number
-    # The block at work when the backward pass begins: the four tensors inside the tanh-GELU that checkpointing does not
-    # keep, and its gradient (5 x 4 W), then, where that is more, what attention makes. Without checkpointing there is
-    # next to nothing: what the backward pass of a block makes takes the place of what it lets go.
+    if uses_lora:  # the sums of kernels and adapters
+        areas = (math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
+        copies += model.layers * sum(areas) * model.width**2 * number
+    # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or those of attention if
+    # they are more. Without checkpointing, a block's backward pass makes no more than it frees.
     recomputed = max(positions * 20 * model.width * number, _made_by_attention(model.heads, positions, optimizations))
     attending = _made_by_attention(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
     batch = shapes.batch
@@ -252,7 +247,7 @@ def estimate_gpt(
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """`MemoryEstimate` from the numbers of trained and other weights and the terms that depend on the batch."""
+    """Makes an estimate from the numbers of trained and other weights and the terms that depend on the batch."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -264,27 +259,23 @@ def with_optimizer(trained: int, others: int, optimizations: Optimizations, **te
 
 
 def _made_by_attention(heads, positions, optimizations):
-    """Bytes per clip that attention makes in the backward pass: the gradients of scores and softmax, and before them
-    the softmax itself where it is recomputed; or, of one chunk, probabilities, their gradient, what the softmax's
-    derivative takes off and the product, in float32, and a copy in the compute dtype."""
+    """Temporary tensors of attention's backward pass, bytes per clip.
+
+    Gradients of scores and softmax, and the softmax if recomputed. Memory-efficient, for one chunk: four float32
+    tensors (probabilities, their gradient, its correction, the product) and one in the compute dtype.
+    """
     if optimizations.attention == "memory-efficient":
         return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
     return (2 + optimizations.gradient_checkpointing) * heads * positions**2 * FLOAT
 
 
-def estimate_dvae(
-    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
-) -> MemoryEstimate:
-    """What a training step of the DVAE stage takes; arguments as of `estimate_gpt`.
-
-    Only precision, accumulation and averages matter: there is no attention, no recomputation and no LoRA here.
-    """
+def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
+    """Estimates the memory of training the DVAE; only precision, accumulation and averages change it."""
     trained, others = count_dvae(model)
     number, codes = optimizations.compute_bytes, shapes.batch * shapes.codes
-    activations = codes * _dvae_activations(model, number) + trained * number * (
-        number < FLOAT
-    )  # copies of the kernels
-    # The widest convolution, the decoder's second to last, finds the gradient of its kernel from its unfolded input.
+    kernel_copies = trained * number * (number < FLOAT)
+    activations = codes * _dvae_activations(model, number) + kernel_copies
+    # The widest convolution, the decoder's second to last, computes its kernel's gradient from its unfolded input.
     unfolded = codes * MEL_FRAMES_PER_CODE * 3 * 2 * model.dvae_hidden * number
     return with_optimizer(
         trained, others, optimizations, activations=activations, working=min(unfolded, UNFOLDED_BYTES)
@@ -292,13 +283,13 @@ def estimate_dvae(
 
 
 def _dvae_activations(model, number):
-    """Bytes per code that the DVAE keeps, `number` bytes for each value of a layer.
+    """Activations of the DVAE, bytes per code, with `number` bytes for each value of a layer.
 
-    With H hidden channels and 2 H in the residual blocks, four mel frames to a code. Encoder: the padded mel; both
-    strided convolutions' outputs, the first with a padded copy (2 x 2 H + 2 H). Each block: both rectified outputs and
-    the sum (3 x 2 H). Decoder: its input (2 H), the repeated inputs of the convolutions after the blocks (2 x 2 H, 4 x
-    2 H) and their outputs (2 x 2 H, 4 H); the sum of the last block is repeated and let go. In float32: vectors, their
-    codes' vectors, the difference of both, what is decoded, and twice the mel for the loss.
+    H are hidden channels, 2 H those of residual blocks; a code has four mel frames. Encoder: the padded mel; outputs of
+    both strided convolutions, the first with a padded copy (2 x 2 H + 2 H). Per block: both ReLU outputs and the sum (3
+    x 2 H). Decoder: its input (2 H); upsampled inputs of the last convolutions (2 x 2 H, 4 x 2 H) and their outputs (2
+    x 2 H, 4 H); the last block's sum is freed. In float32: vectors, quantized vectors, their difference, the decoder's
+    input, and twice the mel for the loss.
     """
     hidden, wide, mels = model.dvae_hidden, 2 * model.dvae_hidden, MEL_FRAMES_PER_CODE * model.num_mels
     blocks = 2 * model.dvae_residual_blocks * 3 * wide
@@ -311,13 +302,11 @@ def largest_batch(
     shapes: Shapes,
     optimizations: Optimizations,
     memory_bytes: float,
-    train_text_rows: bool = False,
     estimate: Callable[..., MemoryEstimate] = estimate_gpt,
 ) -> int:
-    """Most clips per batch whose step fits into `memory_bytes`, 0 where not even one does, by the `estimate` of a
-    stage. The batch of `shapes` does not count; other arguments as of `estimate_gpt`."""
+    """Largest batch size that fits into `memory_bytes` by a stage's `estimate`, or 0; `shapes.batch` is ignored."""
 
     def peak(batch):
-        return estimate(model, replace(shapes, batch=batch), optimizations, train_text_rows).peak
+        return estimate(model, replace(shapes, batch=batch), optimizations).peak
 
     return bisect_right(range(1, MOST_CLIPS), memory_bytes, key=peak)

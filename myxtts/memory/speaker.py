@@ -1,4 +1,4 @@
-"""How much memory training the speaker encoder takes; see `memory/estimates.py`."""
+"""Memory of training the speaker encoder; see `memory/estimates.py`."""
 
 from myxtts.config.config import ModelConfig
 from myxtts.config.model import SPEAKER_BLOCKS, SPEAKER_NUM_MELS
@@ -11,7 +11,7 @@ FRAMES_PER_SECOND = 100
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
-    """Weights of the speaker encoder: `(trained, others)`; the others are the statistics of batch normalization."""
+    """Numbers of trained and of other weights of the speaker encoder; the others are batch-norm statistics."""
     inputs = model.speaker_channels[0]
     kernels, normalized, bands = 9 * inputs + inputs, inputs, SPEAKER_NUM_MELS
     for group, (width, count) in enumerate(zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True)):
@@ -30,11 +30,11 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(
-    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations(), train_text_rows: bool = False
+    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()
 ) -> MemoryEstimate:
-    """What a training step of the speaker stage takes; arguments as of `estimate_gpt`.
+    """Estimates the memory of training the speaker encoder; only precision, accumulation and averages change it.
 
-    Only precision, accumulation and averages matter. The classifier is left out: it has a row per speaker.
+    The classifier, one row per speaker, is not counted.
     """
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
@@ -46,11 +46,11 @@ def estimate_speaker(
 
 
 def _activations(model, frames, number):
-    """Bytes per clip that the encoder keeps, and of its widest unfolded image.
+    """Activations of the encoder and its widest unfolded image, bytes per clip.
 
-    Of each block the inputs of both norms, in float32 (a lower precision keeps both forms), their outputs, and the
-    output; of the first in a group also the shortcut's, and the input, once padded and once strided. The stem is a
-    convolution and a norm. Of the pooling four times the frames and twice the hidden layer.
+    Per block: the inputs of both norms in float32 (mixed precision keeps both forms), their outputs, and the output;
+    the first block of a group adds the shortcut's norm and its input, padded and strided. The stem is a convolution and
+    a norm. The pooling keeps four copies of the frames and two of its hidden layer.
     """
     normed = FLOAT + number * (number < FLOAT)
     bands, kept, widest, before = SPEAKER_NUM_MELS, 0, 0, None

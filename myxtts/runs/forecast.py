@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,9 +55,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         if not work.trains or estimate is None:
             continue
         batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
-        shapes = Shapes.of_data(config.data, batch, min(longest, settings.crop_seconds or longest))
-        shapes = replace(shapes, slice_frames=getattr(settings, "frames", shapes.slice_frames))
-        found = estimate(config.model, shapes, asked_for(training)[0], True)
+        shapes = Shapes.of_data(config.data, batch, longest, settings)
+        found = estimate(config.model, shapes, asked_for(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         memory, checkpoint = max(memory, found.peak + frozen), found.resident - found.accumulators

@@ -102,19 +102,14 @@ def decoder_updates(model, config, settings, precision):
         SPECTRAL,
         DecoderObjective,
         DiscriminatorObjective,
-        Judge,
     )
 
     divisor = DIVISORS.get(config.model.size, 1)
-    judge = Judge(built(Discriminators(divisor, dtype=precision), (None, None)), config.model.decoder_type)
-    telling, making = (
-        DiscriminatorObjective(model.decoder, judge),
-        DecoderObjective(model.decoder, judge, config.training),
-    )
-    return [
-        Update("discriminator", telling, settings, (JUDGING, ADVERSARIAL), averaged=False),
-        Update("", making, settings, (SPECTRAL, ADVERSARIAL)),
-    ]
+    discriminators = built(Discriminators(divisor, dtype=precision), (None, None))
+    models = model.decoder, discriminators, config.model.decoder_type
+    discriminator = Update("discriminator", DiscriminatorObjective(*models), settings, (JUDGING, ADVERSARIAL))
+    generator = Update("", DecoderObjective(*models, config.training), settings, (SPECTRAL, ADVERSARIAL))
+    return [discriminator._replace(averaged=False), generator]
 
 
 def measure(stage, size, decoder_type, shapes, optimizations):

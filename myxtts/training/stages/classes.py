@@ -1,4 +1,4 @@
-"""The class that does the work of each stage of `config.stages.STAGES`, by name; a new stage adds its own here."""
+"""The class of each stage in `config.stages.STAGES`, by name; a new stage adds its own here."""
 
 from myxtts.training.stages.base import Stage
 from myxtts.training.stages.decoder import DecoderStage

@@ -15,20 +15,21 @@ from myxtts.training.stages.losses import masked_squared_error
 from myxtts.training.stages.preparation import Preparation
 
 DEAD_CODE_SHARE = 0.03
-"""A code chosen less often than this share of the average is moved to where vectors are."""
+"""Share of a code's average use below which it is dead and moves onto a vector of the batch."""
 REVIVE_EVERY_STEPS = 50
+"""Steps between two revivals of dead codes."""
 SMALLEST_MEL_SCALE = 1.0
+"""Lower limit of a band's scale; keeps the noise of bands above the recordings' Nyquist rate small."""
 
 
 class DVAEStage(Stage):
-    """Learns to rebuild mel spectrograms through a codebook; the GPT learns its codes."""
+    """Learns to reconstruct mel spectrograms through a codebook, whose codes the GPT learns."""
 
     name = part = "dvae"
     main_loss = "reconstruction"
     front: XTTS | None = None
-    """The mel scale on the data device, once there is a preparation."""
+    """Holder of the mel scale on the data device; None until `make_preparation`."""
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
-    """Strategy of the replicas; the default one until `build`."""
 
     @classmethod
     def measure(cls, dataset):
@@ -37,12 +38,8 @@ class DVAEStage(Stage):
     def lacks_measurement(self):
         return bool(np.all(self.model.mel_stats.numpy() == 1))
 
-    def build(self, model, switches, measured, starting):
-        super().build(model, switches, measured, starting)
-        self._strategy = tf.distribute.get_strategy()
-
     def begin(self, switches, measured):
-        """Sets the scale of the mel bands, and lets the output start from their mean."""
+        """Sets the scale of the mel bands, and the output's bias to their mean."""
         if measured is not None:
             scale, mean = measured
             self.model.mel_stats.assign(scale)
@@ -54,6 +51,7 @@ class DVAEStage(Stage):
             self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
     def updates(self, settings):
+        self._strategy = tf.distribute.get_strategy()
         return [Update("", DVAEObjective(self.model), settings)]
 
     def make_preparation(self, device, shares_device):
@@ -62,20 +60,15 @@ class DVAEStage(Stage):
         self._share_mel_stats()
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 
-    def assign_weights(self, tensors, where):
-        super().assign_weights(tensors, where)
-        self._share_mel_stats()
-
     def copies(self, batch):
-        """Log-mels before and after quantization."""
         mels = batch.mel, self.model.dvae(batch.mel)["reconstruction"]
         return tuple(map(self.model.denormalize_mel, mels))
 
     def prepare_step(self, batch, step, seed):
-        """Every `REVIVE_EVERY_STEPS`, and at the start: dead codes move onto vectors of this batch."""
+        """Moves dead codes onto vectors of this batch, every `REVIVE_EVERY_STEPS` from the start."""
         if step % REVIVE_EVERY_STEPS == 0:
             arguments = batch, tf.constant(seed, tf.int32)
-            # A call of the function itself would warn of having been traced often.
+            # Calling the function itself would warn about frequent retracing.
             self._revive.get_concrete_function(*arguments)(*arguments)
 
     @tf.function  # traced for each shape: see `TrainStep.trace_for`
@@ -89,12 +82,12 @@ class DVAEStage(Stage):
         vectors = tf.boolean_mask(vectors, mask)
         candidates = picked_of_all(vectors, quantizer.num_codes, seed)
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
-        # A batch that is not finite is skipped by the step, and must not get into the codebook here.
+        # The step skips a batch with NaN; it must not enter the codebook here.
         candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
         quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
 
     def report(self):
-        """Codebook use and perplexity from the moving averages."""
+        """Returns codebook use and perplexity by the moving averages."""
         sizes = self.model.dvae.quantizer.cluster_size.numpy()
         shares = sizes / max(sizes.sum(), 1e-9)
         used = shares > 0.1 / len(shares)
@@ -103,7 +96,7 @@ class DVAEStage(Stage):
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment (van den Oord et al. 2017, equation 3), codebook by moving averages."""
+    """Reconstruction and commitment losses (van den Oord et al. 2017, equation 3); moving averages set the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 
@@ -130,7 +123,6 @@ class DVAEObjective(Objective):
         return sums, self.dvae.quantizer.statistics(vectors, output["codes"], code_mask)
 
     def apply_statistics(self, statistics):
-        """One step of the codebook's moving averages."""
         self.dvae.quantizer.update(statistics["count"], statistics["sum"])
 
 
@@ -146,17 +138,15 @@ class DVAEPreparation(Preparation):
 
 
 def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `(number, width)` with repetition from the vectors `(N, width)` of all replicas, the same on each.
+    """Samples `(number, width)` vectors, with repetition, from those of all replicas, `(N, width)` on each.
 
-    N may differ between replicas. The result equals that of one replica with the whole batch.
+    N may differ between replicas. All get the same sample, which one replica with the whole batch would draw.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
-    if replicas == 1:
-        return tf.gather(vectors, tf.random.stateless_uniform((number,), seed, 0, tf.shape(vectors)[0], tf.int32))
     own = tf.shape(vectors)[0]
     counts = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(own, tf.float32) * tf.one_hot(this, replicas))
-    counts = tf.cast(counts, tf.int32)  # summed as floats, as all else that GPUs send to each other
+    counts = tf.cast(counts, tf.int32)  # reduced as float32, like all else between GPUs
     first = tf.math.cumsum(counts, exclusive=True)[this]
     picks = tf.random.stateless_uniform((number,), seed, 0, tf.reduce_sum(counts), tf.int32) - first
     is_own = (picks >= 0) & (picks < own)
@@ -165,14 +155,11 @@ def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
 
 
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and mean of each mel band over the first batches.
-
-    The scale is what `mel_stats.pth` is to the released model: it divides the log-mel of both front-ends. The lower
-    limit keeps the noise of a band without sound (above the Nyquist rate of the recordings) small.
+    """Measures scale and mean of each mel band over the first batches.
 
     Returns:
-        Standard deviation of the log-mel, `(num_mels,)` float32 and at least `SMALLEST_MEL_SCALE`; and the mean of the
-        normalized log-mel, which the DVAE's output starts from.
+        Standard deviation of the log-mel, `(num_mels,)` float32, at least `SMALLEST_MEL_SCALE`: the released model's
+        `mel_stats.pth`, which divides the log-mels of DVAE and conditioning. And the mean of the normalized log-mel.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []
     for position in range(num_batches):

@@ -22,7 +22,7 @@ from myxtts.training.stages.preparation import Preparation
 from myxtts.training.watching.ledger import LedgerRow, attention_forms, recomputed_blocks
 
 TEXT_ROWS = ("text_embedding", "text_head/kernel", "text_head/bias")
-"""Weights of the text that LoRA trains where the vocabulary grows."""
+"""Weights that LoRA trains besides the adapters, because the vocabulary may have grown."""
 
 
 class GPTStage(Stage):
@@ -36,9 +36,8 @@ class GPTStage(Stage):
 
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
-        own = self.config.training.gpt
-        settings = own.lora_alpha, own.lora_targets, own.lora_dropout
-        self.lora = LoRA(self.model.gpt, own.lora_rank, True, *settings) if own.lora_rank else None
+        settings = self.config.training.gpt
+        self.lora = LoRA(self.model.gpt, settings) if settings.lora_rank else None
 
     def begin(self, switches, measured):
         self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
@@ -65,14 +64,13 @@ class GPTStage(Stage):
         assign_by_name(self.model.part_weights(self.part), merged, where)
 
     def ledger_rows(self, step, switches):
-        """Of recomputation, attention and LoRA."""
         value, requested = switches.asked("gradient_checkpointing")
         found = len(recomputed_blocks(step.graph))
         total = len(self.model.gpt.blocks) + len(self.model.gpt.conditioning_encoder.blocks)
         reason = f"{found} of {total} blocks are recomputed in the backward pass"
         as_requested = found == (total if value else 0)
         yield LedgerRow("gradient checkpointing", requested, on_or_off(found > 0), reason, as_requested)
-        # Without the perceiver, which has few queries and keeps the standard form.
+        # The perceiver is not counted: it has few queries and keeps the standard form.
         forms = attention_forms(step.graph)
         effective = " and ".join(sorted(forms)) or "none"
         reason = ", ".join(f"{number} layers {form}" for form, number in sorted(forms.items()))
@@ -80,7 +78,7 @@ class GPTStage(Stage):
         requested = switches.asked("attention")[1]
         yield LedgerRow("attention", requested, effective, reason, effective == switches.attention)
         if self.lora is not None:
-            yield self.lora.ledger_row(step.trainable(), self.config.training.gpt)
+            yield self.lora.ledger_row(step.trainable())
 
 
 class GPTObjective(Objective):
@@ -94,7 +92,6 @@ class GPTObjective(Objective):
             self.loss_weights["alignment"] = settings.alignment_loss_weight
 
     def trainable(self):
-        """Trained variables by name: with LoRA the adapters, else all."""
         named = named_weights(self.gpt).items()
         return {name: v for name, v in named if v.trainable and (self.lora is None or self.lora.is_trained(name))}
 
@@ -131,26 +128,26 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """`(B, C)` input codes, a share of them replaced in training; the start, [STOP]s and padding stay."""
+        """Replaces a share of the input codes `(B, C)` by random ones in training; start, stops and padding stay."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes
         draws = tf.random.stateless_uniform(tf.shape(codes), tf.cast(seed, tf.int32) + site_offset(MASKING_SITE))
         replaced = (draws < rate) & (codes < config.num_codes)
-        # Below the rate a draw is again a uniform number.
+        # Draws below the rate are themselves uniform.
         others = tf.cast(draws / rate * config.num_codes, codes.dtype)
         return tf.where(replaced, others, codes)
 
 
 MASKING_SITE = 1023
-"""Tells these random numbers from those of the dropout in the model's layers."""
+"""Seed offset of the masking, different from those of the layers' dropout."""
 
 
 class GPTPreparation(Preparation):
-    """Waveforms -> `GPTBatch`, with the codes of the frozen DVAE, unless the batch is of prepared clips, with codes.
+    """Waveforms -> `GPTBatch`, with the frozen DVAE's codes; codes that the batch already has are kept.
 
-    `margin_codes` of silence are appended to a batch before it is encoded. With `DVAE.reach` of them a clip has the
-    codes that it has alone; without, the last codes of clips that fill the batch differ from those in a wider one.
+    `margin_codes` of silence are appended before encoding. With `DVAE.reach` of them the codes of a clip do not depend
+    on the batch width; without, the last codes of clips as long as the batch do.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -176,49 +173,36 @@ class GPTPreparation(Preparation):
 
     def _encode(self, wav, change):
         mel = self.log_mel(self.mel, tf.pad(wav, [[0, 0], [0, self.margin_samples]]), change)
-        # A waveform of exactly n strides gives one code more than it has strides.
+        # A waveform of exactly n strides is encoded to n + 1 codes.
         return self.model.dvae.encode(mel)[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
 
 
 class LoRA:
-    """Low-rank adapters on a GPT whose other weights are frozen.
+    """Low-rank adapters on a GPT (Hu et al. 2021); besides them only `TEXT_ROWS` are trained.
 
-    To be made in the strategy's scope and on the model's device, after the starting weights are assigned.
-
-    An adapter's output is scaled by `alpha / rank`; without alpha, by 1. `train_text_rows` also trains the text table
-    and head, which a grown vocabulary needs. `targets` are the kernels of each block that get adapters, `dropout` is
-    the rate on their input.
+    Made in the strategy's scope and on the model's device, after the starting weights are assigned.
     """
 
-    def __init__(
-        self,
-        gpt: GPT,
-        rank: int,
-        train_text_rows: bool,
-        alpha: float | None = None,
-        targets: tuple[str, ...] = LORA_TARGETS,
-        dropout: float = 0.0,
-    ):
-        self.layers = {}
-        site = SITES_PER_BLOCK * len(gpt.blocks) + 1  # after those of the blocks and the embedding
+    def __init__(self, gpt: GPT, settings: GPTConfig):
+        self.settings, self.layers = settings, {}
+        site = SITES_PER_BLOCK * len(gpt.blocks) + 1  # the sites before are the blocks' and the embedding's
         for number, block in enumerate(gpt.blocks):
             for place, name in enumerate(LORA_TARGETS):
                 of_attention = place < 2
                 path = f"block_{number}/attention" if of_attention else f"block_{number}"
                 layer = getattr(block.attention if of_attention else block, name)
-                if name in targets:
-                    layer.enable_lora(rank, lora_alpha=alpha or rank)
-                    layer.adapter_dropout.rate = dropout
+                if name in settings.lora_targets:
+                    layer.enable_lora(settings.lora_rank, lora_alpha=settings.lora_alpha or settings.lora_rank)
+                    layer.adapter_dropout.rate = settings.lora_dropout
                     layer.adapter_dropout.site = site + len(LORA_TARGETS) * number + place
                     self.layers[f"gpt/{path}/{name}"] = layer
-        self.train_text_rows = train_text_rows
 
-    def ledger_row(self, trained: dict, settings: GPTConfig) -> LedgerRow:
-        """What the first step of a run with these settings was seen to train; `trained` are its variables by name."""
+    def ledger_row(self, trained: dict) -> LedgerRow:
+        """Describes what the first step trained; `trained` are its variables by name."""
+        settings, sizes = self.settings, {name: int(tf.size(v.value)) for name, v in trained.items()}
         ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
-        sizes = {name: int(tf.size(v.value)) for name, v in trained.items()}
-        of_adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
-        reason = f"{of_adapters:,} weights of adapters and {sum(sizes.values()) - of_adapters:,} of text are trained; "
+        adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
+        reason = f"{adapters:,} adapter weights and {sum(sizes.values()) - adapters:,} text weights are trained; "
         reason += f"alpha {settings.lora_alpha or settings.lora_rank:g}, dropout {settings.lora_dropout:g}, on "
         reason += ", ".join(settings.lora_targets)
         effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
@@ -226,11 +210,11 @@ class LoRA:
         return LedgerRow("LoRA", requested, effective, reason, ranks == {settings.lora_rank})
 
     def is_trained(self, name: str) -> bool:
-        """Whether a weight of the GPT, named from below it, is trained."""
-        return "lora_kernel" in name or (self.train_text_rows and name in TEXT_ROWS)
+        """Whether a weight is trained, named relative to the GPT."""
+        return "lora_kernel" in name or name in TEXT_ROWS
 
     def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Parts the GPT's weights into those of the plain model, kernels merged, and the adapters; both by name."""
+        """Splits weights by name into those of the plain model, adapters merged, and frozen kernels with adapters."""
         plain, adapters = {}, {}
         for name, variable in named.items():
             layer = self.layers.get(name.rsplit("/", 1)[0])
@@ -238,37 +222,39 @@ class LoRA:
             if adapted or "lora_kernel" in name:
                 adapters[name] = variable.numpy()
             if "lora_kernel" not in name:
-                # The layer's own `kernel` is the sum of the frozen one and the adapters' product.
+                # `layer.kernel` is the frozen kernel plus the adapter.
                 plain[name] = (layer.kernel if adapted else variable).numpy()
         return plain, adapters
 
 
 DIAGONAL_WIDTH = 0.2
-"""Deviation, as a share of the text, that is hardly charged (Tachibana et al. 2017: 0.2)."""
+"""Width g of the unpenalized diagonal, as a share of the text (Tachibana et al. 2017: 0.2)."""
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
-    """Attention from codes to text off the diagonal, summed over the codes, scalar.
+    """Guided-attention loss: attention from codes to text far from the diagonal, summed over the codes, scalar.
 
-    Guided attention (Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep
-    convolutional networks with guided attention", 2017, section 4.1): speech goes through its text at a nearly even
-    pace. `attention` is `(B, C, L)`, a distribution over text for each code; the lengths, `(B,)` int32, are the
-    positions that count.
+    Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional networks
+    with guided attention" (2017), section 4.1.
+
+    Args:
+        attention: `(B, C, L)`, a distribution over text positions for each code.
+        text_lengths, code_lengths: `(B,)` int32, without padding.
     """
     shares = []
     for axis, lengths in ((1, code_lengths), (2, text_lengths)):
         shares.append(tf.range(tf.shape(attention)[axis])[None] / lengths[:, None])
     apart = tf.cast(shares[1][:, None, :] - shares[0][:, :, None], tf.float32)
-    charge = 1.0 - tf.exp(-tf.square(apart) / (2 * DIAGONAL_WIDTH**2))
+    penalty = 1.0 - tf.exp(-tf.square(apart) / (2 * DIAGONAL_WIDTH**2))
     counts = tf.sequence_mask(code_lengths, tf.shape(attention)[1])
-    return tf.reduce_sum(tf.where(counts, tf.reduce_sum(attention * charge, axis=-1), 0.0))
+    return tf.reduce_sum(tf.where(counts, tf.reduce_sum(attention * penalty, axis=-1), 0.0))
 
 
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
-    """The target mask `(B, T)` bool without the codes that the conditioning clip shows, in every row.
+    """Removes the codes that the conditioning clip contains from a target mask, `(B, T)` bool.
 
-    `conditioning_codes` is `(B, 2)` int32, first and last + 1 code shown. The reference masks the last row only and
-    counts in units of 256 samples.
+    `conditioning_codes` is `(B, 2)` int32: the first of these codes and one past the last. Coqui's code masks the last
+    row only and counts in units of 256 samples.
     """
     position = tf.range(tf.shape(mask)[1])[None]
     shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])

@@ -1,4 +1,4 @@
-"""Losses as sums, so that batches of several replicas and accumulation steps share one mean over all tokens."""
+"""Losses summed over items; `Objective` says why."""
 
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
@@ -7,11 +7,10 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Cross-entropy of each target: `(..., V)` float32, `(...)` int32 -> `(...)` float32.
 
-    Not `tf.nn.sparse_softmax_cross_entropy_with_logits`: it asserts shapes in the graph, and the text of an assertion
-    has no place on a GPU, which is an error where soft placement is off. What follows is its own arithmetic: GPUs have
-    no deterministic kernel for the two in one.
+    `tf.nn.sparse_softmax_cross_entropy_with_logits` cannot be used: it adds assertions to the graph, whose strings
+    cannot be placed on a GPU without soft placement.
     """
-    if is_op_determinism_enabled():
+    if is_op_determinism_enabled():  # GPUs have no deterministic kernel of the fused operation
         return -tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=len(targets.shape))
     shape, classes = tf.shape(targets), logits.shape[-1]
     losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
@@ -23,9 +22,9 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 def masked_cross_entropy(
     logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
 ) -> tf.Tensor:
-    """Sum of the cross-entropy over the targets that count: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
+    """Sum of the cross-entropy over unmasked targets: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
 
-    `label_smoothing` is the share of each target spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
+    `label_smoothing` is the probability spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
     logits = tf.cast(logits, tf.float32)
     losses = cross_entropy(logits, targets)
@@ -36,6 +35,6 @@ def masked_cross_entropy(
 
 
 def masked_squared_error(predicted: tf.Tensor, target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Sum of the squared differences over the rows that count: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
+    """Sum of the squared differences over unmasked rows: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
     difference = tf.cast(predicted, tf.float32) - tf.cast(target, tf.float32)
     return tf.reduce_sum(tf.where(mask, tf.reduce_sum(tf.square(difference), axis=-1), 0.0))

@@ -1,4 +1,4 @@
-"""Waveforms -> what a stage trains on. Everything numeric before the trained model, traced once, on the data device."""
+"""Preparation of a stage's batches from waveforms, on the data device."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,34 +15,37 @@ from myxtts.models.xtts import XTTS
 
 
 class Preparation(ABC):
-    """Makes a stage's batches from `WaveBatch`es; each stage has its own `make_batch`.
+    """Turns a `WaveBatch` into a stage's batch; each stage has its own `make_batch`.
 
-    `model` is on the data device, `device`: its mel scale, and frozen parts that a stage's batches are made with.
-    `augment` changes voices at random (`audio/augment.py`), a clip's as its conditioning clip's.
+    Args:
+        model: Mel scale and frozen parts, on the data device.
+        device: Name of the data device.
+        augment: Whether to change voices at random (`audio/augment.py`), a clip and its conditioning clip alike.
+        seed: Seed of the augmentation.
     """
 
     def __init__(self, model: XTTS, device: str, augment: bool, seed: int):
         self.model, self.device = model, device
         self.augment, self.seed, workers = augment, seed, current_workers()
         self.share = (workers.index, workers.count)
-        """Which of how many equal parts of each training batch it is given; see `augment.draw_rows`."""
+        """Index and number of the parts that the workers split each batch into; see `augment.draw_rows`."""
         self.mel = MelSpectrogram(DVAE_MEL)
-        # Of any sizes, so that it is traced once for all of them.
+        # Unknown sizes: one trace serves all shapes.
         wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))
         self._prepare = tf.function(self.make_batch, input_signature=[wave, tf.TensorSpec((), tf.int32)])
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares a batch on any device; its position in training seeds the augmentation, None leaves that out."""
+        """Prepares a batch from any device. Its training position seeds the augmentation; None turns that off."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)
 
     @abstractmethod
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> NamedTuple:
-        """The stage's batch; `position` is scalar int32, below 0 for no augmentation. Traced once."""
+        """Returns the stage's batch; `position` is scalar int32, below 0 for no augmentation. Traced once."""
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
-        """The batch's waveforms and lengths after a change of voice, and the change itself."""
+        """Returns waveforms and lengths with the voices changed, and the change."""
         size = tf.shape(batch.wav)[0], self.mel.spec.num_mels
         if not self.augment:
             unchanged = Change(tf.ones(size[:1]), tf.zeros((size[0], 1, size[1])))
@@ -52,7 +55,7 @@ class Preparation(ABC):
         return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
-        """Normalized log-mel of `wav`, `(B, T, num_mels)`, with the level and equalization of the change."""
+        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the change's level and equalization."""
         log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
         # Silence stays silence at any level.

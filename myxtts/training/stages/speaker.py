@@ -1,4 +1,4 @@
-"""The speaker stage: a recording to the vector that stands for its voice."""
+"""The speaker stage: recordings to speaker vectors."""
 
 import logging
 from collections import Counter, defaultdict
@@ -27,23 +27,23 @@ from myxtts.training.stages.preparation import Preparation
 logger = logging.getLogger(__name__)
 
 FEWEST_CLIPS = 4
-"""Training clips below which a voice is not trained on: it would be learned by heart."""
-FEWEST_TO_LEAVE_OUT, LEFT_OUT_SHARE = 4, 0.1
-"""Voices from which on some are held out of training for validation, and their share, at least one."""
+"""Smallest number of training clips of a speaker; with fewer the encoder would memorize them."""
+FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
+"""Smallest number of speakers of which some are held out for validation, and their share, at least one."""
 JUDGED_CLIPS = 60
-"""Most validation clips of a held-out voice."""
+"""Most validation clips of a held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
-"""Speeds at which a training clip may be played. Each is a voice of its own (Yamamoto et al. 2019, "Speaker
-augmentation and bandwidth extension for deep speaker embedding")."""
+"""Playback speeds in training; each makes a speaker of its own (Yamamoto et al. 2019, "Speaker augmentation and
+bandwidth extension for deep speaker embedding")."""
 CLASSIFIER = "classifier"
-"""File of the classifier's weights in a checkpoint, which only training needs."""
+"""Checkpoint file of the classifier's weights."""
 
 
 class SpeakerStage(Stage):
-    """Learns to tell voices apart, by additive angular margin over the speakers of the corpus (Deng et al. 2019).
+    """Learns speaker vectors by classifying the speakers of the corpus with an angular margin (Deng et al. 2019).
 
-    It is evaluated by the equal-error rate on held-out voices. With fewer than two voices of `FEWEST_CLIPS` clips the
-    encoder stays untrained.
+    Validation reports the equal-error rate on held-out speakers. With fewer than two speakers of `FEWEST_CLIPS` clips
+    the encoder stays untrained.
     """
 
     name = part = "speaker"
@@ -51,41 +51,37 @@ class SpeakerStage(Stage):
 
     def build(self, model, switches, measured, starting):
         super().build(model, switches, measured, starting)
-        # At least one speaker, so that there is a model before any recording is read.
+        # At least one speaker: models are also built before any recording is read.
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = built(AngularMarginClassifier(*shape, name=CLASSIFIER), None)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for each voice that is trained on, 0 for the held-out ones: all speakers, once for each of `SPEEDS`."""
+        """1 for trained speakers, 0 for held-out ones; all speakers, once for each of `SPEEDS`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             synchronize_statistics(self.model.speaker_encoder)
 
     def choose_clips(self, dataset):
-        """Moves the first clips of the held-out voices from training to validation."""
-        counts = Counter(clip.speaker for clip in dataset.train)
-        able = [name for name in dataset.speakers if counts[name] >= FEWEST_CLIPS]
-        number = max(1, round(LEFT_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_LEAVE_OUT else 0
-        # By a hash of the name, as clips are held out: without a seed, and whatever the order.
-        left_out = sorted(able, key=lambda name: digest_bytes(name.encode("utf-8", "surrogatepass"), 8))[:number]
-        trained = set(able) - set(left_out)
+        """Moves the first clips of held-out speakers from training to validation."""
+        able = _trainable_speakers(dataset)
+        number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
+        # By a hash of the name, so that the choice depends on neither seed nor order.
+        held_out = sorted(able, key=lambda name: digest_bytes(name.encode("utf-8", "surrogatepass"), 8))[:number]
+        trained = set(able) - set(held_out)
         self.active.assign([float(name in trained) for name in dataset.speakers] * len(SPEEDS))
         clips_of = defaultdict(list)
         for clip in dataset.train:
             clips_of[clip.speaker].append(clip)
-        judged = [clip for name in left_out for clip in clips_of[name][:JUDGED_CLIPS]]
-        if left_out:
-            logger.info("Voices held out of training, for validation: %s", ", ".join(left_out))
+        judged = [clip for name in held_out for clip in clips_of[name][:JUDGED_CLIPS]]
+        if held_out:
+            logger.info("Speakers held out for validation: %s", ", ".join(held_out))
         train = [clip for clip in dataset.train if clip.speaker in trained]
-        return replace(dataset, train=train, validation=[*dataset.validation, *judged]) if train else dataset
+        return replace(dataset, train=train, validation=[*dataset.validation, *judged])
 
     def nothing_to_learn(self, dataset):
-        counts = Counter(clip.speaker for clip in dataset.train)
-        able = sum(count >= FEWEST_CLIPS for count in counts.values())
+        able, found = len(_trainable_speakers(dataset)), len(dataset.speakers)
         if able >= 2:
             return None
-        return (
-            f"The speaker encoder needs two speakers with {FEWEST_CLIPS} clips each. Found: {able} of {len(counts)}. "
-            "It stays untrained, and gives nearly the same vector for every clip."
-        )
+        rule = f"The speaker encoder needs two speakers with {FEWEST_CLIPS} clips each. Found: {able} of {found}."
+        return f"{rule} It stays untrained: its vectors are nearly the same for all voices."
 
     def updates(self, settings):
         return [Update("", SpeakerObjective(self.model, self.classifier, self.active), settings)]
@@ -100,7 +96,7 @@ class SpeakerStage(Stage):
         return self._embed(batch.mel).numpy(), batch.speaker.numpy()
 
     def judge(self, looks):
-        """Equal-error rate over pairs of validation clips, of held-out voices where there are any: `eer`."""
+        """Returns `eer`: the equal-error rate of validation pairs, with held-out speakers if there are any."""
         vectors, voices = (np.concatenate(arrays) for arrays in zip(*looks))
         active = self.active.numpy() > 0
         judged = ~active[np.maximum(voices, 0)] if not active.all() else np.ones(len(voices), bool)
@@ -118,16 +114,16 @@ class SpeakerStage(Stage):
         rows = (named["directions"].shape[0] for named in (tensors[CLASSIFIER], self.helpers()[CLASSIFIER]))
         before, now = (count // len(SPEEDS) for count in rows)
         if before != now:
-            change = f"{where} was trained on {before} speakers, and the recordings are of {now}"
-            raise CheckpointError(f"{change}. Train it again with --stage speaker --reset-training.")
+            change = f"{where} was trained on {before} speakers; the data set has {now}"
+            raise CheckpointError(f"{change}. Train again with --stage speaker --reset-training.")
         super().assign_weights(tensors, where)
 
 
 class SpeakerObjective(Objective):
-    """Cross-entropy of the classifier's logits, over clips of the speakers that take part.
+    """Cross-entropy of the speaker classifier over clips of trained speakers.
 
-    Batch normalization uses the statistics of the batch; the moving ones are updated once per step, so that a step that
-    is not finite does not change them and accumulated batches count alike.
+    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per step, so that all
+    accumulated batches have equal weight and a step with NaN changes nothing.
     """
 
     loss_weights = {"speaker": 1.0}
@@ -162,13 +158,12 @@ class SpeakerObjective(Objective):
         return {"speaker": tf.reduce_sum(tf.where(counted > 0, losses, 0.0))}, statistics
 
     def apply_statistics(self, statistics):
-        """Sets the moving statistics of batch normalization to the mean of the values after each batch."""
         for name, variable in self._moving.items():
             variable.assign(statistics[name] / statistics["batches"])
 
 
 class SpeakerPreparation(Preparation):
-    """Waveforms -> `SpeakerBatch`; in training at one of `SPEEDS`, which counts as another voice, and disturbed."""
+    """Waveforms -> `SpeakerBatch`; training clips are disturbed and played at one of `SPEEDS`."""
 
     def __init__(self, model, device, augment, seed, num_speakers):
         super().__init__(model, device, augment, seed)
@@ -179,8 +174,8 @@ class SpeakerPreparation(Preparation):
         wav, lengths, speaker = batch.wav, batch.wav_lengths, batch.speaker
         on = tf.logical_and(self.augment, position >= 0)
         if self.augment:
-            shape, among = (tf.shape(speaker)[0],), (0, len(SPEEDS), tf.int32)
-            draws = draw_rows(tf.random.stateless_uniform, shape, [self.seed, position], *among, share=self.share)
+            shape, among = (tf.shape(speaker)[0],), ([self.seed, position], 0, len(SPEEDS), tf.int32)
+            draws = draw_rows(tf.random.stateless_uniform, shape, *among, share=self.share)
             choice = tf.where(on, draws, 0)
             wav, lengths = change_speed(wav, lengths, tf.gather(tf.constant(SPEEDS), choice))
             speaker = tf.where(speaker < 0, speaker, speaker + self.num_speakers * choice)
@@ -190,35 +185,37 @@ class SpeakerPreparation(Preparation):
         return SpeakerBatch(batch.index, self._speaker_mel(wav, in_chunks=runs_on_cpu(self.device)), speaker)
 
 
+def _trainable_speakers(dataset):
+    counts = Counter(clip.speaker for clip in dataset.train)
+    return [name for name in dataset.speakers if counts[name] >= FEWEST_CLIPS]
+
+
 def repeated(wav: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Clips `(B, S)` of `lengths` samples, from their beginning again where they end, so that none ends in silence."""
+    """Repeats clips `(B, S)` of `lengths` samples up to the batch width, in place of padding."""
     place = tf.math.floormod(tf.range(tf.shape(wav)[1])[None], lengths[:, None])
     return tf.gather(wav, place, batch_dims=1)
 
 
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
-    """Equal-error rate, from 0 to 1; 0.5 is chance. Between two thresholds the rates are interpolated linearly.
+    """Equal-error rate of speaker verification, from 0 to 1; 0.5 is chance.
 
-    `same` are the scores of pairs of one voice, `(P,)`, `different` of pairs of two voices, `(Q,)`, at least one each.
-    A pair counts as one voice where its score is at least the threshold.
+    Args:
+        same: Scores of pairs of one speaker, `(P,)`, at least one.
+        different: Scores of pairs of two speakers, `(Q,)`, at least one.
     """
     thresholds = np.unique(np.concatenate([same, different]))
-    same, different = np.sort(same), np.sort(different)
-    missed = np.append(np.searchsorted(same, thresholds, "left") / len(same), 1.0)
-    taken = np.append(1.0 - np.searchsorted(different, thresholds, "left") / len(different), 0.0)
-    place = int(np.argmax(missed >= taken))
-    if place == 0:
-        return float((missed[0] + taken[0]) / 2)
-    gaps = taken[place - 1] - missed[place - 1], missed[place] - taken[place]
-    share = gaps[0] / max(sum(gaps), 1e-12)
-    return float(missed[place - 1] + share * (missed[place] - missed[place - 1]))
+    rejected = np.append(np.searchsorted(np.sort(same), thresholds) / len(same), 1.0)
+    accepted = np.append(1.0 - np.searchsorted(np.sort(different), thresholds) / len(different), 0.0)
+    return float(np.interp(0.0, rejected - accepted, rejected))
 
 
 def verification_scores(vectors: np.ndarray, voices: np.ndarray, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines of all pairs with a clip of a judged voice: those of one voice, and those of two.
+    """Cosine similarities of pairs of clips: of the pairs of one speaker, and of the pairs of two.
 
-    `vectors` are `(N, D)` of unit length, `voices` their speakers `(N,)`, below 0 for unknown ones, which are ignored;
-    `judged` is `(N,)` bool.
+    Args:
+        vectors: `(N, D)`, of unit length.
+        voices: Speakers, `(N,)`; clips of unknown ones, below 0, are ignored.
+        judged: `(N,)` bool; a pair counts if one of its clips is marked.
     """
     known = voices >= 0
     vectors, voices, judged = vectors[known], voices[known], judged[known]
