@@ -1,4 +1,4 @@
-"""A page with the figures and the sound, which needs no network: `report.html` beside a folder `sounds`."""
+"""`report.html`: tables, bars and audio players, without network access."""
 
 import html
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from myxtts.hearing.measuring import Measured
 from myxtts.hearing.spoken import spread
 
 MOST_SENTENCES = 40
-"""Sentences that can be heard from all rows."""
+"""Number of sentences with the audio of all rows."""
 WORST = 10
-"""Sentences of each model that went worst."""
+"""Number of worst sentences shown for each model."""
 BAR_WIDTH = 160
 ARROWS = {"low": "lower is better", "high": "higher is better", "": ""}
 _STYLE = """
@@ -36,45 +36,41 @@ svg { display: block; } audio { width: 15rem; height: 2.2rem; }
 
 
 def heard(comparison: Comparison) -> list[Measured]:
-    """The sentences that the page plays: some of all rows, said with the first seed, and the worst of each model."""
+    """Returns the sentences with audio on the page: some of all rows, with the first seed, and each model's worst."""
     shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
     for row in comparison.rows:
         some = [one for key, one in row.first_times.items() if key in shown]
-        found += some + [one for one in _worst_of(row) if one not in some]
+        found += some + [one for one in row.worst(WORST) if one not in some]
     return found
 
 
 def page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
-    """The page; `sounds` has the files, relative to it, by `id` of the measured sentence."""
+    """Renders the page; `sounds` maps the `id` of a measured sentence to its file, relative to the page."""
     names, compared = [row.name for row in comparison.rows], [row.name for row in comparison.compared]
     title = _text(" and ".join(filter(None, (", ".join(compared[:-1]), compared[-1] if compared else ""))))
-    body = [f"<h1>How {title} speak{'s' if len(compared) == 1 else ''}</h1>"]
-    body.append(f"<p>{counted_sentences(comparison)}. In brackets and as bars: {100 * LEVEL:.0f} % ")
-    body.append("intervals over sentences. Recordings and their copy through the model's codes show what can be ")
-    body.append("reached. Bars of one line share a scale, from the least to the greatest of its values.</p>")
+    body = [f"<h1>Evaluation of {title}</h1>"]
+    body.append(f"<p>{counted_sentences(comparison)}. Brackets and bars are {100 * LEVEL:.0f} % confidence intervals. ")
+    body.append("Recordings are the upper limit of every model; a copy is a recording resynthesized from its codes, ")
+    body.append("the upper limit of the GPT.</p>")
     body.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes(comparison)) + "</ul>")
     body.append(_figures(names, figure_lines(comparison)))
     for name, ids in comparison.groups().items():
         body.append(f"<h2>{_text(name.capitalize())}</h2>" + _figures(names, figure_lines(comparison, ids)))
     heads, lines = difference_lines(comparison)
     if lines:
-        body.append("<h2>Differences, of the same sentences</h2>" + _figures(heads, lines))
-    body.append("<h2>Sound</h2>" + _sounds(comparison, names, sounds))
+        body.append("<h2>Differences on the same sentences</h2>" + _figures(heads, lines))
+    body.append("<h2>Audio</h2>" + _sounds(comparison, names, sounds))
     for row in comparison.rows:
-        if worst := _worst_of(row):
-            body.append(f"<h2>{_text(row.name)}: the {len(worst)} that went worst</h2>")
+        if worst := row.worst(WORST):
+            body.append(f"<h2>{_text(row.name)}: the {len(worst)} worst sentences</h2>")
             said = [(one, f"{one.spoken.sentence.id} · seed {one.spoken.seed}") for one in worst]
             rows = [_line(one.spoken.sentence.text, note, [_player(one, sounds)]) for one, note in said]
             body.append(_table(["", ""], rows))
     meanings = "".join(f"<dt>{_text(one.heading)}</dt><dd>{_text(one.meaning)}</dd>" for one in METRICS if one.meaning)
-    body.append(f"<h2>What the figures are</h2><dl>{meanings}</dl>")
+    body.append(f"<h2>Metrics</h2><dl>{meanings}</dl>")
     metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head = f"<head>{metas}<title>{title}: evaluation</title><style>{_STYLE}</style></head>"
     return f'<!doctype html>\n<html lang="en">{head}<body>{"".join(body)}</body></html>\n'
-
-
-def _worst_of(row):
-    return row.worst(WORST) if row.kind == "model" else []
 
 
 def _figures(names, lines):
@@ -90,7 +86,7 @@ def _figures(names, lines):
 
 
 def _bars(estimates):
-    """For each estimate a bar over its interval with a mark at its value, all on the scale of the line."""
+    """Draws each estimate as a bar over its interval with a mark at its value, all on one scale."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     if least == most:
@@ -127,7 +123,7 @@ def _player(one, sounds):
     name = sounds.get(id(one))
     player = f'<audio controls preload="none" src="{html.escape(name)}"></audio>' if name else "–"
     if one.understood is not None:
-        player += f"<small dir=auto>understood: {_text(one.understood) or '(nothing)'}</small>"
+        player += f"<small dir=auto>recognized: {_text(one.understood) or '(nothing)'}</small>"
     return player + (f"<small class=doubt>{_text('; '.join(one.spoken.doubts))}</small>" if one.spoken.doubts else "")
 
 
