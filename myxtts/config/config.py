@@ -13,7 +13,7 @@ from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
 from myxtts.config.sampling import SamplingConfig
 from myxtts.config.settings import Settings, flat, run_settings
-from myxtts.config.stages import StageConfig, settle_stage_config
+from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
 
@@ -52,7 +52,9 @@ class XTTSConfig(Settings):
 
     def stage(self, name: str) -> StageConfig:
         """Returns the settings of a stage, with batch size and learning rate filled in."""
-        return settle_stage_config(name, self.training.stages[name], self.data.batch_size, self.model.size)
+        stage, rates = self.training.stages[name], STAGES[name].learning_rates
+        rate = stage.learning_rate or rates[self.model.size]
+        return dataclasses.replace(stage, batch_size=stage.batch_size or self.data.batch_size, learning_rate=rate)
 
     @classmethod
     def from_yaml(cls, path: str | PathLike) -> Self:

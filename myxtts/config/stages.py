@@ -3,7 +3,6 @@
 The classes that train them are in `training/stages/classes.py`, their memory estimates in `memory/`, by the same names.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,9 +23,7 @@ class StageConfig(Settings):
     """Maximum number of optimizer steps in each stage (default: by --epochs)."""
     batch_size: int | None = setting(None, at_least=1, at_most=65536, flag="--batch-size", metavar="N|auto")
     """Clips per batch in this stage; None takes `data.batch_size`."""
-    learning_rate: float | None = setting(
-        None, above=0, hint="Leave it out to take the preset's.", flag="--lr", page="more"
-    )
+    learning_rate: float | None = setting(None, above=0, hint="Leave it out for the default.", flag="--lr", page="more")
     """Peak learning rate (default: by model size)."""
     warmup_steps: int = setting(200, at_least=0)
     """Steps of linear learning-rate warm-up, at most a tenth of the run."""
@@ -150,12 +147,6 @@ def register_stage(entry: StageEntry) -> StageEntry:
         raise ValueError(f"The stage {entry.name} {faults[0]}.")
     STAGES[entry.name] = entry
     return entry
-
-
-def settle_stage_config(name: str, stage: StageConfig, batch_size: int, size: str) -> StageConfig:
-    """Fills in the batch size of the data and the learning rate of the model size, where the stage has none."""
-    rate = stage.learning_rate or STAGES[name].learning_rates[size]
-    return dataclasses.replace(stage, batch_size=stage.batch_size or batch_size, learning_rate=rate)
 
 
 register_stage(

@@ -1,5 +1,6 @@
 """`TrainingConfig`: the training loop and its stages."""
 
+import functools
 from dataclasses import dataclass
 
 from myxtts.config.checks import ConfigError, brief, require
@@ -10,6 +11,7 @@ from myxtts.config.workers import check_workers
 
 TUNABLE = ("dvae", "gpt", "decoder")
 """Stages that can be fine-tuned."""
+_switch = functools.partial(setting, None, page="more", group="optimizations")
 
 
 @dataclass(init=False)
@@ -30,31 +32,18 @@ class TrainingConfig(Settings):
     """Batches per optimizer step."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")
     """Preset of the switches below, which override it, see docs/optimizations.md."""
-    precision: str | None = setting(
-        None, one_of=(*PRECISIONS, "auto"), flag="--precision", page="more", group="optimizations"
-    )
+    precision: str | None = _switch(one_of=(*PRECISIONS, "auto"), flag="--precision")
     """Keras dtype policy; `auto` selects one for the hardware (default: by preset)."""
-    tf32: bool | None = setting(None, flag="--tf32", page="more", group="optimizations")
+    tf32: bool | None = _switch(flag="--tf32")
     """Use TF32 for float32 matrix products, on Ampere GPUs and newer (default: on where supported)."""
-    gradient_checkpointing: bool | None = setting(
-        None, flag="--gradient-checkpointing", page="more", group="optimizations"
-    )
+    gradient_checkpointing: bool | None = _switch(flag="--gradient-checkpointing")
     """GPT: recompute activations in the backward pass, to save memory (default: by preset)."""
-    attention: str | None = setting(
-        None, one_of=(*ATTENTIONS, "auto"), flag="--attention", page="more", group="optimizations"
-    )
+    attention: str | None = _switch(one_of=(*ATTENTIONS, "auto"), flag="--attention")
     """GPT: attention implementation; `auto` measures both and selects the faster one (default: by preset)."""
-    xla: bool | None = setting(None, flag="--xla", page="more", group="optimizations")
+    xla: bool | None = _switch(flag="--xla")
     """Compile the train step with XLA, once per batch shape (default: by preset)."""
-    ema: float | None = setting(
-        None,
-        at_least=0,
-        below=1,
-        hint="It is a decay; try 0.999.",
-        flag="--ema",
-        metavar="DECAY",
-        group="optimizations",
-        alone=DEFAULT_EMA_DECAY,
+    ema: float | None = _switch(
+        at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=DEFAULT_EMA_DECAY
     )
     """Decay of the weight averages used for validation and speech; 0 turns them off (default: by preset)."""
     strict: bool = setting(False, of_run=True, flag="--strict", page="more", group="optimizations")
@@ -65,9 +54,7 @@ class TrainingConfig(Settings):
     """Find the largest batch size that fits in memory; `batch_size` times `gradient_accumulation` stays the same."""
     memory_budget_mb: int | None = setting(None, at_least=1, of_run=True, flag="--memory-budget", metavar="MB")
     """Memory budget for the batch-size search on a CPU (default: half of the free memory)."""
-    overtraining_patience: int = setting(
-        0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N", group="optimizations"
-    )
+    overtraining_patience: int = setting(0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N")
     """Stop early after N validations in a row with a rising loss while the training loss falls; 0 only warns."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1, flag="--seed", page="more")
     """Random seed of weights, data order, augmentation, dropout and samples."""
@@ -119,7 +106,6 @@ class TrainingConfig(Settings):
     """How often a diverged run returns to its last good checkpoint with a lower learning rate, before it stops."""
     divergence_rate: float = setting(0.5, above=0, at_most=1)
     """Learning-rate factor of each such return."""
-
     workers: tuple[str, ...] = setting((), of_run=True, flag="--workers", metavar="HOST:PORT,…", group="devices")
     """Addresses of all training processes, or `slurm` for the tasks of a Slurm job step, see docs/scaling.md."""
     worker_index: int = setting(0, at_least=0, of_run=True, flag="--worker-index", metavar="N", group="devices")

@@ -12,29 +12,20 @@ SLURM_PORTS = 8000
 """Port range for workers under Slurm; the job id selects the port, so that jobs on the same machine differ."""
 SLURM = ("slurm",)
 """Value of `--workers` that stands for the tasks of a Slurm job step."""
-_SETTING = "training.workers (--workers)"
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Splits `host:port`; an IPv6 host loses its brackets.
-
-    Raises:
-        ConfigError: The address has another form.
-    """
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", address)
-    is_address = match is not None and 0 < int(match[2]) <= LARGEST_PORT
-    require(is_address, _SETTING, f"host:port,… with ports from 1 to {LARGEST_PORT}", brief(address))
-    return match[1].strip("[]"), int(match[2])
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 
 
 def check_workers(addresses: tuple[str, ...], index: int) -> None:
     """Raises `ConfigError` unless all addresses are valid and different (or `SLURM`) and `index` is one of them."""
     if addresses == SLURM:
         return
+    setting, count = "training.workers (--workers)", len(addresses)
     for address in addresses:
-        host_and_port(address)
-    hint, count = "Give each worker its own port.", len(addresses)
-    require(len(set(addresses)) == count, _SETTING, "different addresses", ",".join(addresses), hint)
+        match = _ADDRESS.fullmatch(address)
+        rule = f"host:port,… with ports from 1 to {LARGEST_PORT}"
+        require(match is not None and 0 < int(match[1]) <= LARGEST_PORT, setting, rule, brief(address))
+    hint = "Give each worker its own port."
+    require(len(set(addresses)) == count, setting, "different addresses", ",".join(addresses), hint)
     rule = f"from 0 to {count - 1}, the index of this worker in --workers" if count else "0 without --workers"
     require(0 <= index < max(1, count), "training.worker_index (--worker-index)", rule, index)
 
@@ -84,23 +75,15 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 def _hosts(names):
     """Expands a Slurm host list: `node[01-03,7],login` -> all names."""
     hosts = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
-        match = re.fullmatch(r"([\w.-]+)(?:\[([\d,-]+)\])?([\w.-]*)", part)
-        if match is None:
-            raise ValueError(f"{part!r} is not a list of hosts")
-        for span in match[2].split(",") if match[2] else [""]:
+    for start, spans, end in re.findall(r"([\w.-]+)(?:\[([\d,-]+)\])?([\w.-]*)(?:,|$)", names):
+        for span in spans.split(","):
             low, _, high = span.partition("-")
-            numbers = [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)] if span else [""]
-            hosts += [f"{match[1]}{number}{match[3]}" for number in numbers]
+            numbers = range(int(low), int(high or low) + 1) if span else [""]
+            hosts += [f"{start}{str(number).zfill(len(low))}{end}" for number in numbers]
     return hosts
 
 
 def _counts(counts):
     """Expands Slurm's task counts: `2(x3),1` -> `[2, 2, 2, 1]`."""
-    found = []
-    for part in counts.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
-            raise ValueError(f"{part!r} is not a number of tasks")
-        found += [int(match[1])] * int(match[2] or 1)
-    return found
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", counts)
+    return [int(count) for count, nodes in found for _ in range(int(nodes or 1))]

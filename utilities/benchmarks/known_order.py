@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.apps.evaluation.comparison import METRICS
-from myxtts.apps.evaluation.evaluate import compare
+from myxtts.apps.evaluation.comparison import METRICS, compare
 from myxtts.apps.evaluation.sentences import choose_sentences
 from myxtts.apps.evaluation.sources import Source, rows_to_speak
 from myxtts.apps.evaluation.subjects import subjects

@@ -117,7 +117,7 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
     gain, rate = _gain(surveyed, options.loudness, notes), surveyed.sample_rate
     for note in notes:
         tell(note)
-    with write_whole_folder(folder.wav_folder(identity)) as temporary:
+    with write_whole_folder(folder.path / WAVS / identity) as temporary:
         numbered = enumerate((one for one in segments if one.facts), 1)
         clips = [(one, temporary / f"{number:05d}.wav") for number, one in numbered if not one.reason]
         spans = [(one.start, one.end) for one, _ in clips]

@@ -42,10 +42,6 @@ class SetFolder:
         """Whether a list has clips of other recordings than `but_source`."""
         return any(not line.startswith(f"{WAVS}/{but_source}/") for line in self._lines(name))
 
-    def wav_folder(self, source_id: str) -> Path:
-        """Folder of the clips of a recording."""
-        return self.path / WAVS / source_id
-
     def cache_path(self, source_id: str) -> Path:
         """Cache of the recognizer's results, until a recording is done."""
         return self.path / SOURCES / f"{source_id}.heard"

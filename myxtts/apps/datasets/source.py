@@ -24,25 +24,15 @@ _SENTENCE_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Options:
-    """Settings and models of `make_dataset`.
+    """Settings and models of `make_dataset`, as on the command line.
 
     Attributes:
         text: Subtitles or transcript of a single recording; None takes the file next to each recording.
-        language: Language code.
-        speaker: Name of the speaker.
-        min_seconds, max_seconds: Clip length.
-        min_snr_db: Minimum level of speech over the pauses.
-        force_cut: Whether to cut speech without pauses where it is quietest.
-        loudness: Target of each recording in LUFS.
-        validation_share: Fraction of the time to hold out for validation.
-        seed: Random seed of the validation split.
         speech_model: Voice activity detector; None uses levels alone.
         recognizer: Transcribes recordings without text, and checks the texts of the others.
         aligner: Recognizer that aligns transcripts.
         recognizer_name, aligner_name: Names of the recognizers, for the cache of an interrupted run.
         encoder: Speaker encoder, to drop clips with several voices or another voice.
-        dnsmos: Scores every clip.
-        min_dnsmos: Minimum score of a clip.
     """
 
     text: Path | None = None

@@ -97,10 +97,11 @@ def _check(arguments):
     check_device(arguments.device)
     require_output("--output", arguments.output, makes_folders=True)
     check_output(Path(arguments.output))
-    for flag, given in (("--data", [arguments.data]), ("--texts", [arguments.texts]), ("--voices", arguments.voices)):
-        for path in filter(None, given):
-            rule = "a folder or a list" if flag == "--data" else "a file"
-            require(Path(path).exists(), flag, f"{rule} that is there", path, "Check the name.")
+    data, texts = arguments.data, [arguments.texts] if arguments.texts else []
+    require(not data or Path(data).exists(), "--data", "a folder or a list that is there", data, "Check the name.")
+    for flag, paths in (("--texts", texts), ("--voices", arguments.voices)):
+        for path in paths:
+            require(Path(path).is_file(), flag, "a file that is there", path, "Check the name.")
     if arguments.recognizer:
         from myxtts.hearing.recognizers import settle_recognizer
 
@@ -112,7 +113,7 @@ def _check(arguments):
 
 def _evaluate(arguments, judged):
     """Speaks, measures and writes the reports; returns the table for the terminal."""
-    from myxtts.apps.evaluation.evaluate import evaluate_into
+    from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences
     from myxtts.apps.evaluation.sources import rows_to_speak
     from myxtts.devices.configuration import configure_for_speech

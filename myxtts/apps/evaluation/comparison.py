@@ -1,14 +1,16 @@
 """Metrics of an evaluation, and from the measured sentences to rows, differences and the best model."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.statistics import Estimate, ratio, ratio_difference, share, share_difference
+from myxtts.config.checks import UserError
 from myxtts.hearing import dnsmos, speaker_similarity
-from myxtts.hearing.measuring import MAX_RECOGNIZER_ERROR, Measured, Tools, ends_well, is_usable, pooled
+from myxtts.hearing.measuring import MAX_RECOGNIZER_ERROR, Measured, Measurer, Tools, ends_well, is_usable, pooled
 from myxtts.hearing.spoken import Sentence
 
 MISSING = {
@@ -205,3 +207,29 @@ class Comparison:
         if own is None or same is None or self.strangers is None or same <= self.strangers:
             return True
         return (own - self.strangers) / (same - self.strangers) >= MIN_SIMILARITY
+
+
+def compare(
+    sources: Iterable[Source],
+    sentences: Sequence[Sentence],
+    tools: Tools,
+    settings: dict,
+    on_measured: Callable[[Row], None] = lambda row: None,
+) -> Comparison:
+    """Measures the speech of all sources.
+
+    Args:
+        on_measured: Called with the row after each sentence, while its last measurement still has the samples.
+    """
+    measure, rows = Measurer(tools), []
+    for source in sources:
+        row = Row(source.name, source.kind)
+        for spoken in source.speak():
+            row.measured.append(measure(spoken))
+            on_measured(row)
+            row.measured[-1].without_samples()
+        if row.measured:
+            rows.append(row)
+        elif source.kind in ("model", "files"):
+            raise UserError(f"{source.name} can say none of the {len(sentences)} sentences.")
+    return Comparison(rows, list(sentences), tools, measure.similarity_of_strangers(sentences), settings)

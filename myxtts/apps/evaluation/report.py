@@ -1,20 +1,37 @@
-"""`report.html`: tables, bars and audio players, without network access."""
+"""Output of an evaluation: JSON, CSV, and `report.html` with tables, bars and audio players."""
 
 import html
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from myxtts.apps.evaluation.comparison import METRICS, Comparison
+from myxtts.apps.evaluation.comparison import METRICS, Comparison, compare
+from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.statistics import LEVEL
-from myxtts.apps.evaluation.tables import counted_sentences, difference_lines, figure_lines, notes
+from myxtts.apps.evaluation.subjects import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
+from myxtts.apps.evaluation.tables import (
+    as_csv,
+    as_json,
+    as_text,
+    counted_sentences,
+    difference_lines,
+    figure_lines,
+    notes,
+)
+from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import printable
-from myxtts.hearing.measuring import Measured
-from myxtts.hearing.spoken import spread
+from myxtts.hearing.measuring import Measured, Tools
+from myxtts.hearing.spoken import Sentence, spread
+from myxtts.storage.files import write_json, write_text, write_whole_folder
 
 MOST_SENTENCES = 40
 """Number of sentences with the audio of all rows."""
 WORST = 10
 """Number of worst sentences shown for each model."""
 BAR_WIDTH = 160
+SHOWN_EVERY = 20
+"""Sentences between progress lines."""
 ARROWS = {"low": "lower is better", "high": "higher is better", "": ""}
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1b1b1b;
@@ -35,7 +52,36 @@ svg { display: block; } audio { width: 15rem; height: 2.2rem; }
 """
 
 
-def heard(comparison: Comparison) -> list[Measured]:
+def evaluate_into(
+    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Tools, settings: dict
+) -> str:
+    """Writes `evaluation.json`, `evaluation.csv`, `report.html` and its audio; returns the table for a terminal.
+
+    The folder is replaced when everything is complete.
+    """
+    check_output(folder)
+    with write_whole_folder(folder, sync=False) as new:
+        (new / SOUNDS).mkdir()
+        paths: dict[int, str] = {}
+
+        def keep(row):
+            one = row.measured[-1]
+            paths[id(one)] = f"{SOUNDS}/{len(paths):05d}.flac"
+            write_audio(new / paths[id(one)], one.spoken.samples, one.spoken.sample_rate)
+            if len(row.measured) % SHOWN_EVERY == 1:
+                print(f"{printable(row.name)}: {len(row.measured)} …", file=sys.stderr, flush=True)
+
+        comparison = compare(sources, sentences, tools, settings, keep)
+        kept = {id(one): paths[id(one)] for one in _heard(comparison)}
+        for path in set(paths.values()) - set(kept.values()):
+            (new / path).unlink()
+        write_text(new / PAGE, _page(comparison, kept))
+        write_text(new / CSV_FILE, as_csv(comparison))
+        write_json(new / JSON_FILE, as_json(comparison, kept))
+    return as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
+
+
+def _heard(comparison: Comparison) -> list[Measured]:
     """Returns the sentences with audio on the page: some of all rows, with the first seed, and each model's worst."""
     shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
     for row in comparison.rows:
@@ -44,7 +90,7 @@ def heard(comparison: Comparison) -> list[Measured]:
     return found
 
 
-def page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
+def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
     """Renders the page; `sounds` maps the `id` of a measured sentence to its file, relative to the page."""
     names, compared = [row.name for row in comparison.rows], [row.name for row in comparison.compared]
     title = _text(" and ".join(filter(None, (", ".join(compared[:-1]), compared[-1] if compared else ""))))

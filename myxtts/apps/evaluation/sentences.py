@@ -52,9 +52,6 @@ def choose_sentences(
     """
     models = [one.folder for one in judged if one.is_model]
     data = data or _own_data(models)
-    for voice in voices:
-        if not Path(voice).is_file():
-            raise UserError(f"--voices must be recordings. {voice} is not a file.")
     if texts:
         if not voices and data:
             by_speaker = {one.speaker: one.voice for one in sentences_of_data(data, models, language, count)[::-1]}

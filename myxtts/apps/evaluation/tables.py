@@ -46,9 +46,7 @@ def figure_lines(comparison: Comparison, ids: Collection[str] | None = None) -> 
 
 def difference_lines(comparison: Comparison) -> tuple[list[str], list[Line]]:
     """Returns headings and lines of the differences to the first compared row."""
-    if len(comparison.compared) < 2:
-        return [], []
-    (first, *others), lines, unjudged = comparison.compared, [], comparison.unjudged()
+    (first, *others), lines, unjudged = comparison.compared or [None], [], comparison.unjudged()
     for metric in METRICS:
         found = [comparison.difference(first, row, metric) for row in others]
         if any(found) and metric.name not in unjudged:
@@ -135,14 +133,14 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _row(comparison, row):
-    figures = {}
-    for name, ids in {"all": None, **comparison.groups()}.items():
-        found = {metric.name: comparison.figure(row, metric, ids) for metric in METRICS}
-        figures[name] = {
-            metric: figure._asdict() | {"sentences": len(row.parts(metric, ids))}
-            for metric, figure in found.items()
-            if figure is not None
+    figures = {
+        group: {
+            metric.name: figure._asdict() | {"sentences": len(row.parts(metric.name, ids))}
+            for metric in METRICS
+            if (figure := comparison.figure(row, metric, ids))
         }
+        for group, ids in {"all": None, **comparison.groups()}.items()
+    }
     return {"name": row.name, "kind": row.kind, "figures": figures}
 
 

@@ -139,7 +139,7 @@ def test_model_in_the_box_needs_no_data_and_is_called_base_wherever_the_package_
     kept = []
     keep = lambda folder, sources, sentences, *rest: kept.append((sources, [*map(seconds_of, sentences)], *rest)) or ""
     seconds_of = lambda one: soundfile.info(one.recording).duration if one.voice != one.recording else 0
-    monkeypatch.setattr("myxtts.apps.evaluation.evaluate.evaluate_into", keep)
+    monkeypatch.setattr("myxtts.apps.evaluation.report.evaluate_into", keep)
     assert main(["evaluate", "base", "base", "base@last", "--sentences", "3"]) == 0
     sources, seconds, _, settings = kept[0]
     assert [one.name for one in sources if one.kind == "model"] == ["base", "base (2)", "base@last"]
