@@ -13,6 +13,7 @@ setup(
         "myxtts": ["py.typed"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
         "myxtts.apps.datasets": ["*.html"],
+        "myxtts.apps.evaluation": ["*.html"],
         "myxtts.apps.server": ["*.html"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.interchange.hub": ["*.md"],

@@ -28,18 +28,10 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 def make_dataset(
     recordings: Sequence[Path], output: Path, options: Options = Options(), tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Creates a data set or adds recordings to it; recordings that it has are skipped.
+    """Creates a data set or adds recordings to it, like `command.make_dataset`; returns the records of all recordings.
 
-    Args:
-        recordings: Files or folders.
-        output: New folder, or an earlier data set.
-        tell: Called with progress lines.
-
-    Returns:
-        Records of all recordings in the data set.
-
-    Raises:
-        UserError: A recording, text or option cannot be used. Recordings before it are in the data set.
+    Recordings that the data set has are skipped. If one cannot be used, those before it are kept. `tell` is called with
+    progress lines.
     """
     files = _find_recordings(recordings)
     if options.text and len(files) > 1:

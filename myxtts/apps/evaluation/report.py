@@ -5,20 +5,13 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Template
 
+from myxtts.apps.evaluation import tables
 from myxtts.apps.evaluation.comparison import METRICS, Comparison, compare
 from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.statistics import LEVEL
 from myxtts.apps.evaluation.subjects import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
-from myxtts.apps.evaluation.tables import (
-    as_csv,
-    as_json,
-    as_text,
-    counted_sentences,
-    difference_lines,
-    figure_lines,
-    notes,
-)
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import printable
 from myxtts.hearing.measuring import Measured, Tools
@@ -33,23 +26,6 @@ BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Sentences between progress lines."""
 ARROWS = {"low": "lower is better", "high": "higher is better", "": ""}
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1b1b1b;
-  background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
-.wide { overflow-x: auto; } .wide th:first-child { position: sticky; left: 0; min-width: 8rem; background: #fff; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid #d8d8d8; padding: .4rem .8rem .4rem 0; text-align: left; vertical-align: top; }
-thead th { border-bottom: 2px solid #1b1b1b; }
-td.off { color: #6b6b6b; } small { color: #5a5a5a; display: block; font-weight: normal; }
-svg { display: block; } audio { width: 15rem; height: 2.2rem; }
-.doubt { color: #a11; }
-@media (prefers-color-scheme: dark) {
-  body { background: #161616; color: #e6e6e6; } th, td { border-color: #3a3a3a; } thead th { border-color: #e6e6e6; }
-  .wide th:first-child { background: #161616; } small, td.off { color: #a8a8a8; } .doubt { color: #f88; }
-  svg { color: #8ab4f8; }
-}
-"""
 
 
 def evaluate_into(
@@ -76,9 +52,9 @@ def evaluate_into(
         for path in set(paths.values()) - set(kept.values()):
             (new / path).unlink()
         write_text(new / PAGE, _page(comparison, kept))
-        write_text(new / CSV_FILE, as_csv(comparison))
-        write_json(new / JSON_FILE, as_json(comparison, kept))
-    return as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
+        write_text(new / CSV_FILE, tables.as_csv(comparison))
+        write_json(new / JSON_FILE, tables.as_json(comparison, kept))
+    return tables.as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
 
 
 def _heard(comparison: Comparison) -> list[Measured]:
@@ -93,30 +69,28 @@ def _heard(comparison: Comparison) -> list[Measured]:
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
     """Renders the page; `sounds` maps the `id` of a measured sentence to its file, relative to the page."""
     names, compared = [row.name for row in comparison.rows], [row.name for row in comparison.compared]
-    title = _text(" and ".join(filter(None, (", ".join(compared[:-1]), compared[-1] if compared else ""))))
-    body = [f"<h1>Evaluation of {title}</h1>"]
-    body.append(f"<p>{counted_sentences(comparison)}. Brackets and bars are {100 * LEVEL:.0f} % confidence intervals. ")
-    body.append("Recordings are the upper limit of every model; a copy is a recording resynthesized from its codes, ")
-    body.append("the upper limit of the GPT.</p>")
-    body.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes(comparison)) + "</ul>")
-    body.append(_figures(names, figure_lines(comparison)))
+    parts = [_figures(names, tables.figure_lines(comparison))]
     for name, ids in comparison.groups().items():
-        body.append(f"<h2>{_text(name.capitalize())}</h2>" + _figures(names, figure_lines(comparison, ids)))
-    heads, lines = difference_lines(comparison)
+        parts += [f"<h2>{_text(name.capitalize())}</h2>", _figures(names, tables.figure_lines(comparison, ids))]
+    heads, lines = tables.difference_lines(comparison)
     if lines:
-        body.append("<h2>Differences on the same sentences</h2>" + _figures(heads, lines))
-    body.append("<h2>Audio</h2>" + _sounds(comparison, names, sounds))
+        parts += ["<h2>Differences on the same sentences</h2>", _figures(heads, lines)]
+    audio = [_sounds(comparison, names, sounds)]
     for row in comparison.rows:
         if worst := row.worst(WORST):
-            body.append(f"<h2>{_text(row.name)}: the {len(worst)} worst sentences</h2>")
             said = [(one, f"{one.spoken.sentence.id} · seed {one.spoken.seed}") for one in worst]
             rows = [_line(one.spoken.sentence.text, note, [_player(one, sounds)]) for one, note in said]
-            body.append(_table(["", ""], rows))
-    meanings = "".join(f"<dt>{_text(one.heading)}</dt><dd>{_text(one.meaning)}</dd>" for one in METRICS if one.meaning)
-    body.append(f"<h2>Metrics</h2><dl>{meanings}</dl>")
-    metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    head = f"<head>{metas}<title>{title}: evaluation</title><style>{_STYLE}</style></head>"
-    return f'<!doctype html>\n<html lang="en">{head}<body>{"".join(body)}</body></html>\n'
+            audio += [f"<h2>{_text(row.name)}: the {len(worst)} worst sentences</h2>", _table(["", ""], rows)]
+    meanings = (f"<dt>{_text(one.heading)}</dt><dd>{_text(one.meaning)}</dd>" for one in METRICS if one.meaning)
+    return Template(Path(__file__).with_suffix(".html").read_text("utf-8")).substitute(
+        title=_text(", ".join(compared)),
+        sentences=tables.counted_sentences(comparison),
+        level=f"{100 * LEVEL:.0f}",
+        notes="".join(f"<li>{_text(note)}</li>" for note in tables.notes(comparison)),
+        tables="\n".join(parts),
+        audio="\n".join(audio),
+        meanings="".join(meanings),
+    )
 
 
 def _figures(names, lines):
