@@ -3,7 +3,7 @@
 from setuptools import find_packages, setup
 
 RECIPES = "myxtts.recipes"
-"""Where the files of `configs/` are once the package is installed; see `myxtts/config/recipes.py`."""
+"""Where the files of `configs/` are once the package is installed; see `myxtts/config/loading.py`."""
 
 setup(
     packages=[*find_packages(include=["myxtts", "myxtts.*"]), RECIPES],
@@ -13,6 +13,7 @@ setup(
         "myxtts": ["py.typed"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
         "myxtts.apps.datasets": ["*.html"],
+        "myxtts.apps.evaluation": ["*.html"],
         "myxtts.apps.server": ["*.html"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.interchange.hub": ["*.md"],

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from myxtts.config.checks import ConfigError, UserError, printable, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import all_flags, with_named
-from myxtts.config.loading import config_from_dict, read_yaml
-from myxtts.config.recipes import SAMPLE, find_recipe
+from myxtts.config.loading import SAMPLE, config_from_dict, find_recipe, read_yaml
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 from myxtts.storage.base_model import require_model_folder

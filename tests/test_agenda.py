@@ -11,7 +11,7 @@ from test_run import PLAN
 from tiny import tiny_run_config, untraced
 
 from myxtts.config.checks import UserError
-from myxtts.config.sizes import MODEL_SIZES
+from myxtts.config.model import MODEL_SIZES
 from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
 from myxtts.data.dataset import SpeechDataset
 from myxtts.runs.agenda import describe_works, make_agenda

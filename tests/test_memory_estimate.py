@@ -15,7 +15,7 @@ from tiny import tiny_model_config
 
 from myxtts.cli import plan
 from myxtts.config.config import ModelConfig
-from myxtts.config.sizes import MODEL_SIZES
+from myxtts.config.model import MODEL_SIZES
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.memory.decoder import DIVISORS, count_decoder, count_discriminators, estimate_decoder
 from myxtts.memory.estimates import (

@@ -5,8 +5,8 @@ import pytest
 from myxtts.cli import plan as plan_command
 from myxtts.cli.train import build_parser
 from myxtts.config.loading import config_from_dict
+from myxtts.config.model import MODEL_SIZES
 from myxtts.config.rates import NUM_MELS
-from myxtts.config.sizes import MODEL_SIZES
 from myxtts.config.stages import STAGES, StageEntry, register_stage
 from myxtts.memory import ESTIMATES
 from myxtts.memory.estimates import FLOAT, MemoryEstimate

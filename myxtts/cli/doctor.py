@@ -7,7 +7,7 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, require
-from myxtts.config.sizes import MODEL_SIZES
+from myxtts.config.model import MODEL_SIZES
 from myxtts.storage.files import write_json
 
 LARGEST_DATA_SAMPLE = 400

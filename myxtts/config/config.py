@@ -1,4 +1,4 @@
-"""The settings of a whole run: one dataclass per concern, each number with one home."""
+"""`XTTSConfig`: all settings of a run."""
 
 import dataclasses
 import json
@@ -7,44 +7,41 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from myxtts.config.checks import ConfigError, UserError, require  # noqa: F401  users import the errors from here
+from myxtts.config.checks import ConfigError, UserError  # noqa: F401  users import the errors from here
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
 from myxtts.config.sampling import SamplingConfig
 from myxtts.config.settings import Settings, flat, run_settings
-from myxtts.config.stages import StageConfig, settle_stage_config
+from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
 
 @dataclass
 class XTTSConfig(Settings):
-    """A whole run."""
+    """All settings of a run: model, data, training and sampling."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    """Shapes."""
+    """Model shapes."""
     data: DataConfig = field(default_factory=DataConfig)
-    """Recordings and devices."""
+    """Data sets, batches and devices."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    """The loop."""
+    """Training loop and stages."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """Synthesis defaults."""
+    """Sampling at synthesis."""
 
     def __post_init__(self):
         data, most_text, codes = self.data, self.model.max_text_tokens, self.model.max_codes
-        rule, hint = f"at most model.max_text_tokens ({most_text})", "Lower it or raise model.max_text_tokens."
-        name, length = "data.max_text_length (--max-text-length)", data.max_text_length
-        require(length <= most_text, name, rule, length, hint)
-        hint, frames = "Lower it or raise model.max_audio_tokens.", data.max_mel_frames
-        if frames is None:
-            name, seconds = "data.max_seconds (--max-seconds)", codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
-            fits = self.max_samples // CODE_STRIDE_SAMPLES + 1 <= codes
-            require(fits, name, f"at most {seconds:.1f} s ({codes} codes) for this model", data.max_seconds, hint)
+        hint, rule = "Lower it or raise model.max_text_tokens.", f"at most model.max_text_tokens ({most_text})"
+        data.check("max_text_length", data.max_text_length <= most_text, rule, hint)
+        hint = "Lower it or raise model.max_audio_tokens."
+        if data.max_mel_frames is None:
+            rule = f"at most {codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE:.1f} s ({codes} codes) for this model"
+            data.check("max_seconds", self.max_samples // CODE_STRIDE_SAMPLES + 1 <= codes, rule, hint)
         else:
-            name, most = "data.max_mel_frames (--max-mel-frames)", MEL_FRAMES_PER_CODE * codes
-            require(frames <= most, name, f"at most {most} for this model", frames, hint)
-            is_long = self.max_samples > data.min_seconds * MODEL_SAMPLE_RATE
-            require(is_long, name, "longer than data.min_seconds", frames, "Raise it.")
+            most, shortest = MEL_FRAMES_PER_CODE * codes, data.min_seconds * MODEL_SAMPLE_RATE
+            data.check("max_mel_frames", data.max_mel_frames <= most, f"at most {most} for this model", hint)
+            data.check("max_mel_frames", self.max_samples > shortest, "longer than data.min_seconds", "Raise it.")
 
     @property
     def max_samples(self) -> int:
@@ -54,18 +51,19 @@ class XTTSConfig(Settings):
         return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // MEL_FRAMES_PER_CODE)
 
     def stage(self, name: str) -> StageConfig:
-        """The `StageConfig` of `name`, with its defaults filled in from the size and the data settings."""
-        return settle_stage_config(name, self.training.stages[name], self.data.batch_size, self.model.size)
+        """Returns the settings of a stage, with batch size and learning rate filled in."""
+        stage, rates = self.training.stages[name], STAGES[name].learning_rates
+        rate = stage.learning_rate or rates[self.model.size]
+        return dataclasses.replace(stage, batch_size=stage.batch_size or self.data.batch_size, learning_rate=rate)
 
     @classmethod
     def from_yaml(cls, path: str | PathLike) -> Self:
-        """The settings in a YAML file or recipe, and in those that it includes; the rest have their defaults.
+        """Loads a YAML file or a recipe, with the files that it includes.
 
         Raises:
-            ConfigError: The file cannot be read, has an unknown setting or one that breaks a rule.
+            ConfigError: The file cannot be read, or has an unknown setting or one that breaks a rule.
         """
-        from myxtts.config.loading import config_from_dict, read_yaml  # not above: it imports this module
-        from myxtts.config.recipes import find_recipe
+        from myxtts.config.loading import config_from_dict, find_recipe, read_yaml  # it imports this module
 
         return config_from_dict(read_yaml(find_recipe(path)))
 
@@ -77,12 +75,12 @@ class XTTSConfig(Settings):
         Path(path).write_text(text, encoding="utf-8")
 
     def to_dict(self) -> dict:
-        """Nested mappings of JSON types, as `config.loading.config_from_dict` and YAML files have them."""
+        """Returns nested dictionaries, for `config.loading.config_from_dict`."""
         values = dataclasses.asdict(self)
         values["training"] |= values["training"].pop("stages")
         return values
 
     def recipe(self) -> dict[str, Any]:
-        """The settings that change what is learned or how it speaks, by dotted name, as JSON values."""
+        """Returns the settings that affect the trained model or its speech, by dotted name, as JSON values."""
         of_run, values = run_settings(XTTSConfig), flat(json.loads(json.dumps(self.to_dict())))
         return {name: value for name, value in values.items() if name not in of_run}

@@ -1,7 +1,8 @@
-"""What a run can be asked for by name: flags of the command line, the same names with underscores from Python.
+"""Flags of `myxtts train` and arguments of `myxtts.train`, from the fields of the settings classes.
 
-All comes from the fields of the settings classes: a field made by `setting(..., flag="--name")` is a flag of
-`myxtts train` and an argument of `myxtts.train`, and its docstring is the help."""
+A field declared by `setting(..., flag="--name")` is a flag and, with underscores, an argument. Its docstring is the
+help text.
+"""
 
 import ast
 import dataclasses
@@ -11,93 +12,91 @@ import os
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any, get_args, get_origin
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.data import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB, DataConfig
 from myxtts.config.model import ModelConfig
-from myxtts.config.settings import Settings, merge, nearest, setting
+from myxtts.config.settings import Settings, merge, nearest, plain_type, setting
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
 EVERY_STAGE = "stage"
-"""Section of the settings that every stage has."""
+"""Section of the settings that all stages have."""
 AUTOMATIC = "auto"
 """Value of `--batch-size` that turns on `training.automatic_batch_size`."""
 
 
 @dataclass
 class StartOptions(Settings):
-    """How a run is started: what no run keeps. All but the first three are arguments of `runs.setup.set_up`."""
+    """Options of one start, not stored in the run. All but the first three are arguments of `runs.setup.set_up`."""
 
     config: str | None = setting(None, flag="--config", metavar="FILE")
-    """YAML file, yours or one of configs/, which come with the package; flags given here win over it."""
+    """YAML file or recipe of configs/; other flags override it."""
     resume: bool = setting(False, flag="--resume", rival="begin")
-    """Only resume: an error where --checkpoint-dir holds no run. The default resumes or starts."""
+    """Fail if --checkpoint-dir holds no run to resume (default: resume, or start a new run)."""
     device_plan: str | None = setting(None, one_of=("auto",), flag="--device-plan", group="devices")
-    """Measure the ways to use the devices present and take the fastest."""
+    """`auto` benchmarks all ways to use the available devices and selects the fastest."""
     download: bool = setting(False, flag="--download-ljspeech", group="data")
-    """Fetch LJSpeech into --train-data when it is missing."""
+    """Download LJSpeech to --train-data if it is missing."""
     model_gpus: tuple[int, ...] | None = setting(None, flag="--model-gpus", metavar="I,J,…", group="devices")
-    """Several training GPUs, mirrored."""
+    """GPUs for data-parallel training (MirroredStrategy)."""
     memory_isolation: bool = setting(False, flag="--enable-memory-isolation", group="devices")
-    """A hard memory limit for each GPU."""
+    """Set a hard memory limit for each GPU."""
     data_gpu_memory: int = setting(DATA_GPU_MEMORY_MB, flag="--data-gpu-memory", group="devices")
-    """Limit of the data GPU in MB."""
+    """Memory limit of the data GPU in MB."""
     model_gpu_memory: int = setting(MODEL_GPU_MEMORY_MB, flag="--model-gpu-memory", group="devices")
-    """Limit of the model GPU in MB."""
-    virtual_devices: int | None = setting(None, flag="--virtual-devices", group="devices")
-    """Try the two-device pipeline on this many virtual devices."""
+    """Memory limit of the model GPU in MB."""
+    virtual_devices: int | None = setting(None, flag="--virtual-devices", metavar="N", group="devices")
+    """Number of virtual devices, to try the two-device pipeline on one device."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag, and what it sets."""
+    """A command-line flag and the settings that it changes."""
 
     names: tuple[str, ...]
     field: dataclasses.Field
     settings: tuple[str, ...]
-    """Dotted names, `stage.…` for a setting of every stage; () for one of `StartOptions`."""
+    """Dotted names, `stage.…` for a setting of every stage; empty for `StartOptions`."""
     help: str
     group: str
-    """Its heading in `--help`."""
+    """Heading in `--help`."""
     turns_off: bool = False
-    """Whether it is the opposite of the field's own flag."""
+    """Whether the flag sets its field to False."""
 
     @property
     def keywords(self) -> list[str]:
-        """Its names in Python."""
+        """Names in Python."""
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     @property
     def choices(self) -> list[str]:
-        """Its values where they are few, else empty."""
+        """Allowed values; empty for a list or if any value is allowed."""
         known = self.field.metadata["rule"].get("one_of", ())
         return [] if self.takes_list else [*(known() if callable(known) else known)]
 
     @property
     def kind(self) -> type:
-        """Type of its value, or of each value where it takes several."""
-        kind = self.field.type
-        kind = next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
+        """Type of the value, or of each value in a list."""
+        kind = plain_type(self.field.type)
         return get_args(kind)[0] if get_origin(kind) is tuple else kind
 
     @property
     def takes_list(self) -> bool:
-        """Whether its value is a list with commas."""
+        """Whether the value is a comma-separated list."""
         return (self.field.metadata["metavar"] or "").endswith(",…")
 
     @property
     def repeats(self) -> bool:
-        """Whether it can be given several times."""
-        return not self.takes_list and "tuple" in str(self.field.type)
+        """Whether the flag can be repeated."""
+        return not self.takes_list and get_origin(plain_type(self.field.type)) is tuple
 
     def plain(self, value: Any) -> Any:
-        """A value from Python or the command line, as YAML would have it.
+        """Converts a value from Python or the command line to the type that YAML has.
 
         Raises:
-            ValueError: A list of numbers holds something else.
+            ValueError: A list of numbers contains something else.
         """
         if self.kind is bool and self.turns_off:
             return not value
@@ -112,12 +111,12 @@ class Flag:
 
 @functools.cache
 def field_docs(cls: type[Settings]) -> dict[str, str]:
-    """The docstrings under the fields of a settings class, by name."""
+    """Returns the docstrings of the fields of a settings class, by name."""
     found = {}
     for base in reversed([one for one in cls.__mro__ if issubclass(one, Settings)]):
         try:
             (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except OSError:  # typed in at a prompt
+        except OSError:  # defined in an interactive session
             continue
         for line, after in zip(definition.body, definition.body[1:]):
             if isinstance(line, ast.AnnAssign) and isinstance(after, ast.Expr):
@@ -126,7 +125,7 @@ def field_docs(cls: type[Settings]) -> dict[str, str]:
 
 
 def all_flags() -> list[Flag]:
-    """The flags of a run, each once."""
+    """Returns all flags of `myxtts train`."""
     found: dict[str, Flag] = {}
     sections = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, EVERY_STAGE: StageConfig}
     own = {f"training.{name}": entry.settings for name, entry in STAGES.items()}
@@ -139,26 +138,25 @@ def all_flags() -> list[Flag]:
             if before := found.get(names[0]):
                 found[names[0]] = dataclasses.replace(before, settings=(*before.settings, *places))
                 continue
-            text, default = field_docs(cls).get(one.name, ""), one.default
-            if default not in (None, ()) and default is not False and "default" not in text:
-                shown = ",".join(default) if isinstance(default, tuple) else default
-                text = f"{text.rstrip('.')} (default: {shown})"
-            found[names[0]] = Flag(names, one, places, text.rstrip("."), group)
+            text = field_docs(cls).get(one.name, "").rstrip(".")
+            # argparse knows the defaults of the start options and adds them itself.
+            if places and one.default not in (None, ()) and one.default is not False and "default" not in text:
+                text += f" (default: {','.join(one.default) if isinstance(one.default, tuple) else one.default})"
+            found[names[0]] = Flag(names, one, places, text, group)
             if off := one.metadata["off"]:
-                found[off] = Flag((off,), one, places, "The opposite, which is the default", group, turns_off=True)
+                found[off] = Flag((off,), one, places, f"Turn {names[0]} off (default)", group, turns_off=True)
     return list(found.values())
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Nested mappings of settings with values laid over them by the names of flags, for `config_from_dict`.
+    """Sets values by argument name in nested settings, for `config_from_dict`.
 
     Args:
-        values: As `read_yaml` and `XTTSConfig.to_dict` give them.
-        named: Values by the names of flags with underscores, as `myxtts.train` takes them: `{"max_steps": 9}`. None
-            leaves a setting as it is.
+        values: As from `read_yaml` and `XTTSConfig.to_dict`.
+        named: Values by the argument names of `myxtts.train`: `{"max_steps": 9}`. None keeps a setting.
 
     Raises:
-        ConfigError: There is no such name.
+        ConfigError: A name is unknown.
     """
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
     for name, value in named.items():

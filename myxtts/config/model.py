@@ -1,124 +1,132 @@
-"""The shapes of the model."""
+"""`ModelConfig`: shapes of the model."""
 
 from dataclasses import dataclass
 
 from myxtts.config.checks import require
 from myxtts.config.rates import NUM_MELS
 from myxtts.config.settings import Settings, setting
-from myxtts.config.sizes import MODEL_SIZES
 
+_NANO = dict(layers=4, width=128, num_latents=8, perceiver_depth=1, perceiver_head_width=32, conditioning_blocks=2)
+_NANO |= dict(num_codes=512, codebook_width=64, dvae_hidden=128, dvae_residual_blocks=2, decoder_channels=128)
+_NANO |= dict(decoder_blocks=4, decoder_width=128, speaker_channels=(8, 16, 32, 64))
+_SMALL = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_heads=8, perceiver_heads=8)
+_SMALL |= dict(max_audio_tokens=605, max_text_tokens=402, dvae_hidden=512, codebook_width=512, decoder_channels=512)
+_SMALL |= dict(speaker_channels=(32, 64, 128, 256), decoder_blocks=8, decoder_width=384)
+_NORMAL = _SMALL | dict(layers=16, width=768, heads=12, conditioning_heads=12, decoder_width=512)
+_NORMAL |= dict(decoder_type="hifigan")
+_BIG = _NORMAL | dict(layers=30, width=1024, heads=16, conditioning_heads=16)
+MODEL_SIZES = {"nano": _NANO, "tiny": {}, "small": _SMALL, "normal": _NORMAL, "big": _BIG}
+"""Differences of each model size from the defaults of `ModelConfig`; `big` has the shapes of XTTS v2."""
 DECODER_TYPES = ("istft", "hifigan")
-"""Kinds of waveform decoder."""
+"""Waveform decoder types."""
 DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
-"""Length factor of each stage of the waveform decoder, and taps of its transposed convolution."""
+"""Stride and kernel size of each transposed convolution of the HiFi-GAN decoder."""
 DECODER_KERNELS = (3, 7, 11)
-"""Taps of the residual stacks that each stage of the waveform decoder averages."""
+"""Kernel sizes of the parallel residual stacks in each stage of the HiFi-GAN decoder."""
 DECODER_DILATIONS = (1, 3, 5)
-"""Dilations within one of these stacks."""
+"""Dilations within one residual stack."""
 SPEAKER_BLOCKS = (3, 4, 6, 3)
-"""Residual blocks in each group of the speaker encoder."""
+"""Number of residual blocks in each layer of the speaker encoder."""
 DEFAULT_TEXT_TOKENS = 512
-"""Rows of the text table of a model made before its tokenizer, which is the most that a vocabulary trained on a corpus
-takes by default."""
+"""Rows of the text embedding of a model without tokenizer; also the default size of a trained vocabulary."""
 SPEAKER_NUM_MELS = 64
-"""Mel bands that the speaker encoder sees."""
+"""Mel bands of the speaker encoder."""
 
 
 @dataclass(init=False)
 class ModelConfig(Settings):
-    """Shapes of the XTTS model: those of `size`, with single ones replaced.
+    """Shapes of the XTTS model: those of `size`, overridden by the given ones.
 
-    The values below are those of the size `tiny`; `config/sizes.py` has what the others change.
+    The defaults below are those of the size `tiny`; `MODEL_SIZES` has the differences of the other sizes.
     """
 
     section = "model"
 
     size: str = setting("tiny", one_of=MODEL_SIZES, flag="--model-size", page="main")
-    """Capacity preset that the shapes come from."""
+    """Model size. `big` has the shapes of XTTS v2."""
     num_text_tokens: int = setting(0, at_least=0, at_most=1000000)
-    """Rows of the text table: highest token id + 1. 0 until a tokenizer is known."""
+    """Rows of the text embedding: highest token id + 1; set when the tokenizer is known."""
     start_text_token: int = 3
     """Id of `[START]`."""
     stop_text_token: int = 0
     """Id of `[STOP]`."""
     max_text_tokens: int = setting(200, at_least=1, at_most=100000)
-    """Longest text in tokens, language tag included."""
+    """Maximum text length in tokens, including the language tag."""
     max_audio_tokens: int = setting(260, at_least=1, at_most=100000)
-    """Longest clip in audio codes, generation included (605 in XTTS v2)."""
+    """Maximum clip length in audio codes, also of generated audio (XTTS v2: 605)."""
     layers: int = setting(6, at_least=1, at_most=1000)
-    """Transformer blocks of the GPT."""
+    """Number of transformer blocks in the GPT."""
     width: int = setting(256, at_least=1, at_most=65536)
-    """Channels of the GPT, of its conditioning latents and of the waveform decoder's input."""
+    """Hidden size of the GPT, its conditioning latents and the waveform decoder's input."""
     heads: int = setting(4, at_least=1)
-    """Attention heads of the GPT."""
+    """Number of attention heads in the GPT."""
     dropout: float = setting(0.1, at_least=0, below=1, hint="XTTS v2 uses 0.1.")
-    """Dropout on summed embeddings, attention probabilities and residual branches (XTTS v2: 0.1)."""
+    """Dropout rate of embeddings, attention probabilities and residual branches (XTTS v2: 0.1)."""
     conditioning_blocks: int = setting(4, at_least=0, at_most=1000)
-    """Attention blocks of the conditioning encoder."""
+    """Number of attention blocks in the conditioning encoder."""
     conditioning_heads: int = setting(4, at_least=1)
-    """Attention heads of the conditioning encoder."""
+    """Number of attention heads in the conditioning encoder."""
     num_latents: int = setting(32, at_least=1, at_most=10000)
-    """Conditioning latents that the perceiver resampler gives."""
+    """Number of conditioning latents, the output of the perceiver resampler."""
     perceiver_depth: int = setting(2, at_least=0, at_most=1000)
-    """Layers of the perceiver resampler."""
+    """Number of layers in the perceiver resampler."""
     perceiver_heads: int = setting(4, at_least=1, at_most=10000)
-    """Attention heads of the perceiver."""
+    """Number of attention heads in the perceiver resampler."""
     perceiver_head_width: int = setting(64, at_least=1, at_most=65536)
-    """Width of one perceiver head."""
+    """Width of a perceiver attention head."""
     num_mels: int = setting(NUM_MELS, at_least=1, at_most=10000)
-    """Mel bands."""
+    """Number of mel bands."""
     num_codes: int = setting(1024, at_least=2, at_most=1_000_000, hint="XTTS v2 has 1024.")
-    """Codebook entries; the GPT's audio vocabulary has two more, start and stop."""
+    """Codebook size. The GPT's audio vocabulary has two more entries, start and stop."""
     dvae_hidden: int = setting(256, at_least=1, at_most=65536)
-    """Channels of the DVAE's first convolution; the residual blocks have twice as many."""
+    """Channels of the DVAE's first convolution; its residual blocks have twice as many."""
     dvae_residual_blocks: int = setting(3, at_least=0, at_most=1000)
-    """Residual blocks on each side of the DVAE."""
+    """Number of residual blocks in the DVAE's encoder and in its decoder."""
     codebook_width: int = setting(256, at_least=1, at_most=65536)
-    """Length of a codebook vector."""
+    """Size of a codebook vector."""
     decoder_type: str = setting("istft", one_of=DECODER_TYPES)
-    """Waveform decoder: `istft`, ten times quicker, or `hifigan`, which XTTS v2 has."""
+    """Waveform decoder: `istft`, ten times faster, or `hifigan` as in XTTS v2."""
     decoder_blocks: int = setting(6, at_least=1, at_most=1000)
-    """Blocks of the decoder `istft`."""
+    """Number of blocks in the `istft` decoder."""
     decoder_width: int = setting(256, at_least=1, at_most=65536)
-    """Channels of the decoder `istft`."""
+    """Channels of the `istft` decoder."""
     decoder_channels: int = setting(256, at_least=1, at_most=65536)
-    """Channels of the decoder `hifigan` after its first convolution (512 in XTTS v2)."""
+    """Channels of the `hifigan` decoder after its first convolution (XTTS v2: 512)."""
     speaker_channels: tuple[int, ...] = setting((16, 32, 64, 128), at_least=1, at_most=65536)
-    """Channels of the four speaker-encoder layers (32, 64, 128, 256 in XTTS v2)."""
+    """Channels of the speaker encoder's four layers (XTTS v2: 32, 64, 128, 256)."""
     speaker_width: int = setting(512, at_least=1, at_most=65536)
-    """Length of a speaker vector."""
+    """Size of a speaker vector."""
 
     def __init__(self, size="tiny", **values):
         require(size in MODEL_SIZES, "model.size (--model-size)", f"one of {', '.join(MODEL_SIZES)}", size)
-        # Before there was a choice, a model had this decoder, and its configuration the width of it.
+        # Configurations from before `decoder_type` existed are of HiFi-GAN decoders and have their channels.
         kind = {"decoder_type": "hifigan"} if "decoder_channels" in values else {}
         self.fill({"size": size, **kind, **values}, MODEL_SIZES[size])
         self.__post_init__()
 
     def __post_init__(self):
-        self.speaker_channels = tuple(self.speaker_channels)
         super().__post_init__()
         for name in ("heads", "conditioning_heads"):
             heads = getattr(self, name)
-            rule, way_out = f"a multiple of model.{name}", f"Try {heads * max(1, self.width // heads)}."
-            require(self.width % heads == 0, "model.width", rule, f"{self.width} and {heads}", way_out)
+            hint = f"Try {heads * max(1, self.width // heads)}."
+            self.check("width", self.width % heads == 0, f"a multiple of model.{name} ({heads})", hint)
 
     @property
     def start_audio_token(self) -> int:
-        """Id that begins the audio stream, right after the codes."""
+        """Audio token id of the start, right after the codes."""
         return self.num_codes
 
     @property
     def stop_audio_token(self) -> int:
-        """Id that ends the audio stream."""
+        """Audio token id of the end."""
         return self.num_codes + 1
 
     @property
     def num_audio_tokens(self) -> int:
-        """Rows of the audio table: codes, start, stop."""
+        """Rows of the audio embedding: codes, start and stop."""
         return self.num_codes + 2
 
     @property
     def max_codes(self) -> int:
-        """Codes that one generation can hold: three places go to start, stop and bookkeeping."""
+        """Maximum number of generated codes; three positions are reserved, as in XTTS."""
         return self.max_audio_tokens - 3

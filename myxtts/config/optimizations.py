@@ -1,12 +1,12 @@
-"""The switches of training, and the presets that set them together."""
+"""Optimization switches of training and their presets."""
 
 from myxtts.config.settings import Settings
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-"""Dtype policies that a stage can train under."""
+"""Keras dtype policies for training."""
 
 ATTENTIONS = ("standard", "memory-efficient")
-"""Forms of attention; `auto` takes the one that the hardware runs no slower at the longest sequence."""
+"""Attention implementations; `auto` selects the faster one at the longest sequence."""
 
 SWITCHES = {
     "precision": "float32",
@@ -16,7 +16,7 @@ SWITCHES = {
     "xla": False,
     "ema": 0.0,
 }
-"""The switches of `TrainingConfig` that a preset can set, and what they are without one."""
+"""Switches of `TrainingConfig` that a preset can set, with their defaults."""
 
 PRESETS = {
     "none": {},
@@ -25,15 +25,15 @@ PRESETS = {
     "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
 }
 PRESETS["auto"] = PRESETS["balanced"]
-"""What each preset sets. `conservative` keeps the numbers of training up to rounding; `balanced`, also called `auto`,
-lowers the precision of matrix products where the hardware gains by it; `aggressive` compiles as well."""
+"""Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`, lowers
+the precision of matrix products where the hardware gains from it; `aggressive` also compiles with XLA."""
 
 DEFAULT_EMA_DECAY = 0.999
-"""What `--ema` without a number takes."""
+"""Decay of `--ema` without a value."""
 
 
 def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
-    """What each switch is asked to be, and by whom; the setting itself wins over the preset.
+    """Returns the requested value of each switch, and where it came from. A setting overrides the preset.
 
     Args:
         training: `TrainingConfig`.

@@ -1,19 +1,19 @@
-"""Sample rates and strides: each number of the signal chain has its one home here."""
+"""Sample rates, strides and mel bands of the model."""
 
 MODEL_SAMPLE_RATE = 22050
-"""Rate in Hz of everything the DVAE and the GPT see."""
+"""Input rate of the DVAE and the GPT in Hz."""
 DECODER_SAMPLE_RATE = 24000
-"""Rate in Hz of what the waveform decoder makes."""
+"""Output rate of the waveform decoder in Hz."""
 SPEAKER_SAMPLE_RATE = 16000
-"""Rate in Hz of what the speaker encoder hears."""
+"""Input rate of the speaker encoder in Hz."""
 MEL_HOP_SAMPLES = 256
-"""Samples from one frame of the DVAE's mel, and of the conditioning mel, to the next; at 24 000 Hz, what the waveform
-decoder makes of one of its frames."""
+"""Hop length in samples: of the DVAE's and the conditioning mel at 22 050 Hz, and of the waveform decoder's frames at
+24 000 Hz."""
 MEL_FRAMES_PER_CODE = 4
-"""Mel frames that one audio code stands for: the DVAE halves their rate twice."""
+"""Mel frames per audio code; the DVAE halves the frame rate twice."""
 CODE_STRIDE_SAMPLES = MEL_HOP_SAMPLES * MEL_FRAMES_PER_CODE
-"""Samples at `MODEL_SAMPLE_RATE` that one audio code stands for."""
+"""Samples per audio code at `MODEL_SAMPLE_RATE`."""
 MEL_FLOOR = 1e-5
-"""Power below which a mel spectrogram is clamped before the logarithm."""
+"""Minimum power of a mel band before the logarithm."""
 NUM_MELS = 80
-"""Bands of the mel spectrograms that DVAE and conditioning encoder see."""
+"""Mel bands of the DVAE and the conditioning encoder."""

@@ -1,4 +1,4 @@
-"""How codes are drawn at synthesis."""
+"""`SamplingConfig`: sampling of audio codes at synthesis."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,29 +11,29 @@ from myxtts.config.settings import Settings, nearest, setting
 
 @dataclass
 class SamplingConfig(Settings):
-    """How codes are drawn at synthesis. Travels with the checkpoint."""
+    """Sampling of audio codes at synthesis, stored with the model."""
 
     section = "sampling"
 
     temperature: float = setting(0.75, at_least=0, flag="--temperature", hint="Try 0.75.")
-    """Divides the scores; 0 takes the best code every time."""
+    """Sampling temperature; 0 is greedy."""
     top_k: int = setting(50, at_least=0, flag="--top-k", hint="Try 50.")
-    """Only this many best codes can be drawn; 0 keeps all."""
+    """Top-k sampling; 0 keeps all codes."""
     top_p: float = setting(0.85, above=0, at_most=1, flag="--top-p", hint="Try 0.85.")
-    """Nucleus: the smallest set of codes whose probabilities reach this sum; 1 keeps all."""
+    """Nucleus sampling; 1 keeps all codes."""
     repetition_penalty: float = setting(1.2, above=0, flag="--repetition-penalty", hint="1.0 turns it off.")
-    """Divides (or, below zero, multiplies) the scores of codes already drawn (released XTTS v2: 5.0)."""
+    """Divides positive and multiplies negative scores of codes already sampled (XTTS v2: 5.0)."""
     reference_seconds: float = setting(30.0, above=0, at_most=3600)
-    """Most of the reference recordings that is listened to."""
+    """Maximum length of the reference audio in seconds; the rest is ignored."""
     reference_chunk_seconds: float | None = setting(None, above=0, at_most=3600)
-    """Length of the pieces whose latents are averaged (released XTTS v2: 4); None takes the longest conditioning clip
-    of training."""
+    """Length in seconds of the reference chunks whose latents are averaged (XTTS v2: 4; default: the longest
+    conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """A copy with other values by name.
+        """Returns a copy with other values, by name; None keeps a value.
 
         Raises:
-            ConfigError: There is no such setting, or a value breaks its rule.
+            ConfigError: A name is unknown, or a value breaks its rule.
         """
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")

@@ -1,4 +1,4 @@
-"""What all sections of the settings share: a rule with each value, and whether the value makes the result."""
+"""Base of the settings classes: fields with rules, type checks, and messages that name the nearest known setting."""
 
 import dataclasses
 import difflib
@@ -11,12 +11,12 @@ from typing import Any, get_args, get_origin
 from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, require
 
 MAX_NUMBER = 10**9
-"""Greatest absolute value of a setting that states no `at_most`: no run is so long, and no model or batch so large."""
+"""Maximum absolute value of a number whose setting has no `at_most`."""
 REMOVED: dict[str, tuple[Any, str]] = {
     "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out."),
     "model.decoder_mel": (False, "Decoders read latents alone. Use the version that this model was trained with."),
 }
-"""Settings that are gone, by dotted name: the former default, and what to do instead of another value."""
+"""Removed settings by dotted name: the former default, which is ignored, and the hint for any other value."""
 
 
 def setting(
@@ -34,21 +34,21 @@ def setting(
     page: str = "",
     **rule,
 ) -> Any:
-    """A field of a settings class; the docstring under it is its help everywhere.
+    """Declares a field of a settings class. The docstring under the field is its help text everywhere.
 
     Args:
-        default: Its value where none is given.
-        factory: Makes that value instead, where it can be changed in place.
-        of_run: Whether the value names or shows the run (folders, devices, cadence) and leaves its losses as they are.
-            All others make the result: they are the recipe.
-        hint: What to do, in the message for a value that breaks the rule.
-        flag: On the command line, several names with commas; messages name the first.
-        group: Of flags in `--help`; that of its class unless given.
-        metavar: Stands for its value in `--help`. One that ends in `,…` makes it a list with commas.
-        alone: Value of the flag when none follows it.
-        off: Flag that turns it off.
-        rival: Name that it shares with flags which exclude it.
-        page: Where the page shows it, `main` or `more`; "" leaves it out.
+        default: Default value.
+        factory: Creates a mutable default value.
+        of_run: Whether the setting belongs to the run (folders, devices, intervals) and does not affect the trained
+            model. All others are the recipe.
+        hint: Fix, for the message about a value that breaks the rule.
+        flag: Names on the command line, separated by commas; messages use the first.
+        group: Heading in `--help`; that of the class by default.
+        metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
+        alone: Value of the flag if none follows it.
+        off: Flag that sets the value to False.
+        rival: Name of a group of mutually exclusive flags.
+        page: Where the web page shows it: `main`, `more`, or "" for nowhere.
         rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection, or a function that
             returns one). None always passes.
     """
@@ -58,38 +58,42 @@ def setting(
     return dataclasses.field(**value, metadata=metadata)
 
 
-_RULES: dict[str, Callable[[Any, Any], bool]] = {
+_RULES: dict[str, Callable] = {
     "at_least": operator.ge,
     "above": operator.gt,
     "at_most": operator.le,
     "below": operator.lt,
-    "one_of": lambda value, allowed: value in allowed,
 }
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _rule_in_words(at_least=None, above=None, at_most=None, below=None, one_of=None):
-    """The rules of `setting`, to follow "must be"."""
-    if one_of is not None:
-        return f"one of {', '.join(one_of)}"
+def _rule_in_words(at_least=None, above=None, at_most=None, below=None):
+    """Describes a rule of `setting` for numbers, to follow "must be"."""
     upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
     if above is not None:
         return f"above {above}" + (f" and {upper}" if upper else "")
     return f"from {at_least} to {upper.removeprefix('at most ')}" if upper else f"{at_least} or more"
 
 
-_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+def plain_type(kind: Any) -> Any:
+    """Returns the type of a value that may also be None: `int | None` -> `int`."""
+    return next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
 
 
 def typed_value(kind: Any, value: Any, name: str) -> Any:
-    """A value of the declared type of a setting, `name` in messages; lists become tuples, and whole numbers floats.
+    """Checks the type of a setting's value; converts lists to tuples and whole numbers to floats.
+
+    Args:
+        kind: Type in the declaration of the field.
+        value: From YAML, Python or the command line.
+        name: Name of the setting in messages.
 
     Raises:
-        ConfigError: It is of another type.
+        ConfigError: The value has another type.
     """
-    if NoneType in get_args(kind):
-        if value is None:
-            return None
-        kind = next(part for part in get_args(kind) if part is not NoneType)
+    if value is None and NoneType in get_args(kind):
+        return None
+    kind = plain_type(kind)
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         repeated = parts[-1] is Ellipsis
@@ -115,17 +119,18 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
 
 
 class Settings:
-    """Base of the settings classes: dataclasses with fields made by `setting`, and `section`, their place in YAML.
+    """Base of the settings classes: dataclasses whose fields `setting` declares.
 
-    Values are checked when the object is made. An attribute that is no setting cannot be set.
+    Values are checked when the object is created. Only declared settings can be set.
     """
 
     section = ""
+    """Section of the YAML file, dotted."""
     group = "training"
-    """Of its flags in `--help`."""
+    """Heading of its flags in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets every field, for a class with an `__init__` of its own: from `values`, `defaults`, or as declared."""
+        """Sets all fields, for classes with their own `__init__`: from `values`, else `defaults`, else as declared."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
@@ -134,25 +139,27 @@ class Settings:
 
     def __post_init__(self):
         for one in dataclasses.fields(self):
-            value, rule = getattr(self, one.name), dict(one.metadata.get("rule", {}))
-            flag = one.metadata.get("flag", "").partition(",")[0]
-            name = f"{self.section}.{one.name}" + (f" ({flag})" if flag else "")
+            value, name = getattr(self, one.name), self.name_of(one.name)
             if one.default_factory is dataclasses.MISSING and get_origin(one.type) is not dict:  # not a section
                 value = typed_value(one.type, os.fspath(value) if isinstance(value, os.PathLike) else value, name)
                 super().__setattr__(one.name, value)
-            values = value if isinstance(value, tuple) else (value,)
-            if callable(rule.get("one_of")):
-                rule["one_of"] = rule["one_of"]()
-            if rule and value is not None:
-                words, received = _rule_in_words(**rule), value if "one_of" in rule else brief(value)
-                if "one_of" in rule and isinstance(value, tuple):
-                    words, received = words.replace("one of", "one or more of", 1), ",".join(map(str, value))
-                holds = all(_RULES[kind](number, bound) for number in values for kind, bound in rule.items())
-                require(holds, name, words, received, one.metadata["hint"])
-            for number in values if "at_most" not in rule else ():
-                if isinstance(number, (int, float)):
-                    within = -MAX_NUMBER <= number <= MAX_NUMBER
-                    require(within, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
+            if value is not None:
+                _check_rule(name, value, **{"hint": "", "rule": {}, **one.metadata})
+
+    def name_of(self, name: str) -> str:
+        """Returns a setting's name for messages: `data.batch_size (--batch-size)`."""
+        flag = self.__dataclass_fields__[name].metadata.get("flag", "").partition(",")[0]
+        return f"{self.section}.{name}" + (f" ({flag})" if flag else "")
+
+    def check(self, name: str, holds: bool, rule: str, hint: str = "") -> None:
+        """Raises `ConfigError` with the setting `name`, the rule, its value and the fix, unless `holds`."""
+        require(holds, self.name_of(name), rule, brief(getattr(self, name)), hint)
+
+    def check_name(self, name: str) -> None:
+        """Raises `ConfigError` if the setting `name`, a text, is blank."""
+        value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
+        named = value is None or bool(value.strip())
+        self.check(name, named, "a name that is not empty", f"Leave {flag} out for the default.")
 
     def __setattr__(self, name, value):
         names = [one.name for one in dataclasses.fields(self)]
@@ -161,14 +168,29 @@ class Settings:
         super().__setattr__(name, value)
 
 
+def _check_rule(name, value, hint="", rule=None, **_):
+    """Raises `ConfigError` if a value, or one value of a tuple, breaks a rule of `setting` or exceeds `MAX_NUMBER`."""
+    values, rule = value if isinstance(value, tuple) else (value,), rule or {}
+    if "one_of" in rule:
+        allowed = rule["one_of"]() if callable(rule["one_of"]) else rule["one_of"]
+        words = f"one {'or more ' if isinstance(value, tuple) else ''}of {', '.join(allowed)}"
+        require(all(one in allowed for one in values), name, words, ",".join(map(str, values)), hint)
+        return
+    for number in values:
+        holds = all(_RULES[kind](number, bound) for kind, bound in rule.items())
+        require(holds, name, _rule_in_words(**rule), brief(number), hint)
+        if isinstance(number, (int, float)) and "at_most" not in rule:
+            require(abs(number) <= MAX_NUMBER, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
+
+
 def nearest(name: str, names: Collection[str]) -> str:
-    """Completes a message about an unknown name: the nearest known one, or all of them."""
+    """Completes a message about an unknown name with the nearest known one, or all of them."""
     close = difflib.get_close_matches(name[:100], names, n=1)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
 
 
 def merge(below: dict, above: dict) -> dict:
-    """`above` laid over `below`, mapping by mapping."""
+    """Merges nested dictionaries; `above` wins."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
@@ -177,7 +199,7 @@ def merge(below: dict, above: dict) -> dict:
 
 
 def flat(values: dict, where: str = "") -> dict[str, Any]:
-    """Nested mappings as one, by dotted names."""
+    """Flattens nested dictionaries to dotted names."""
     found = {}
     for name, value in values.items():
         found |= flat(value, f"{where}{name}.") if isinstance(value, dict) else {where + name: value}
@@ -185,7 +207,7 @@ def flat(values: dict, where: str = "") -> dict[str, Any]:
 
 
 def run_settings(cls: type[Settings], where: str = "") -> set[str]:
-    """Dotted names of the settings that name or show a run, of `cls` and of the sections in it."""
+    """Returns the dotted names of all `of_run` settings of a class and its sections."""
     found = set()
     for one in dataclasses.fields(cls):
         if one.metadata.get("of_run"):

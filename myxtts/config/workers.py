@@ -1,4 +1,4 @@
-"""Who the workers of a run are: their addresses, and which of them this process is, from flags or the environment."""
+"""Addresses and indexes of the worker processes of a run, from flags or the environment."""
 
 import json
 import re
@@ -8,46 +8,35 @@ from myxtts.config.checks import ConfigError, brief, require
 
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT = 23000
-"""Of the ports that workers under Slurm take, by the number of their job so that two jobs on a machine differ."""
 SLURM_PORTS = 8000
+"""Port range for workers under Slurm; the job id selects the port, so that jobs on the same machine differ."""
 SLURM = ("slurm",)
-"""In place of addresses: those of the tasks of a Slurm job step."""
-_SETTING = "training.workers (--workers)"
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """The two parts of `host:port`; the host of an IPv6 address without its brackets.
-
-    Raises:
-        ConfigError: It is no address.
-    """
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", address)
-    is_one = match is not None and 0 < int(match[2]) <= LARGEST_PORT
-    require(is_one, _SETTING, f"host:port,… with ports from 1 to {LARGEST_PORT}", brief(address))
-    return match[1].strip("[]"), int(match[2])
+"""Value of `--workers` that stands for the tasks of a Slurm job step."""
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 
 
 def check_workers(addresses: tuple[str, ...], index: int) -> None:
-    """Raises `ConfigError` unless the addresses are those of workers, or `SLURM`, and `index` is one of them."""
+    """Raises `ConfigError` unless all addresses are valid and different (or `SLURM`) and `index` is one of them."""
     if addresses == SLURM:
         return
+    setting, count = "training.workers (--workers)", len(addresses)
     for address in addresses:
-        require(isinstance(address, str), _SETTING, "a list of host:port", brief(address))
-        host_and_port(address)
-    hint = "Give each worker a port of its own."
-    require(len(set(addresses)) == len(addresses), _SETTING, "different addresses", ",".join(addresses), hint)
-    count, name = len(addresses), "training.worker_index (--worker-index)"
-    rule = f"from 0 to {count - 1}, the place of this worker in --workers" if count else "0 without --workers"
-    require(0 <= index < max(1, count), name, rule, index)
+        match = _ADDRESS.fullmatch(address)
+        rule = f"host:port,… with ports from 1 to {LARGEST_PORT}"
+        require(match is not None and 0 < int(match[1]) <= LARGEST_PORT, setting, rule, brief(address))
+    hint = "Give each worker its own port."
+    require(len(set(addresses)) == count, setting, "different addresses", ",".join(addresses), hint)
+    rule = f"from 0 to {count - 1}, the index of this worker in --workers" if count else "0 without --workers"
+    require(0 <= index < max(1, count), "training.worker_index (--worker-index)", rule, index)
 
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
-    """Addresses and index from the variable `TF_CONFIG`, as Kubeflow's TFJob and others set it; None without it.
+    """Returns the addresses and the index from `TF_CONFIG`, as Kubeflow's TFJob sets it; None if it is not set.
 
-    A job named `chief` comes before the workers. Parameter servers have no part in this kind of training.
+    The `chief` job comes before the workers. Other jobs, such as parameter servers, are not supported.
 
     Raises:
-        ConfigError: It is not what TensorFlow describes, or names this process as something else.
+        ConfigError: `TF_CONFIG` is invalid, or this process is neither chief nor worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -55,24 +44,24 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
         chiefs, workers = ([str(one) for one in cluster.get(job, [])] for job in ("chief", "worker"))
         kind, index = task.get("type"), int(task.get("index", 0))
     except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"TF_CONFIG must be JSON with cluster and task. It is not: {error}.") from error
+        raise ConfigError(f"TF_CONFIG must be JSON with cluster and task: {error}.") from error
     if not cluster:
         return None
     if kind not in ("chief", "worker") or not 0 <= index < len(chiefs if kind == "chief" else workers):
-        rule = "TF_CONFIG must name this process as a chief or worker of its cluster"
-        raise ConfigError(f"{rule}. Received: task {brief(kind)} {index}. Unset it to train on one machine.")
+        received = f"Received: task {brief(kind)} {index}. Unset it to train on one machine."
+        raise ConfigError(f"TF_CONFIG must name this process as a chief or worker of its cluster. {received}")
     return (*chiefs, *workers), index + len(chiefs) * (kind == "worker")
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Addresses and index of the tasks of a Slurm job step, as `srun` describes them in variables.
+    """Returns the addresses of the tasks of a Slurm job step, and the index of this one, from `srun`'s variables.
 
     Raises:
-        ConfigError: This is no such task.
+        ConfigError: This process is not a task of a job step.
     """
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
-        hint = "Start it with srun inside a job, or name host:port,… with --worker-index."
+        hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
         raise ConfigError(f"--workers slurm needs the variables of a job step, and {missing[0]} is not set. {hint}")
     index, job, nodes, tasks = (environment[name] for name in names)
     try:
@@ -84,25 +73,17 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def _hosts(names):
-    """Slurm's `node[01-03,7],login` as the names of all hosts. Raises `ValueError` for another form."""
+    """Expands a Slurm host list: `node[01-03,7],login` -> all names."""
     hosts = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
-        match = re.fullmatch(r"([\w.-]+)(?:\[([\d,-]+)\])?([\w.-]*)", part)
-        if match is None:
-            raise ValueError(f"{part!r} is no list of hosts")
-        for span in match[2].split(",") if match[2] else [""]:
+    for start, spans, end in re.findall(r"([\w.-]+)(?:\[([\d,-]+)\])?([\w.-]*)(?:,|$)", names):
+        for span in spans.split(","):
             low, _, high = span.partition("-")
-            numbers = [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)] if span else [""]
-            hosts += [f"{match[1]}{number}{match[3]}" for number in numbers]
+            numbers = range(int(low), int(high or low) + 1) if span else [""]
+            hosts += [f"{start}{str(number).zfill(len(low))}{end}" for number in numbers]
     return hosts
 
 
 def _counts(counts):
-    """Slurm's `2(x3),1` as `[2, 2, 2, 1]`. Raises `ValueError` for another form."""
-    found = []
-    for part in counts.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match is None:
-            raise ValueError(f"{part!r} is no number of tasks")
-        found += [int(match[1])] * int(match[2] or 1)
-    return found
+    """Expands Slurm's task counts: `2(x3),1` -> `[2, 2, 2, 1]`."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", counts)
+    return [int(count) for count, nodes in found for _ in range(int(nodes or 1))]

@@ -3,8 +3,7 @@
 import time
 
 from myxtts.config.config import XTTSConfig
-from myxtts.config.model import ModelConfig
-from myxtts.config.sizes import MODEL_SIZES
+from myxtts.config.model import MODEL_SIZES, ModelConfig
 from myxtts.data.corpora import load_corpus
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.distributed.workers import join_workers, leaving_together

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.apps.evaluation.comparison import METRICS
-from myxtts.apps.evaluation.evaluate import choose_sentences, compare, rows_to_speak
-from myxtts.apps.evaluation.sources import Source
+from myxtts.apps.evaluation.comparison import METRICS, compare
+from myxtts.apps.evaluation.sentences import choose_sentences
+from myxtts.apps.evaluation.sources import Source, rows_to_speak
 from myxtts.apps.evaluation.subjects import subjects
 from myxtts.apps.evaluation.tables import as_csv
 from myxtts.hearing.measuring import Tools

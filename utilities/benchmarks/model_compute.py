@@ -23,7 +23,7 @@ from bench_extra import append_table, import_extra  # noqa: E402  settles what T
 from keras import ops  # noqa: E402
 
 from myxtts.config.config import ModelConfig  # noqa: E402
-from myxtts.config.sizes import MODEL_SIZES  # noqa: E402
+from myxtts.config.model import MODEL_SIZES  # noqa: E402
 from myxtts.models.gpt import teacher_forcing  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
 

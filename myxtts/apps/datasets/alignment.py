@@ -1,7 +1,7 @@
-"""Alignment of speech segments with pieces of text, by the times of the pieces and the length of both.
+"""Alignment of speech segments with pieces of text, by their times and lengths.
 
-Times of cues are off by some tenths of a second, those of recognized words by a second. Where a boundary is not
-certain, its two sides stay one group, whose text is right all the same.
+Cues are off by some tenths of a second, recognized words by a second. Segments and texts whose boundary is uncertain
+stay in one group.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,15 @@ import numpy as np
 from myxtts.apps.datasets.speech import Atom
 from myxtts.apps.datasets.texts import Piece, count_letters
 
-_NEAR_SECONDS = 0.25  # speech so close to a piece may belong to it
+LOW_CONFIDENCE = "low-confidence text"
+"""Reason to drop an atom."""
+_NEAR_SECONDS = 0.25  # tolerance around the times of a piece
 _SHARE_OF_SPEECH, _SHARE_OF_TEXT, _LINKED_SECONDS = 0.3, 0.5, 0.6
 _TOUCHED_SHARE_OF_TEXT, _TOUCHED_SECONDS = 0.25, 0.3
 _MOST_DEVIATION = 3.5
 _TELLING_PIECES, _TELLING_GROUPS, _MOST_PRICE = 12, 4, 14.0
-_SHARE_OF_CHANCE = 0.3  # right texts have 0.04 to 0.21, those in a wrong order 0.4 or more
-# Of the logarithm of seconds a character: measured on LJSpeech, VCTK and a German corpus, and a fifth more.
+_SHARE_OF_CHANCE = 0.3  # correct texts have 0.04 to 0.21, those in a wrong order 0.4 or more
+# Variance of log(seconds per character), a fifth above that of LJSpeech, VCTK and a German corpus.
 _RATE_VARIANCE, _RATE_VARIANCE_OF_ONE = 0.006, 0.6
 
 
@@ -26,15 +28,15 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
     """Aligns pieces with segments of speech.
 
     Args:
-        starts, ends: Of each segment, `(N,)` seconds.
-        pieces: In the order in which they are spoken, with times in the recording.
+        starts, ends: Times of the segments, `(N,)` seconds.
+        pieces: Texts in spoken order, with times in the recording.
 
     Returns:
-        Atoms in order, which cover all stretches and all pieces. Texts that are not spoken are atoms without stretches;
-        speech without text and texts of low confidence have a `reason`.
+        Atoms in order that cover all segments and pieces. Texts that are not spoken are atoms without segments; speech
+        without text and low-confidence texts have a `reason`.
     """
     links, touches = _links(starts, ends, pieces)
-    blocks: list[list[int]] = []  # stretches [first, last) that share pieces [first, last)
+    blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)
     for i, (first, last) in links.items():
         if blocks and first < blocks[-1][3]:
             blocks[-1][1:] = i + 1, blocks[-1][2], max(last, blocks[-1][3])
@@ -42,7 +44,7 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
             blocks.append([i, i + 1, first, last])
     groups, i, j = [], 0, 0
     for first, last, first_piece, last_piece in [*blocks, [len(starts), len(starts), len(pieces), len(pieces)]]:
-        groups += [(k, k + 1, j, j) for k in range(i, first)]  # speech that is in no text
+        groups += [(k, k + 1, j, j) for k in range(i, first)]  # speech without text
         groups += [(first, first, k, k + 1) for k in range(j, first_piece)]  # texts that are not spoken
         if first < last:
             groups.append((first, last, first_piece, last_piece))
@@ -54,11 +56,11 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
     of_stretch = {i: k for k, (first, last, _, _) in enumerate(groups) for i in range(first, last)}
     of_piece = {j: k for k, (_, _, first, last) in enumerate(groups) for j in range(first, last)}
     for i, j in touches:
-        # Speech in no text, or a text that is not spoken, that touches the other side of a group may be a part of it.
+        # Unmatched speech or text that touches a group may be a part of it.
         if not (atoms[of_stretch[i]].text and atoms[of_piece[j]].last > atoms[of_piece[j]].first):
             flagged |= {of_stretch[i], of_piece[j]}
     for k in filter(lambda k: _has_both(atoms[k]), flagged):
-        atoms[k] = replace(atoms[k], reason="doubtful text")
+        atoms[k] = replace(atoms[k], reason=LOW_CONFIDENCE)
     return atoms
 
 
@@ -73,7 +75,7 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether text lengths match speech lengths far better than in two other orders; true for very few pieces."""
+    """Whether text lengths match speech lengths better than in two other orders; True for very few pieces."""
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
         return True
@@ -84,19 +86,19 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
 
 
 def _lengths(atoms, starts, ends):
-    """Seconds of speech and characters of each, `(A,)`."""
+    """Returns the seconds of speech and the number of letters of each atom, `(A,)`."""
     seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in atoms]
     return np.array(seconds, float), np.array([count_letters(one.text) for one in atoms], float)
 
 
 def _deviations(seconds, counts):
-    """Deviation of each group's seconds per character from the median, in standard deviations."""
+    """Returns the deviation of seconds per character from the median, in standard deviations."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
 
 def _links(starts, ends, pieces):
-    """For each segment the range of pieces that overlap it; and pairs `(segment, piece)` that touch."""
+    """Returns the range of pieces that overlap each segment, and pairs (segment, piece) that touch."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []

@@ -1,9 +1,8 @@
-"""`myxtts make-dataset`: a training set from long recordings, with a report on every second of them."""
+"""`myxtts make-dataset`: cuts long recordings into a training set."""
 
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, keywords
@@ -19,49 +18,49 @@ EXAMPLES = """examples:
   myxtts doctor data set
   myxtts train --train-data set
 
-The text is a file beside the recording (same name, .srt, .vtt, .ass, .txt or .lab), is given by --subtitles or
---transcript, or comes from a recognizer, which also aligns transcripts and checks subtitles. segments.csv lists every
-second of the input, report.html shows it.
+The text is a file next to the recording (same name, .srt, .vtt, .ass, .txt or .lab), the file of --subtitles or
+--transcript, or comes from the recognizer, which also aligns transcripts and checks subtitles. segments.csv and
+report.html account for every second of the input.
 """
 
 
 def build_parser() -> PlainParser:
-    """The command line of `myxtts make-dataset`."""
-    description = "Cut long recordings in their pauses into clips with their texts, and check them."
+    """Builds the argument parser of `myxtts make-dataset`."""
+    description = "Cut long recordings at pauses into clips with texts, and check them."
     parser = PlainParser(prog="myxtts make-dataset", description=description, epilog=EXAMPLES)
     add, file = parser.add_argument, dict(metavar="FILE")
-    add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders of them")
-    add("--output", required=True, metavar="DIR", help="new folder, or an earlier set that is added to")
+    add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders")
+    add("--output", required=True, metavar="DIR", help="new folder, or an earlier data set to add to")
     texts = parser.add_mutually_exclusive_group()
-    text = file | dict(dest="text", type=Path)
-    texts.add_argument("--subtitles", **text, help=".srt, .vtt or .ass of the recording")
-    texts.add_argument("--transcript", **text, help="plain text of the recording")
-    hears = "base or another size of Whisper, hf://owner/name, a folder, pocketsphinx, or a command with {wav}"
-    add("--recognizer", dest="recognizer_name", default="", metavar="NAME", help=hears)
-    aligns = "recognizer that aligns a transcript (default: --recognizer)"
-    add("--aligner", dest="aligner_name", default="", metavar="NAME", help=aligns)
+    texts.add_argument("--subtitles", **file, help="subtitles of the recording: .srt, .vtt or .ass")
+    texts.add_argument("--transcript", **file, help="plain text of the recording")
+    hears = (
+        "speech recognizer: a Whisper size such as base, hf://owner/name, a folder, pocketsphinx, a command with {wav}"
+    )
+    add("--recognizer", default="", metavar="NAME", help=hears)
+    aligns = "speech recognizer for aligning transcripts (default: --recognizer)"
+    add("--aligner", default="", metavar="NAME", help=aligns)
     add("--language", default="en", help="language of the speech")
-    add("--speaker", metavar="NAME", help="name of the speaker (default: that of the output folder)")
+    add("--speaker", metavar="NAME", help="name of the speaker (default: name of the output folder)")
     add("--vad", choices=("auto", "silero", "energy"), default="auto", help="voice activity detector")
-    add("--vad-model", **file, help="Silero's .onnx file (default: that of an installed package)")
-    add("--min-seconds", type=float, default=1.0, help="length of the shortest clip")
-    add("--max-seconds", type=float, default=11.5, help="length of the longest clip")
-    snr = dict(dest="min_snr_db", type=float, default=15.0, metavar="DB")
-    add("--min-snr", **snr, help="least level of speech over the pauses")
-    add("--one-voice", action="store_true", help="leave out clips with other voices; takes a tenth of their duration")
-    encoder = "for --one-voice: pretrained.pt of resemblyzer or an .onnx (default: the installed package's)"
+    add("--vad-model", **file, help="Silero VAD .onnx file (default: from an installed package)")
+    add("--min-seconds", type=float, default=1.0, help="minimum clip length in seconds")
+    add("--max-seconds", type=float, default=11.5, help="maximum clip length in seconds")
+    add("--min-snr", type=float, default=15.0, metavar="DB", help="minimum signal-to-noise ratio of a clip")
+    add("--one-voice", action="store_true", help="drop clips with other voices; takes a tenth of their duration")
+    encoder = "speaker encoder for --one-voice: Resemblyzer's pretrained.pt or an .onnx file (default: Resemblyzer's)"
     add("--speaker-encoder", **file, help=encoder)
-    add("--min-dnsmos", type=float, metavar="SCORE", help="leave out clips with a lower DNSMOS (1 to 5); slow")
-    add("--force-cut", action="store_true", help="cut speech without pauses at its quietest points")
-    add("--loudness", type=float, default=-23.0, metavar="LUFS", help="loudness of each recording")
-    add("--validation-share", type=float, default=0.05, help="share of the duration for validation")
-    add("--seed", type=int, default=0, help="seed of the validation split")
+    add("--min-dnsmos", type=float, metavar="SCORE", help="minimum DNSMOS of a clip, 1 to 5; slow")
+    add("--force-cut", action="store_true", help="cut speech without pauses at the quietest points")
+    add("--loudness", type=float, default=-23.0, metavar="LUFS", help="target loudness of each recording")
+    add("--validation-share", type=float, default=0.05, help="fraction of the duration to hold out for validation")
+    add("--seed", type=int, default=0, help="random seed of the validation split")
     return parser
 
 
 @exits_with_sentence
 def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the set or adds to it; returns the exit code."""
+    """Runs the command; returns the exit code."""
     try:
         print(_make(build_parser().parse_args(argv)))
     except KeyboardInterrupt:
@@ -71,12 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **options) -> Path:
-    """Cuts long recordings into a checked training set, as `myxtts make-dataset` does; returns its folder.
+    """Cuts long recordings into a checked training set like `myxtts make-dataset`; returns its folder.
 
     Args:
-        recordings: Files, or folders of them.
-        output: A new folder, or an earlier set that is added to.
-        options: Names of the command's options, with underscores: `subtitles="talk.srt"`, `one_voice=True`.
+        recordings: Files or folders.
+        output: New folder, or an earlier data set to add to.
+        options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
         UserError: A recording, text or option cannot be used.
@@ -88,7 +87,6 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
 
 
 def _make(arguments):
-    """Makes the set; returns a one-line summary."""
     output, options = Path(arguments.output), _options(arguments)
     from myxtts.apps.datasets import make
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
@@ -96,16 +94,16 @@ def _make(arguments):
     records = make.make_dataset(arguments.recordings, output, options, lambda line: print(line, flush=True))
     rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
     if not rows:
-        raise UserError(f"No clip could be made. For the reasons see {output / SEGMENTS} and {output / REPORT}.")
+        raise UserError(f"No clip was made. The reasons are in {output / SEGMENTS} and {output / REPORT}.")
     minutes = sum((row["end"] - row["start"]) / rate for row, rate in rows) / 60
     held = sum(row["validation"] for row, _ in rows)
     lists = f"{TRAINING} {len(rows) - held}, {VALIDATION} {held}"
     made = f"{counted(len(rows), 'clip')} of {minutes:.1f} min ({lists})"
-    return f"{output}: {made}. What was left out and why: {output / REPORT}"
+    return f"{output}: {made}. Dropped speech: {output / REPORT}"
 
 
 def _options(arguments):
-    """Checks the arguments and loads the models that they name."""
+    """Checks the arguments, loads the models and returns `Options`."""
     low, high, share = arguments.min_seconds, arguments.max_seconds, arguments.validation_share
     lengths = "0.2 or more, below --max-seconds of at most 30"
     require(0.2 <= low < high <= 30, "--min-seconds", lengths, f"{low:g}, {high:g}")
@@ -127,21 +125,22 @@ def _options(arguments):
         language = get_language(arguments.language).code
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
-    recognizer = aligner = open_recognizer(arguments.recognizer_name, True) if arguments.recognizer_name else None
-    if arguments.aligner_name:
-        aligner = open_recognizer(arguments.aligner_name, True)
+    name, text = arguments.recognizer, arguments.subtitles or arguments.transcript
+    recognizer = aligner = open_recognizer(name, True) if name else None
+    if arguments.aligner:
+        aligner = open_recognizer(arguments.aligner, True)
     detector = None if arguments.vad == "energy" else arguments.vad_model or find_model()
     if detector is None and arguments.vad == "silero":
         hint = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
         raise UserError(f"--vad silero needs onnxruntime and Silero's model: {hint}.")
-    detector = detector and SileroModel(Path(detector))
     encoder = speaker_similarity.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
     if arguments.one_voice and encoder is None:
         raise UserError(f"--one-voice needs a speaker encoder: {speaker_similarity.HOW_TO_GET}.")
     scorer = dnsmos.DNSMOS.load() if least else None
     if least and scorer is None:
         raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
-    given = {field.name: getattr(arguments, field.name) for field in fields(Options) if field.name in vars(arguments)}
-    given |= dict(language=language, speaker=speaker, speech_model=detector, encoder=encoder, dnsmos=scorer)
-    given |= dict(aligner_name=arguments.aligner_name or arguments.recognizer_name, min_dnsmos=least or 0.0)
-    return Options(**given, recognizer=recognizer, aligner=aligner)
+    plain = ("min_seconds", "max_seconds", "force_cut", "loudness", "validation_share", "seed")
+    given = {one: getattr(arguments, one) for one in plain} | dict(language=language, speaker=speaker)
+    given |= dict(recognizer=recognizer, recognizer_name=name, aligner=aligner, aligner_name=arguments.aligner or name)
+    given |= dict(encoder=encoder, dnsmos=scorer, min_dnsmos=least or 0.0, min_snr_db=arguments.min_snr)
+    return Options(text and Path(text), speech_model=detector and SileroModel(Path(detector)), **given)

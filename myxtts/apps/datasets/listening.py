@@ -1,4 +1,4 @@
-"""Checks of the clips of a source by a speech recognizer, a speaker encoder and DNSMOS."""
+"""Checks of clips by a speech recognizer, a speaker encoder and DNSMOS."""
 
 import difflib
 import json
@@ -15,9 +15,9 @@ from myxtts.hearing.recognizers import Recognizer, Word
 from myxtts.storage.files import append_line, digest_bytes
 
 LEAST_VOICE_CHANGE = 0.70
-"""Cosine of Resemblyzer's encoder, below which the two sides of a clip are two voices."""
+"""Minimum speaker similarity (Resemblyzer) of two sides of a clip with one voice."""
 LEAST_OWN_VOICE = 0.80
-"""The same, between a clip and all clips of its source."""
+"""Minimum speaker similarity of a clip and its recording."""
 _LEAST_PARTS = 3
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE = 0.75
@@ -25,12 +25,12 @@ _PROGRESS_EVERY = 50
 
 
 class CachedRecognizer:
-    """A recognizer with its results in a file, so that a resumed run does not transcribe a clip twice.
+    """A recognizer with a file cache, so that a resumed run does not transcribe a clip twice.
 
-    It has `words` only if the recognizer has.
+    It has `words` if the recognizer has.
 
     Args:
-        name: Of the recognizer, a part of the cache's key.
+        name: Name of the recognizer, part of the cache's keys.
     """
 
     def __init__(self, recognizer: Recognizer, path: Path, name: str):
@@ -41,16 +41,16 @@ class CachedRecognizer:
             try:
                 key, value = json.loads(line)
             except (ValueError, TypeError):
-                continue  # cut short by a kill
+                continue  # cut off by a kill
             self._heard[key] = value
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
         """See `Recognizer`."""
         return self._recall("text", self._recognizer, samples, sample_rate, language)
 
-    def _words(self, samples, sample_rate, language):
-        hear = lambda *sound: [(one.text, float(one.start), float(one.end)) for one in self._recognizer.words(*sound)]
-        return [Word(*one) for one in self._recall("words", hear, samples, sample_rate, language)]
+    def _words(self, *audio):
+        hear = lambda *audio: [(one.text, float(one.start), float(one.end)) for one in self._recognizer.words(*audio)]
+        return [Word(*one) for one in self._recall("words", hear, *audio)]
 
     def _recall(self, kind, hear, samples, sample_rate, language):
         content = np.ascontiguousarray(samples, np.float32).tobytes()
@@ -64,12 +64,12 @@ class CachedRecognizer:
 def listen(
     clips: Sequence[tuple[Segment, Path]], options: Options, needs_text: bool, tell: Callable[[str], None]
 ) -> None:
-    """Transcribes clips or checks their texts, and gives those that fail a check their reason.
+    """Transcribes clips or checks their texts, and drops those that fail a check.
 
     Args:
-        clips: Clips kept so far, with their files.
-        needs_text: Whether the recognizer transcribes; else it checks the texts.
-        tell: Called every 50 clips with the progress.
+        clips: Clips with their files.
+        needs_text: Whether the recognizer transcribes; otherwise it checks the texts.
+        tell: Called with the progress every 50 clips.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
@@ -85,7 +85,7 @@ def listen(
             score = options.dnsmos(samples, rate).overall
             clip.facts.dnsmos = round(score, 2)
             if score < options.min_dnsmos:
-                clip.reason, clip.detail = "poor sound", f"DNSMOS {score:.2f}; the least is {options.min_dnsmos:g}."
+                clip.drop("low DNSMOS", f"DNSMOS {score:.2f}; the minimum is {options.min_dnsmos:g}.")
         if options.encoder and not clip.reason:
             parts.append((clip, options.encoder.parts(samples, rate)))
     if parts:
@@ -94,49 +94,45 @@ def listen(
         judge([clip for clip, _ in clips if not clip.reason], options.min_snr_db)
 
 
+def _compare_text(clip, text, needs_text):
+    letters = count_letters(text)
+    if not letters:
+        clip.drop("no words recognized", "the recognizer found no word.")
+    elif needs_text:
+        clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
+    elif not is_same_text(clip.text, text):
+        clip.drop("another text recognized", text[:200])
+
+
 def is_same_text(text: str, heard: str) -> bool:
-    """Whether the transcription is the text, but for a quarter of its letters."""
+    """Whether at least three quarters of the letters of a text and its transcription agree."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
     return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio() >= _LEAST_ALIKE
 
 
-def voice_change(parts: np.ndarray) -> float | None:
-    """Cosine between the mean vectors before and after the place in a clip where they differ most.
+def _compare_voices(parts):
+    """Drops clips with two voices, and those in another voice than the recording."""
+    means = [_unit(vectors.mean(axis=0)) for _, vectors in parts]
+    usual = _unit(np.median(means, axis=0))
+    for (clip, vectors), mean in zip(parts, means):
+        change, own = _voice_change(vectors), float(mean @ usual)
+        clip.facts.voice_change = None if change is None else round(change, 3)
+        if change is not None and change < LEAST_VOICE_CHANGE:
+            clip.drop("several voices", f"speaker similarity of its parts: {change:.2f}.")
+        elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < LEAST_OWN_VOICE:
+            clip.drop("another voice", f"speaker similarity to the other clips: {own:.2f}.")
+
+
+def _voice_change(parts):
+    """Returns the similarity of the mean vectors before and after the most different point, or None for short clips.
 
     Args:
-        parts: A vector of length 1 for each 1.6 s of the clip, `(N, E)`. The one that lies across the place is
-            left out.
-
-    Returns:
-        None for a clip of fewer than three parts.
+        parts: Unit vectors `(N, E)`, one for each 1.6 s. The one across the point is ignored.
     """
     if len(parts) < _LEAST_PARTS:
         return None
     pairs = ((parts[:k].mean(axis=0), parts[k + 1 :].mean(axis=0)) for k in range(1, len(parts) - 1))
-    return min(float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-9)) for a, b in pairs)
-
-
-def _compare_text(clip, text, needs_text):
-    letters = count_letters(text)
-    if not letters:
-        clip.reason, clip.detail = "nothing heard", "the recognizer found no word."
-    elif needs_text:
-        clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
-    elif not is_same_text(clip.text, text):
-        clip.reason, clip.detail = "another text was heard", text[:200]
-
-
-def _compare_voices(parts):
-    """Leaves out clips with two voices, and those that differ from the voice of the source."""
-    means = [_unit(vectors.mean(axis=0)) for _, vectors in parts]
-    usual = _unit(np.median(means, axis=0))
-    for (clip, vectors), mean in zip(parts, means):
-        change, own = voice_change(vectors), float(mean @ usual)
-        clip.facts.voice_change = None if change is None else round(change, 3)
-        if change is not None and change < LEAST_VOICE_CHANGE:
-            clip.reason, clip.detail = "several voices", f"similarity of its parts: {change:.2f}."
-        elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < LEAST_OWN_VOICE:
-            clip.reason, clip.detail = "another voice", f"similarity to the other clips: {own:.2f}."
+    return min(float(_unit(a) @ _unit(b)) for a, b in pairs)
 
 
 def _unit(vector):

@@ -1,6 +1,5 @@
-"""`make_dataset`: long recordings in, a set that `--train-data` takes out."""
+"""`make_dataset`: from long recordings to a data set for training."""
 
-import wave
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from myxtts.apps.datasets.report import duration, write_report
 from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, WAVS, SetFolder, open_set, source_id
 from myxtts.apps.datasets.source import Options, plan_source
 from myxtts.apps.datasets.texts import find_text, is_subtitles, read_subtitles, read_transcript
+from myxtts.audio.encoding import wav_header
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
 from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
@@ -28,35 +28,27 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 def make_dataset(
     recordings: Sequence[Path], output: Path, options: Options = Options(), tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Adds recordings to a set; those in it already stay as they are.
+    """Creates a data set or adds recordings to it, like `command.make_dataset`; returns the records of all recordings.
 
-    Args:
-        recordings: Files, or folders of them.
-        output: The set's folder: a new one, or an earlier set.
-        tell: Called with a line for each source.
-
-    Returns:
-        The records of all sources of the set.
-
-    Raises:
-        UserError: A recording, text or option cannot be used; sources before it are in the set.
+    Recordings that the data set has are skipped. If one cannot be used, those before it are kept. `tell` is called with
+    progress lines.
     """
     files = _find_recordings(recordings)
     if options.text and len(files) > 1:
-        raise UserError(f"--subtitles and --transcript are for one recording. {len(files)} were given.")
+        raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
     texts = {path: options.text or find_text(path) for path in files}
     pieces = {path: _read_pieces(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
             if folder.is_done(identity):
-                tell(f"{path.name}: in the set already")
+                tell(f"{path.name}: already in the data set")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
-                say(f"its text is taken from {text.name}, which lies beside it")
-            mine = _remembering(options, folder.memory_path(identity), text)
-            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], mine, say)
+                say(f"text from {text.name}, next to it")
+            cached = _with_caches(options, folder.cache_path(identity), text)
+            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], cached, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             _hold_back(folder, record, options)
             folder.add(record)
@@ -79,45 +71,45 @@ def _find_recordings(paths):
 
 
 def _read_pieces(path, text, options):
-    """Pieces of the text of a recording; none where a recognizer transcribes it."""
+    """Reads the text of a recording; empty if a recognizer transcribes it."""
     if text is None:
         if options.recognizer is None:
-            raise UserError(f"{path} has no text. Put subtitles of the same name beside it, or name a --recognizer.")
+            raise UserError(f"{path} has no text. Put subtitles of the same name next to it, or give a --recognizer.")
         return []
     if is_subtitles(text):
         return read_subtitles(text)
     if options.aligner is None:
-        hint = "Name a --recognizer, or make subtitles with a tool that docs/make-dataset.md lists"
-        raise UserError(f"{text} has no times, and nothing finds its sentences in {path.name}. {hint}.")
+        hint = "Give a --recognizer, or make subtitles with a tool of docs/make-dataset.md"
+        raise UserError(f"{text} has no times and needs a recognizer to align it with {path.name}. {hint}.")
     return read_transcript(text, options.language)
 
 
-def _remembering(options, memory, text):
-    """The options with cached recognizers; the one that aligned a transcript does not check it again."""
-    keep = lambda recognizer, name: recognizer and CachedRecognizer(recognizer, memory, name)
-    has_found_it = text and not is_subtitles(text) and options.aligner is options.recognizer
-    recognizer = None if has_found_it else keep(options.recognizer, options.recognizer_name)
+def _with_caches(options, cache, text):
+    """Caches the results of the recognizers. One that aligns a transcript does not check it as well."""
+    keep = lambda recognizer, name: recognizer and CachedRecognizer(recognizer, cache, name)
+    aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
+    recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
     return replace(options, recognizer=recognizer, aligner=keep(options.aligner, options.aligner_name))
 
 
 def _describe(record):
-    """A source in one line: its length, what was kept, and how much was left out for which reason."""
+    """Summarizes a recording in one line: length, clips, and dropped time by reason."""
     seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
     for row in record["rows"]:
         seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
     whole, clips = duration(record["num_samples"] / record["sample_rate"]), duration(seconds.pop("", 0.0))
     left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
     start = f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}"
-    return f"{start}; left out: {', '.join(left) or 'nothing'}"
+    return f"{start}; dropped: {', '.join(left) or 'nothing'}"
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
-    """Writes the clips of a source as one folder; returns its record."""
+    """Writes the clips of a recording; returns its record."""
     surveyed, segments, notes = plan_source(audio, text, pieces, options)
     gain, rate = _gain(surveyed, options.loudness, notes), surveyed.sample_rate
     for note in notes:
         tell(note)
-    with write_whole_folder(folder.wav_folder(identity)) as temporary:
+    with write_whole_folder(folder.path / WAVS / identity) as temporary:
         numbered = enumerate((one for one in segments if one.facts), 1)
         clips = [(one, temporary / f"{number:05d}.wav") for number, one in numbered if not one.reason]
         spans = [(one.start, one.end) for one, _ in clips]
@@ -146,33 +138,31 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
 
 
 def _gain(surveyed, loudness, notes):
-    """Factor that brings a source to the loudness, as far as its peaks allow."""
+    """Returns the gain to the target loudness, limited by the peaks."""
     peak = float(surveyed.peaks.max())
     if not np.isfinite(surveyed.loudness) or peak <= 0:
         return 1.0
     gain = 10 ** ((loudness - surveyed.loudness) / 20)
     if gain * peak > _HIGHEST_PEAK:
         gain = _HIGHEST_PEAK / peak
-        notes.append(f"{20 * np.log10(gain):+.1f} dB is the most its peaks allow")
+        notes.append(f"gain limited to {20 * np.log10(gain):+.1f} dB by its peaks")
     return gain
 
 
 def _write_clip(path, samples, sample_rate):
-    """Writes a WAV file; its ends, which lie in pauses, are faded so that no step is heard."""
+    """Writes a WAV file with faded ends, so that they do not click."""
     count = min(round(_FADE_SECONDS * sample_rate), len(samples) // 2)
     ramp = np.linspace(0, 1, count, endpoint=False, dtype=np.float32)
     samples[:count] *= ramp
     samples[len(samples) - count :] *= ramp[::-1]
-    # Not by libsndfile, which does not report that a disk is full.
-    with open(path, "wb") as whole, wave.open(whole, "wb") as file:
-        file.setparams((1, 2, sample_rate, 0, "NONE", "not compressed"))
-        file.writeframes(to_pcm16(samples))
+    content = to_pcm16(samples)
+    path.write_bytes(wav_header(sample_rate, len(content)) + content)  # libsndfile does not report a full disk
 
 
 def _hold_back(folder: SetFolder, record: dict[str, Any], options: Options) -> None:
-    """Marks the clips of some blocks of time for validation: neighbors sound alike, and would leak one by one.
+    """Marks the clips of some blocks of time for validation, since neighboring clips sound alike.
 
-    Which blocks follows from seed and content alone, but that the first source of two blocks or more gives one.
+    Seed and content alone select the blocks; the first recording of two or more blocks holds out at least one.
     """
     rate, blocks = record["sample_rate"], defaultdict(list)
     length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)

@@ -1,4 +1,4 @@
-"""Long recordings: blocks of audio in bounded memory, and one pass over them for levels, loudness and speech."""
+"""Long recordings: reading in blocks, and one pass for levels, loudness and voice activity."""
 
 import shutil
 import subprocess
@@ -20,22 +20,17 @@ from myxtts.hearing.silero import SileroModel
 BLOCK_SECONDS = 30
 FRAMES_PER_SECOND = 100
 
-# `file:` and the list of protocols keep a file's name, or a playlist's content, from opening connections.
+# `file:` and the protocol whitelist keep file names and playlists from opening network connections.
 _FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -map 0:a:0 -f au -c:a pcm_f32be -"
-_CANCELLED_SHARE = 0.1  # -20 dB of the loudest channel; a mean below it is what opposite polarity left over
+_CANCELLED_SHARE = 0.1  # a mean 20 dB below the loudest channel comes from opposite polarity
 _SPEECH_LOWEST_HZ = 120.0
 
 
 class LongAudio:
-    """An audio or video file, read block by block as often as needed: by libsndfile, else by ffmpeg.
-
-    Attributes:
-        path: The file.
-        sample_rate: In Hz, as the file has it.
-        channels: As many as the file has.
+    """An audio or video file, read in blocks by libsndfile or ffmpeg.
 
     Raises:
-        AudioError: The file is missing, empty, damaged, or needs ffmpeg, which is not installed.
+        AudioError: The file is missing, empty or damaged, or ffmpeg is needed and not installed.
     """
 
     def __init__(self, path: Path):
@@ -48,23 +43,23 @@ class LongAudio:
                 raise
             if shutil.which("ffmpeg") is None:
                 detail = error.detail.partition(";")[0].rstrip(".")
-                hint = "Install ffmpeg, which reads it, or convert it to WAV, FLAC, Ogg or MP3."
+                hint = "Install ffmpeg, or convert it to WAV, FLAC, Ogg or MP3."
                 raise AudioError(self.path, error.reason, f"{detail}. {hint}") from None
             self._by_ffmpeg = True
             self._read_header()
 
     def blocks(self, channel: int | None = None) -> Iterator[np.ndarray]:
-        """Yields `(S,)` float32 blocks of about `BLOCK_SECONDS`: the mean of all channels, or one of them."""
+        """Yields mono float32 blocks `(S,)` of about `BLOCK_SECONDS`: the mean of all channels, or one of them."""
         for block in self.channel_blocks():
             yield block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
 
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
-        """Yields the samples `[start, end)` of each span, in the order of their starts, in one pass.
+        """Yields the samples `[start, end)` of each span in one pass; spans are sorted by start.
 
-        A span that reaches beyond the end of the recording is shorter.
+        A span beyond the end of the recording is cut.
 
         Raises:
-            AudioError: The recording ends before a span begins, or is damaged.
+            AudioError: The recording ends before a span, or is damaged.
         """
         held, start, blocks = np.zeros(0, np.float32), 0, self.blocks(channel)
         for first, last in spans:
@@ -76,10 +71,10 @@ class LongAudio:
             yield held[first - start : last - start]
 
     def channel_blocks(self) -> Iterator[np.ndarray]:
-        """Yields `(S, C)` float32 blocks; all but the last hold the same whole number of frames of 10 ms.
+        """Yields float32 blocks `(S, C)`, a whole number of 10 ms frames each, except for the last.
 
         Raises:
-            AudioError: The file is damaged or not finite.
+            AudioError: The file is damaged or has values that are not finite.
         """
         size, count = BLOCK_SECONDS * FRAMES_PER_SECOND * (self.sample_rate // FRAMES_PER_SECOND), 0
         with self._open() as file:
@@ -89,11 +84,10 @@ class LongAudio:
                     check_peak(self.path, block)
                     yield block
             except soundfile.LibsndfileError as error:
-                detail = f"it is damaged: decoding stopped with '{error.error_string}'."
-                raise AudioError(self.path, "damaged", detail) from error
-            # An MP3 without a Xing header states an estimate, up to a few per cent off.
+                raise AudioError(self.path, "damaged", f"decoding failed: {error.error_string}") from error
+            # The length of an MP3 without Xing header is an estimate, a few per cent off.
             if not self._by_ffmpeg and count < 0.95 * file.frames:
-                detail = f"it promises {file.frames} samples per channel and holds {count}."
+                detail = f"it should have {file.frames} samples per channel and has {count}."
                 raise AudioError(self.path, "truncated", detail)
 
     def _read_header(self):
@@ -103,7 +97,7 @@ class LongAudio:
 
     @contextmanager
     def _open(self) -> Iterator[soundfile.SoundFile]:
-        """The file, or the audio that ffmpeg makes of it, which arrives through a pipe."""
+        """Opens the file, or the output of ffmpeg through a pipe."""
         if not self._by_ffmpeg:
             try:
                 file = soundfile.SoundFile(self.path)
@@ -128,24 +122,24 @@ class LongAudio:
                 process.wait()
             if failed:
                 errors.seek(0)
-                lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["it has no sound"]
+                lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["it has no audio"]
                 detail = f"ffmpeg cannot decode it: {printable(lines[-1])[:200]}."
                 raise AudioError(self.path, "damaged", detail) from None
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What one pass over a recording finds. Frame `k` covers `[k, k + 1) * frame_seconds`.
+    """Analysis of a recording in frames of about 10 ms.
 
     Attributes:
         sample_rate: In Hz.
-        num_samples: Per channel.
-        frame_samples: Length of a frame, about 10 ms.
-        levels_db: Level above 120 Hz, weighted as loudness is, `(F,)` dB of full scale, at least `SILENCE_DB`.
-        peaks: Largest magnitude, `(F,)`.
-        speech: Which frames hold speech, `(F,)` bool.
-        loudness: Integrated loudness in LUFS; -inf where all is silent.
-        channel: Which channel is used; None for the mean of all.
+        num_samples: Samples per channel.
+        frame_samples: Length of a frame in samples.
+        levels_db: K-weighted level above 120 Hz, `(F,)` dBFS, at least `SILENCE_DB`.
+        peaks: Maximum magnitude, `(F,)`.
+        speech: Voice activity, `(F,)` bool.
+        loudness: Integrated loudness in LUFS; -inf for silence.
+        channel: The channel in use; None for the mean of all.
     """
 
     sample_rate: int
@@ -163,7 +157,7 @@ class Survey:
 
 
 def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
-    """Passes over a recording once; a second time where its channels cancel each other and the loudest is used alone.
+    """Analyzes a recording. If its channels cancel each other, the loudest one is used alone.
 
     Raises:
         AudioError: The recording is damaged, or shorter than a frame.
@@ -175,7 +169,7 @@ def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
 
 
 def _survey_channel(audio, model, channel):
-    """Returns the survey, and the mean squares of every channel and of what was used, `(C + 1,)`."""
+    """Returns the survey, and the power of each channel and of the used signal, `(C + 1,)`."""
     rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
     size = rate // FRAMES_PER_SECOND
     filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]
@@ -195,7 +189,7 @@ def _survey_channel(audio, model, channel):
             if part.size:
                 kept.append(np.stack([*(part[:2] ** 2).mean(axis=2), np.abs(part[2]).max(axis=1)]))
     if count < size:
-        raise AudioError(audio.path, "no audio", "it holds no sound.")
+        raise AudioError(audio.path, "no audio", "it is too short.")
     k_powers, powers, peaks = np.concatenate(kept, axis=1)
     levels, probabilities = 10 * np.log10(np.maximum(powers, 10 ** (SILENCE_DB / 10))), None
     if model is not None:
@@ -208,14 +202,10 @@ def _survey_channel(audio, model, channel):
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:
-    """Integrated loudness by ITU-R BS.1770-4, section 3: blocks of 400 ms every 100 ms, gated at -70 LUFS and at 10 LU
-    below what is left.
+    """Computes the integrated loudness in LUFS (ITU-R BS.1770-4, section 3); -inf if no block passes the gates.
 
     Args:
-        powers: Mean square of K-weighted samples, `(F,)`, a frame of 10 ms each.
-
-    Returns:
-        LUFS; -inf where no block passes the gates.
+        powers: Mean squares of K-weighted samples, `(F,)`, in frames of 10 ms.
     """
     steps = powers[: len(powers) // 10 * 10].reshape(-1, 10).mean(axis=1)
     blocks = np.convolve(steps, np.ones(4) / 4, "valid") if len(steps) >= 4 else np.array([powers.mean()])
@@ -225,9 +215,9 @@ def _integrated_loudness(powers: np.ndarray) -> float:
 
 
 def _k_weighting(sample_rate: int) -> np.ndarray:
-    """The two filters of BS.1770-4, annex 1, as `(2, 6)` second-order sections.
+    """Designs the K-weighting filters of BS.1770-4, annex 1, as second-order sections `(2, 6)`.
 
-    The standard gives coefficients at 48 kHz; these are its analog prototypes at any rate, as libebur128 has them.
+    The standard has coefficients at 48 kHz; these are its analog prototypes at any rate, as in libebur128.
     """
     k, q = np.tan(np.pi * min(1681.974450955533 / sample_rate, 0.49)), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)

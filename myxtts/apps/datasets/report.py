@@ -1,7 +1,8 @@
-"""`report.html`: a set to look at and to listen to, in one file that needs no network."""
+"""`report.html`: waveforms, statistics and audio players of a data set, without network access."""
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import timedelta
 from html import escape
 from pathlib import Path
 from statistics import median
@@ -23,7 +24,7 @@ _USUAL_SNR_DB, _USUAL_SECONDS = 40.0, 6.0
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Writes the page of a set from the records of its sources."""
+    """Writes the report of a data set from the records of its recordings."""
     clips = [(record, row) for record in records for row in record["rows"] if row["clip"]]
     parts = dict(totals=_totals(records, clips), lengths=_histogram([_seconds(*clip) for clip in clips]))
     parts |= dict(most=_WORST, worst=_worst(records), left_out=_left_out(records))
@@ -36,7 +37,7 @@ def _seconds(record, row):
 
 
 def duration(seconds: float) -> str:
-    """Seconds or minutes, in words."""
+    """Formats a duration in seconds or minutes."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
@@ -45,8 +46,8 @@ def _totals(records, clips):
     kept, held = sum(_seconds(*clip) for clip in clips), [clip for clip in clips if clip[1]["validation"]]
     count, held_seconds = counted(len(records), "recording"), sum(_seconds(*clip) for clip in held)
     made = f"{counted(len(clips), 'clip')} of {duration(kept)} ({100 * kept / whole:.0f} %)"
-    validation = f"For validation: {len(held)}, {duration(held_seconds)}. <code>segments.csv</code> lists all."
-    return f"<p>{count} of {duration(whole)}: {made}. {validation}</p>"
+    validation = f"Validation: {counted(len(held), 'clip')}, {duration(held_seconds)}"
+    return f"<p>{count} of {duration(whole)}: {made}. {validation}. <code>segments.csv</code> lists all segments.</p>"
 
 
 def _histogram(lengths):
@@ -60,21 +61,18 @@ def _worst(records):
     for record in records:
         clips = [row for row in record["rows"] if row["clip"]]
         usual = median([row["facts"]["characters_per_second"] for row in clips] or [0])
-        ranked += [(_doubtfulness(row["facts"], usual), _seconds(record, row), row) for row in clips]
+        ranked += [(_badness(row["facts"], usual), _seconds(record, row), row) for row in clips]
     rows = []
     for _, seconds, row in sorted(ranked, key=lambda one: -one[0])[:_WORST]:
         facts, name = row["facts"], escape(row["clip"], quote=True)
         player = f'<audio controls preload="none" src="{name}"></audio><br>{name}'
         values = (seconds, facts["characters_per_second"], facts["snr_db"], facts["end_db"])
         rows.append([player, f"<bdi>{escape(row['text'])}</bdi>", *(f"{value:.1f}" for value in values)])
-    return _table(["clip", "text", "seconds", "letters a second", "over noise, dB", "loudest end, dB"], rows)
+    return _table(["clip", "text", "seconds", "letters per second", "SNR, dB", "loudest end, dB"], rows)
 
 
-def _doubtfulness(facts, usual_rate):
-    """How much speaks against a clip that is kept; larger is worse.
-
-    Adds up how far its rate is from the usual one, how little speech stands over the pauses, and how loud its ends are.
-    """
+def _badness(facts, usual_rate):
+    """Scores a clip by unusual speech rate, noise and loud ends; higher is worse."""
     rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
     noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
     ends = max(0.0, facts["end_db"] + 40) / 20
@@ -89,7 +87,7 @@ def _left_out(records):
                 totals[row["reason"]].append(_seconds(record, row))
     by_length = sorted(totals.items(), key=lambda one: -sum(one[1]))
     rows = [[escape(reason), len(seconds), duration(sum(seconds))] for reason, seconds in by_length]
-    return _table(["why", "times", "together"], rows)
+    return _table(["reason", "segments", "duration"], rows)
 
 
 def _table(heads, rows):
@@ -103,18 +101,18 @@ def _recordings(records):
     for record in records:
         seconds = record["num_samples"] / record["sample_rate"]
         loudness = "silent" if record["loudness"] is None else f"{record['loudness']:.1f} LUFS"
-        facts = f"{duration(seconds)}, {record['sample_rate']} Hz, {loudness}, changed by {record['gain_db']:+.1f} dB"
+        facts = f"{duration(seconds)}, {record['sample_rate']} Hz, {loudness}, gain {record['gain_db']:+.1f} dB"
         lines = "".join(f"<p class=note>{escape(note)}</p>" for note in [facts, *record["notes"]])
         count = min(rows_left, -int(-seconds // _ROW_SECONDS))
         rows_left -= count
         waves = "".join(_wave(record, number * _ROW_SECONDS) for number in range(count))
-        more = "" if count * _ROW_SECONDS >= seconds else "<p>The rest is not drawn.</p>"
-        drawn = f"<details open><summary>waveform, a minute a line</summary>{waves}{more}</details>"
+        more = "" if count * _ROW_SECONDS >= seconds else "<p>The rest is not shown.</p>"
+        drawn = f"<details open><summary>waveform, one minute per line</summary>{waves}{more}</details>"
         yield f"<h3>{escape(record['name'])}</h3>{lines}{drawn}"
 
 
 def _wave(record, start):
-    """One minute as a waveform, its clips and what was left out of speech behind it."""
+    """Draws one minute: waveform, clips and dropped speech."""
     rate, step = record["sample_rate"], record["envelope_seconds"]
     peaks = bytes.fromhex(record["envelope"])[int(start / step) : int((start + _ROW_SECONDS) / step) + 1]
     scale, middle = _WIDTH / _ROW_SECONDS, _HEIGHT / 2
@@ -130,9 +128,5 @@ def _wave(record, start):
     tops = [f"{k * step * scale:.1f},{middle - peak * middle / 100:.1f}" for k, peak in enumerate(peaks)]
     bottoms = [f"{k * step * scale:.1f},{middle + peak * middle / 100:.1f}" for k, peak in enumerate(peaks)]
     shapes.append(f'<path d="M{" ".join([*tops, *reversed(bottoms)])}Z"/>')
-    shapes.append(f'<text x="2" y="11">{_clock(start)}</text>')
+    shapes.append(f'<text x="2" y="11">{timedelta(seconds=start)}</text>')
     return f'<svg class="wave" viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(shapes)}</svg>'
-
-
-def _clock(seconds):
-    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"

@@ -1,4 +1,4 @@
-"""The folder of a data set: clips in `wavs/`, append-only lists, and a record of each source."""
+"""The folder of a data set: clips in `wavs/`, lists of clips and segments, and a record of each recording."""
 
 import csv
 import io
@@ -22,40 +22,35 @@ _FORMAT = 1
 
 
 class SetFolder:
-    """A data set on disk, open in one process. Lists are appended to; present lines stay as they are.
+    """A data set on disk, open in one process. Existing lines of its lists are never changed.
 
-    A source is done when its file in `sources/` exists, which is written last. What a killed run left of others is
-    replaced.
+    The record of a recording in `sources/` is written last; what an interrupted run left without it is replaced.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def is_done(self, source_id: str) -> bool:
-        """Whether a source is in the set."""
+        """Whether the data set has a recording."""
         return self._record_path(source_id).is_file()
 
     def records(self) -> list[dict[str, Any]]:
-        """Records of the sources, in the order of their addition."""
+        """Returns the records of all recordings, in the order of their addition."""
         return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def has_clips(self, name: str, but_source: str) -> bool:
-        """Whether a list names clips of a source other than `but_source`."""
+        """Whether a list has clips of other recordings than `but_source`."""
         return any(not line.startswith(f"{WAVS}/{but_source}/") for line in self._lines(name))
 
-    def wav_folder(self, source_id: str) -> Path:
-        """Folder of a source's clips."""
-        return self.path / WAVS / source_id
-
-    def memory_path(self, source_id: str) -> Path:
-        """Cache of the recognizer's results for a source until it is done."""
+    def cache_path(self, source_id: str) -> Path:
+        """Cache of the recognizer's results, until a recording is done."""
         return self.path / SOURCES / f"{source_id}.heard"
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds the lines of a source whose clips are written, then its record.
+        """Adds a recording whose clips are written to the lists, then its record.
 
         Args:
-            record: With `id`, `name`, `speaker`, `language`, `sample_rate`, and `rows`, the segments as dicts.
+            record: With `id`, `name`, `speaker`, `language`, `sample_rate`, and `rows`, the segments as dictionaries.
         """
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
@@ -70,11 +65,14 @@ class SetFolder:
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
         write_json(self._record_path(source_id), {**record, "number": number})
-        self.memory_path(source_id).unlink(missing_ok=True)
+        self.cache_path(source_id).unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Appends lines to a list; `start` is the prefix of the lines of this source."""
-        # Lines of a source that is not done are a killed run's.
+        """Appends the lines of a recording to a list, in place of those that an interrupted run left.
+
+        Args:
+            start: Prefix of the lines of this recording.
+        """
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -96,46 +94,41 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Creates or opens the folder of a data set and locks it.
+    """Creates or opens the folder of a data set and locks it; a new one that stays empty is removed.
 
     Raises:
-        UserError: The folder holds something else, or another run writes to it.
+        UserError: The folder has other content, or another process writes to it.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"--output must be a folder. {path} is a file.")
     names = {one.name for one in path.iterdir() if not one.name.startswith(".")} if path.is_dir() else set()
     if MARK not in names and not names <= {WAVS, SOURCES}:
         raise UserError(f"--output must be a new or empty folder, or one of make-dataset. {path} holds something else.")
-    for folder in (path / WAVS, path / SOURCES):
+    folders = (path / WAVS, path / SOURCES)
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
             stack.enter_context(locked_folder(path))
         except BlockingIOError:
-            raise UserError(f"Another run is writing to {path}. Wait for it, or name another --output.") from None
-        for folder in (path, path / WAVS, path / SOURCES):
+            raise UserError(f"Another run is writing to {path}. Wait for it, or give another --output.") from None
+        for folder in (path, *folders):
             remove_leftovers(folder)
         if not (path / MARK).is_file():
             write_json(path / MARK, {"format": _FORMAT})
         if read_json(path / MARK).get("format") != _FORMAT:
-            raise UserError(f"{path} was made by another version of make-dataset. Name another --output.")
+            raise UserError(f"{path} was made by another version of make-dataset. Give another --output.")
         try:
             yield SetFolder(path)
         finally:
-            if MARK not in names:
-                _remove_if_unused(path)
-
-
-def _remove_if_unused(path):
-    """Removes a new set to which nothing was added, such as that of a refused command."""
-    folders = (path / WAVS, path / SOURCES)
-    if {one.name for one in path.iterdir()} == {MARK, WAVS, SOURCES} and not any(any(one.iterdir()) for one in folders):
-        (path / MARK).unlink()
-        for folder in (*folders, path):
-            folder.rmdir()
+            is_unused = {one.name for one in path.iterdir()} == {MARK, WAVS, SOURCES}
+            if MARK not in names and is_unused and not any(any(one.iterdir()) for one in folders):
+                (path / MARK).unlink()
+                for folder in (*folders, path):
+                    folder.rmdir()
 
 
 def source_id(name: str, digest: str) -> str:
-    """Name for the files of a source: ASCII characters of its name, and the start of its digest."""
+    """Returns the file name of a recording in the data set: ASCII characters of its name and part of its digest."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
     return f"{plain or 'source'}-{digest[:10]}"

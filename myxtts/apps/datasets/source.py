@@ -1,4 +1,4 @@
-"""One recording: its text, its stretches of speech, which of them become clips, and why the others do not."""
+"""One recording: its speech, its text, the clips to cut, and why other speech is dropped."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,25 +24,15 @@ _SENTENCE_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Options:
-    """What `make_dataset` does, and with which tools.
+    """Settings and models of `make_dataset`, as on the command line.
 
     Attributes:
-        text: Subtitles or transcript of the only recording; None: the file beside each.
-        language: Of the speech, a code.
-        speaker: Name of who speaks.
-        min_seconds, max_seconds: Of a clip.
-        min_snr_db: Least level of speech over the pauses.
-        force_cut: Whether speech without pauses is cut where it is quietest.
-        loudness: Of each source, in LUFS.
-        validation_share: Share of the time that is kept for validation.
-        seed: Chooses which.
-        speech_model: Detects speech; None for levels alone.
-        recognizer: Gives the texts of sources that have none, or checks those of the others.
-        aligner: Recognizer that finds the sentences of a transcript in the recording.
-        recognizer_name, aligner_name: Distinguish recognizers when a run is continued.
-        encoder: Finds clips with several voices, and clips in another voice than the rest of their source.
-        dnsmos: Scores every clip.
-        min_dnsmos: Clips below it are left out.
+        text: Subtitles or transcript of a single recording; None takes the file next to each recording.
+        speech_model: Voice activity detector; None uses levels alone.
+        recognizer: Transcribes recordings without text, and checks the texts of the others.
+        aligner: Recognizer that aligns transcripts.
+        recognizer_name, aligner_name: Names of the recognizers, for the cache of an interrupted run.
+        encoder: Speaker encoder, to drop clips with several voices or another voice.
     """
 
     text: Path | None = None
@@ -68,13 +58,13 @@ class Options:
 def plan_source(
     audio: LongAudio, text: Path | None, pieces: list[Piece], options: Options
 ) -> tuple[Survey, list[Segment], list[str]]:
-    """Surveys a recording and decides where it is cut. Without `pieces` of its `text`, the clips' texts are empty.
+    """Analyzes a recording and selects its clips. Their texts are empty if there are no `pieces` of its `text`.
 
     Returns:
-        The survey; segments in order that together cover every sample once, those with facts being clips; notes.
+        The survey; segments in order that cover every sample once, of which those with facts are clips; notes.
 
     Raises:
-        UserError: The recording cannot be used, or its text is that of another one.
+        UserError: The recording cannot be used, or the text is that of another one.
     """
     notes: list[str] = []
     surveyed = survey(audio, options.speech_model)
@@ -90,7 +80,7 @@ def plan_source(
         return surveyed, [Segment(0, count, reason=reason)], [reason]
     starts, ends = stretches.T * seconds
     if pieces and is_subtitles(text):
-        pieces = _in_time(pieces, starts, ends, text, notes)
+        pieces = _corrected(pieces, starts, ends, text, notes)
     elif pieces:
         pieces = find_sentences(options.aligner, audio, surveyed, stretches, pieces, options.language)
     atoms = _to_atoms(starts, ends, pieces, text, notes)
@@ -106,11 +96,11 @@ def plan_source(
         length = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * seconds
         start, end = stretches[atom.first, 0] * size, stretches[atom.last - 1, 1] * size
         left.append(Segment(int(start), int(end), atom.text, atom.reason or _unused(atom, length, options)))
-    return surveyed, _fill(clips, left, count), notes
+    return surveyed, _with_pauses(clips, left, count), notes
 
 
-def _in_time(cues, starts, ends, path, notes):
-    """Cues with the times of the recording."""
+def _corrected(cues, starts, ends, path, notes):
+    """Corrects offset and drift of subtitles."""
     timing = fit_timing(cues, starts, ends)
     if not timing.belongs:
         shares = f"{100 * timing.matched:.0f} % of its cues begin with speech, by chance {100 * timing.chance:.0f} %"
@@ -120,8 +110,8 @@ def _in_time(cues, starts, ends, path, notes):
 
 
 def _to_atoms(starts, ends, pieces, path, notes):
-    """Segments with the texts that they certainly hold; without texts, every segment alone."""
-    if not pieces:  # long pauses are taken for ends of sentences
+    """Assigns the texts to the segments of speech; without texts, each segment is an atom."""
+    if not pieces:  # long pauses count as ends of sentences
         pauses = np.append(starts[1:] - ends[:-1], np.inf)
         return [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]
     atoms = align(starts, ends, pieces)
@@ -134,15 +124,15 @@ def _to_atoms(starts, ends, pieces, path, notes):
 
 
 def _unused(atom, seconds, options):
-    """Why an atom of so many seconds is in no clip."""
+    """Returns why an atom is in no clip."""
     if seconds > options.max_seconds:
         known = "where the text is known " if atom.last - atom.first > 1 else ""
         return f"no pause {known}for {options.max_seconds:g} s"
     return "too short" if seconds < options.min_seconds else "fits no clip"
 
 
-def _fill(clips, left, num_samples):
-    """All segments in order, pauses included, so that every sample is in one; clips are never shortened."""
+def _with_pauses(clips, left, num_samples):
+    """Orders all segments and adds the pauses between them; dropped ones are shortened where they overlap clips."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

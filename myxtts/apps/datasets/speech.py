@@ -1,4 +1,4 @@
-"""Where somebody speaks in a recording, and where it is cut: in pauses only, at their quietest point."""
+"""Segments of speech in a recording, and cuts at the quietest points of pauses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import numpy as np
 from scipy.ndimage import binary_dilation, label, uniform_filter1d
 
 SILENCE_DB = -90.0
-"""Lowest level that is measured: about the last bit of a 16-bit file."""
+"""Minimum level, about the last bit of 16-bit audio."""
 MIN_PAUSE_SECONDS = 0.2
-"""Shorter silences may be the closure of a plosive within a word."""
+"""Minimum pause; shorter silences can be the closure of a plosive."""
 MIN_SPEECH_SECONDS = 0.08
-"""Anything shorter that stands alone is a click."""
+"""Minimum segment of speech; shorter ones are clicks."""
 
 _WINDOW_SECONDS, _WINDOW_STEP_SECONDS = 30.0, 1.0
 _FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 10, 95
@@ -21,28 +21,28 @@ _UNDER_SPEECH_DB = 38.0
 _HYSTERESIS_DB = 4.0
 _LEAST_RANGE_DB = 5.0
 _MODEL_ON, _MODEL_OFF = 0.5, 0.3
-_MODEL_EDGE_SECONDS = 0.15  # a window of Silero's lasts 32 ms, and it answers two or three windows late
+_MODEL_EDGE_SECONDS = 0.15  # Silero's windows last 32 ms, with a delay of two or three windows
 
 _IDEAL_SECONDS, _SPREAD_SECONDS2 = 6.0, 6.0
 _DROP_COST, _DROP_COST_PER_SECOND = 60.0, 5.0
 _SHORT_PAUSE_SECONDS, _SHORT_PAUSE_COST = 0.4, 15.0
 _MID_SENTENCE_COST = 4.0
 _LONG_PAUSE_SECONDS, _LONG_PAUSE_COST = 0.7, 4.0
-_LONGEST_PAUSE_SECONDS = 1.5  # a longer silence within a clip would be learned
-_SHARED_PAUSE_SECONDS = 0.56  # shorter pauses are cut at one point, longer ones near either end
-_AFTER_SPEECH_SECONDS = (0.1, 0.3)  # the sound of a room dies away; the next clip begins much closer to its speech
+_LONGEST_PAUSE_SECONDS = 1.5  # within a clip; the model would learn longer ones
+_SHARED_PAUSE_SECONDS = 0.56  # longer pauses are cut near both ends
+_AFTER_SPEECH_SECONDS = (0.1, 0.3)  # longer than before speech, for the reverberation
 _BEFORE_SPEECH_SECONDS = (0.1, 0.25)
 _MARGIN_SECONDS = 0.08
-_LEAST_PAD_SECONDS = 0.03  # of a pause, on either side of a clip that would be too long with more
+_LEAST_PAD_SECONDS = 0.03  # pause on both sides of a clip of maximum length
 _QUIET_FRAMES = 5
 _DIP_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Atom:
-    """Stretches of speech `[first, last)` that stay together: between them no boundary of the text is known.
+    """Segments of speech `[first, last)` that cannot be separated, with their text.
 
-    `reason` says why it is left out, in a few words; "" if it may become part of a clip.
+    `reason` is why they are dropped, in a few words; "" if they can be part of a clip.
     """
 
     first: int
@@ -53,7 +53,7 @@ class Atom:
 
 
 class Clip(NamedTuple):
-    """Atoms `[first, last)` of a list that are cut out together, as frames `[start, end)`."""
+    """Atoms `[first, last)` of a list as a clip of frames `[start, end)`."""
 
     first: int
     last: int
@@ -62,9 +62,9 @@ class Clip(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Where stretches start and end, where a clip begins before each and finishes after it, `(N,)` frames each.
+    """Starts and ends of segments, and where a clip begins before and finishes after each, `(N,)` frames each.
 
-    `pauses` has N + 1 lengths in seconds, with infinity at both ends.
+    `pauses` are the N + 1 pauses around them in seconds, with infinity at both ends.
     """
 
     starts: np.ndarray
@@ -75,12 +75,11 @@ class Edges(NamedTuple):
 
 
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
-    """Which frames hold speech, `(F,)` bool.
+    """Detects speech by levels, `(F,)` bool.
 
-    Levels count against a floor that follows the recording: a frame begins speech 12 dB above the 10th percentile of 30
-    s around it, less where speech hardly stands out, and never more than 38 dB below the loudest, so that the
-    room behind digital silence is not taken for speech. It ends 4 dB lower. Where a model's probabilities are given,
-    they decide what is speech, and levels where it begins and ends.
+    Speech begins 12 dB above the noise floor, the 10th percentile of the 30 s around a frame, or less at low SNR, and
+    at most 38 dB below the 95th percentile, so that room noise after digital silence is not detected. It ends 4 dB
+    lower. With a model's probabilities, these detect speech and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
     floor, loud = _percentiles(levels, frame_seconds)
@@ -95,7 +94,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 
 
 def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
-    """Stretches of speech between pauses of `MIN_PAUSE_SECONDS` or more, without clicks, `(N, 2)` frames."""
+    """Returns the segments of speech between pauses, without clicks, `(N, 2)` frames."""
     runs = np.flatnonzero(np.diff(np.concatenate([[0], speech.astype(np.int8), [0]]))).reshape(-1, 2)
     is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= MIN_PAUSE_SECONDS
     starts, ends = runs[:1, 0], runs[-1:, 1]
@@ -104,7 +103,7 @@ def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
 
 
 def _hysteresis(values, begins, ends):
-    """Runs of values above `ends` that somewhere exceed `begins`, `(F,)` bool."""
+    """Returns runs of values above `ends` that exceed `begins` somewhere, `(F,)` bool."""
     runs, count = label(values > ends)
     passes = np.zeros(count + 1, bool)
     passes[runs[values > begins]] = True
@@ -113,12 +112,12 @@ def _hysteresis(values, begins, ends):
 
 
 def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
-    """Levels of the mean power over `frames` frames around each, `(F,)` dB."""
+    """Smooths levels by the mean power over `frames` frames, `(F,)` dB."""
     return 10 * np.log10(np.maximum(uniform_filter1d(10 ** (levels_db / 10), frames, mode="nearest"), 1e-12))
 
 
 def _percentiles(levels, frame_seconds):
-    """The floor and the level of speech around every frame, `(F,)` each."""
+    """Returns the noise floor and the speech level around every frame, `(F,)` each."""
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
     centers = np.arange(0, len(levels), step)
     starts = np.clip(centers - window // 2, 0, max(0, len(levels) - window))
@@ -128,7 +127,7 @@ def _percentiles(levels, frame_seconds):
 
 
 def find_edges(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """The quietest point of each pause; of long pauses, clips keep only a part on either side."""
+    """Finds the quietest point of each pause; of long pauses, one near each end."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
@@ -148,10 +147,9 @@ def find_edges(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: floa
 def choose_clips(
     atoms: Sequence[Atom], edges: Edges, frame_seconds: float, min_seconds: float, max_seconds: float
 ) -> list[Clip]:
-    """Packs neighboring atoms into clips by dynamic programming, so that the sum of costs is least.
+    """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
-    Six seconds are best; cuts in short pauses and within sentences cost, and so do long pauses inside. What cannot be
-    part of any clip stays out.
+    The ideal length is six seconds; cuts in short pauses or within sentences and long pauses in a clip are penalized.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * _LEAST_PAD_SECONDS
@@ -190,7 +188,7 @@ def choose_clips(
 
 
 def _bounds(edges, first, last, most):
-    """Frames of a clip of stretches `first` to `last`, with less of the pauses around it where it would be too long."""
+    """Returns the frames of a clip of segments `first` to `last`; the pauses around it are cut to fit the maximum."""
     before, after = edges.starts[first] - edges.begins[first], edges.finishes[last] - edges.ends[last]
     excess = edges.finishes[last] - edges.begins[first] - most
     if excess > 0:
@@ -200,7 +198,7 @@ def _bounds(edges, first, last, most):
 
 
 def force_cuts(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits stretches longer than `max_seconds` at all points that are the quietest 100 ms of half a second around."""
+    """Splits segments longer than `max_seconds` at all points that are the quietest within half a second."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(_DIP_SECONDS / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in stretches.tolist():
@@ -213,7 +211,7 @@ def force_cuts(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: floa
 
 
 def _quietest(levels, low, high):
-    """The quietest frame of `[low, high)`; of equal ones that in the middle."""
+    """Returns the quietest frame of `[low, high)`, the middle one of equals."""
     if high <= low:
         return low
     part = levels[low:high]

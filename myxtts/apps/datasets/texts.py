@@ -1,4 +1,4 @@
-"""The text of a recording as pieces that may become clips: cues of subtitles, or sentences of a transcript."""
+"""Texts of recordings: cues of subtitles, or sentences of a transcript."""
 
 import html
 import re
@@ -25,13 +25,13 @@ _OVERLAP_SECONDS, _OVERLAP_SHARE = 0.3, 0.3
 
 @dataclass(frozen=True)
 class Piece:
-    """A text that is spoken in one go.
+    """A cue or a sentence.
 
     Attributes:
-        text: As written, in one line.
-        start, end: When, in seconds, as far as known; None for a transcript.
-        ends_sentence: Whether a sentence ends with it.
-        fault: Why it is not to be trained on, in a few words; "" if it may be.
+        text: The text in one line.
+        start, end: Times in seconds; None in a transcript.
+        ends_sentence: Whether it ends a sentence.
+        fault: Why it cannot be used, in a few words, or "".
     """
 
     text: str
@@ -42,17 +42,17 @@ class Piece:
 
 
 def count_letters(text: str) -> int:
-    """Number of letters and digits, which take the time to speak."""
+    """Counts letters and digits."""
     return sum(map(str.isalnum, text))
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a file is named as subtitles are, which have times; else it is a transcript."""
+    """Whether a file has the suffix of subtitles; other texts are transcripts."""
     return path.suffix.lower() in SUBTITLE_EXTENSIONS
 
 
 def find_text(recording: Path) -> Path | None:
-    """The subtitles or the transcript beside a recording: the same name with another ending, also `talk.en.srt`."""
+    """Finds subtitles or a transcript next to a recording: `talk.srt`, `talk.en.srt`, `talk.txt`."""
     for extension in (*SUBTITLE_EXTENSIONS, *TRANSCRIPT_EXTENSIONS):
         for path in (recording.with_suffix(extension), *sorted(recording.parent.glob(f"*{extension}"))):
             named = path.stem == recording.stem or path.stem.rpartition(".")[0] == recording.stem
@@ -62,24 +62,24 @@ def find_text(recording: Path) -> Path | None:
 
 
 def read_subtitles(path: Path) -> list[Piece]:
-    """The cues of an `.srt`, `.vtt` or `.ass` file in the order of their times, without tags, sounds and labels.
+    """Reads the cues of an `.srt`, `.vtt` or `.ass` file in order, without tags, sound descriptions and speaker labels.
 
-    Cues that overlap, hold lines of two speakers or are sung come with a `fault`.
+    Cues that overlap, are sung or have two speakers get a `fault`.
 
     Raises:
-        UserError: pysubs2 is missing, or the file has no cue that can be read.
+        UserError: pysubs2 is missing, or the file has no readable cue.
     """
     try:
         import pysubs2
     except ModuleNotFoundError:
-        raise UserError('Subtitles are read by pysubs2. Install it: pip install "myxtts[recordings]".') from None
+        raise UserError('Subtitles need pysubs2: pip install "myxtts[recordings]".') from None
     content = _read_text(path)
     try:
         try:
-            file = pysubs2.SSAFile.from_string(content)  # by its content: the name may lie
+            file = pysubs2.SSAFile.from_string(content)  # detects the format by content
         except pysubs2.FormatAutodetectionError:
             file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
-    except Exception as error:  # pysubs2 lets errors of every kind out of a damaged file
+    except Exception as error:  # damaged files raise errors of any type
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
     pieces = []
@@ -88,12 +88,12 @@ def read_subtitles(path: Path) -> list[Piece]:
         if count_letters(text):
             pieces.append(Piece(text, cue.start / 1000, cue.end / 1000, bool(_SENTENCE_END.search(text)), fault))
     if not pieces:
-        raise UserError(f"{path} holds no cue with a text. Name another with --subtitles.")
+        raise UserError(f"{path} has no cue with a text. Name another with --subtitles.")
     return _mark_overlaps(_without_repeats(pieces))
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """What is said of a cue's text, in one line, and why it is not to be used, or ""."""
+    """Returns the spoken text of a cue in one line, and its fault or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return _one_line(_MUSIC.sub(" ", text)), "sung or music"
@@ -105,12 +105,12 @@ def clean_cue(text: str) -> tuple[str, str]:
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:
-    """Sentences of a plain text; long ones fall into clauses.
+    """Splits a plain text into sentences, and long sentences into clauses.
 
-    A line is a paragraph, unless blank lines lie between paragraphs: then lines are only as long as they happen to be.
+    Paragraphs are separated by blank lines, if there are any, else by line breaks.
 
     Raises:
-        UserError: It is no text, or there is nothing in it to say.
+        UserError: The file is not text, or has no letter and no digit.
     """
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
@@ -121,10 +121,10 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     for piece in pieces:
         if count_letters(piece.text):
             joined.append(piece)
-        elif joined:  # a lone dash belongs to the piece before it
+        elif joined:  # such as a lone dash
             joined[-1] = replace(joined[-1], text=f"{joined[-1].text} {piece.text}", ends_sentence=piece.ends_sentence)
     if not joined:
-        raise UserError(f"{path} holds no letter and no digit: there is nothing to say in it.")
+        raise UserError(f"{path} holds no letter and no digit.")
     return joined
 
 
@@ -146,7 +146,7 @@ def _one_line(text):
 
 
 def _without_repeats(pieces):
-    """Removes the beginning that a cue of rolling captions repeats from the cue before."""
+    """Removes the text that cues of rolling captions repeat from the cue before."""
     kept: list[Piece] = []
     for piece in pieces:
         before = kept[-1] if kept else None
@@ -162,7 +162,7 @@ def _without_repeats(pieces):
 
 
 def _mark_overlaps(marked):
-    """Sets the fault of cues that overlap for long, and ends the first of two that overlap briefly earlier."""
+    """Marks cues that overlap for long; of two that overlap briefly, the first is shortened."""
     for index in range(len(marked) - 1):
         first, second = marked[index : index + 2]
         overlap = min(first.end, second.end) - second.start

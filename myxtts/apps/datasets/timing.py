@@ -1,4 +1,4 @@
-"""How the clock of subtitles runs against that of a recording: offset, drift, and whether they belong together."""
+"""Synchronization of subtitles with a recording: offset, drift, and whether they match."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,30 +10,28 @@ from scipy.stats import theilslopes
 
 from myxtts.apps.datasets.texts import Piece
 
-# Ratios of clocks to try: the same, and 25 against 24 and 23.976 pictures a second. Nearer ones are found as drift.
+# Ratios of frame rates: equal, and 25 to 24 and 23.976. Smaller differences are found as drift.
 _FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
-_RATE = 20  # steps a second of the signals that are correlated
+_RATE = 20  # Hz, of the correlated signals
 _WINDOW_SECONDS, _MAX_WINDOWS = 240.0, 14
 _MAX_OFFSET_SECONDS = 600.0
 _MAX_DRIFT = 0.006
-_PEAKS = 4  # of a window, each a hypothesis
+_PEAKS = 4  # hypotheses of a window
 _NEAR_SECONDS = 0.2
-_MOST_SLOPES = 400  # cues that slopes are taken between
+_MOST_SLOPES = 400  # cues in the robust fit
 _TELLING_CUES = 10
 
 
 @dataclass(frozen=True)
 class Timing:
-    """`recording = cue * (1 + drift) + offset`, all in seconds.
+    """`recording = cue * (1 + drift) + offset`, in seconds.
 
     Attributes:
-        offset: Seconds to add to the time of a cue at 0.
-        drift: How much faster the recording's clock runs, as a share.
-        end_lag: How long cues stay after the speech, in seconds.
-        matched: Share of cues that begin where speech begins.
-        chance: That share for the same cues in reverse order, at their best.
-        num_cues: How many cues it was fitted to.
-        length_seconds: Time of the last cue's end.
+        end_lag: Time that cues stay after the speech, in seconds.
+        matched: Share of cues that begin with speech.
+        chance: The same for the cues in reverse order.
+        num_cues: Number of cues.
+        length_seconds: End of the last cue.
     """
 
     offset: float
@@ -46,17 +44,17 @@ class Timing:
 
     @property
     def belongs(self) -> bool:
-        """Whether the cues fit the speech better than chance; too few cues cannot tell, and are believed."""
+        """Whether the cues match the speech better than chance; always True for few cues."""
         least = self.chance + 0.12 + 0.6 / np.sqrt(self.num_cues)
         return self.num_cues < _TELLING_CUES or self.matched > least
 
     def move(self, piece: Piece) -> Piece:
-        """The piece with times in the recording."""
+        """Returns the piece with times in the recording."""
         start, end = (time * (1 + self.drift) + self.offset for time in (piece.start, piece.end))
         return replace(piece, start=start, end=max(end - self.end_lag, start + 0.1))
 
     def describe(self) -> str:
-        """What was corrected, as a sentence; "" for less than a tenth of a second."""
+        """Describes the correction; "" below a tenth of a second."""
         parts = []
         if abs(self.offset) >= 0.1:
             parts.append(f"{abs(self.offset):.2f} s {'early' if self.offset > 0 else 'late'}")
@@ -67,11 +65,10 @@ class Timing:
 
 
 def fit_timing(cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray) -> Timing:
-    """Estimates offset and drift of cues against speech that begins at `starts` and ends at `ends`, in seconds.
+    """Estimates offset and drift of cues against segments of speech, in seconds.
 
-    Windows of four minutes are correlated with the speech, activity with activity and beginnings with beginnings; a
-    line through their peaks is then fitted to the beginnings, robustly. The same is done for the cues in reverse,
-    whose share of matches is what chance gives.
+    Windows of four minutes are correlated with the speech, by activity and by beginnings. A robust line through the
+    peaks is then refined on the beginnings. The same fit for the cues in reverse gives the matches by chance.
     """
     times = np.array([[cue.start, cue.end] for cue in cues])
     offset, drift, matched = _fit(times, starts, ends)
@@ -83,13 +80,13 @@ def fit_timing(cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray) -> T
 
 
 def _fit(times, starts, ends):
-    """Offset, drift and the share of cues that match, of the best candidate."""
+    """Returns offset, drift and share of matching cues of the best candidate."""
     found = [_fit_line(times, starts, *line) for line in _lines(times, starts, ends)]
     return max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
 
 
 def _lines(times, starts, ends):
-    """Candidates for (offset, drift): lines on which most peaks of windows lie, one for each ratio of clocks."""
+    """Yields candidates (offset, drift), the line with most window peaks for each ratio of frame rates."""
     seconds = max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
     for ratio in _FRAME_RATE_RATIOS:
@@ -118,7 +115,7 @@ def _windows(times):
 
 
 def _signals(starts, ends, seconds):
-    """Activity, with a mean of 0, and beginnings, blurred; `(T,)` each at `_RATE`."""
+    """Returns zero-mean activity and smoothed beginnings, `(T,)` each at `_RATE`."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -129,7 +126,7 @@ def _signals(starts, ends, seconds):
 
 
 def _window_peaks(part, speech):
-    """The best offsets of one window of cues, as (center, offset, score)."""
+    """Returns the best offsets of a window of cues as (center, offset, score)."""
     origin = part.min()
     own = _signals(part[:, 0] - origin, part[:, 1] - origin, np.ptp(part) + 0.5)
     first = int(max(0.0, origin - _MAX_OFFSET_SECONDS) * _RATE)
@@ -145,7 +142,7 @@ def _window_peaks(part, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Fits offset and drift to beginnings within ever narrower limits; returns them and the share that matched."""
+    """Refines offset and drift on the beginnings within narrowing limits; returns them and the share of matches."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
@@ -163,7 +160,7 @@ def _fit_line(times, starts, offset, drift):
         drift = 0.0
     late = late_by()
     if drift and np.count_nonzero(near := np.abs(late) < 0.15) >= _TELLING_CUES:
-        slope, shift = np.polyfit(cues[near], late[near], 1)  # the least squares of what is near are finer than medians
+        slope, shift = np.polyfit(cues[near], late[near], 1)  # finer than medians
         offset, drift = offset + shift, drift + slope
     elif not drift and (near := np.abs(late) < 0.5).any():
         offset += np.median(late[near])
@@ -171,7 +168,7 @@ def _fit_line(times, starts, offset, drift):
 
 
 def _is_certain(x, late, drift):
-    """Whether a drift is larger than twice its standard error."""
+    """Whether a drift exceeds twice its standard error."""
     near = np.abs(late) < _NEAR_SECONDS
     if np.count_nonzero(near) < _TELLING_CUES:
         return False
@@ -180,7 +177,7 @@ def _is_certain(x, late, drift):
 
 
 def _nearest(times, edges):
-    """From each time to the nearest edge, in seconds."""
+    """Returns the distance of each time to the nearest edge, in seconds."""
     right = np.searchsorted(edges, times)
     left, right = edges[np.maximum(right - 1, 0)] - times, edges[np.minimum(right, len(edges) - 1)] - times
     return np.where(np.abs(left) < np.abs(right), left, right)

@@ -1,7 +1,4 @@
-"""Alignment of a transcript's sentences with a recording, by the words of a recognizer.
-
-As with subtitles, the times select sentences; cuts lie in pauses only.
-"""
+"""Alignment of a transcript with a recording, by the words of a speech recognizer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,11 +12,11 @@ from myxtts.config.checks import UserError
 from myxtts.hearing.recognizers import Recognizer, Word
 from myxtts.hearing.text_errors import normalized
 
-NOT_HEARD = "heard otherwise"
-"""Fault of a sentence that was not recognized."""
+NOT_HEARD = "text not recognized"
+"""Fault of a sentence that the recognizer did not find."""
 
 _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
-_LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # of a sentence's letters: poor recognizers hear little of every one
+_LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # share of letters, absolute and relative to the usual share
 _HEARS_WELL = 0.8
 _GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
 _MISHEARD_LETTERS = 15
@@ -35,13 +32,16 @@ def find_sentences(
     pieces: Sequence[Piece],
     language: str,
 ) -> list[Piece]:
-    """Gives the sentences of a transcript times, by the words that a recognizer hears in stretches `(N, 2)` of frames.
+    """Finds the times of a transcript's sentences from recognized words.
 
-    A sentence that was not heard lies between its neighbors and has a fault. Of a recognizer without times, words are
-    spread over the speech of a few seconds.
+    A sentence that was not recognized lies between its neighbors and has a fault. Words without times are distributed
+    over the speech of a few seconds.
+
+    Args:
+        stretches: Segments of speech, `(N, 2)` frames.
 
     Raises:
-        UserError: So few sentences were heard that the text is that of another recording.
+        UserError: Too few sentences were recognized.
     """
     heard = [
         part
@@ -58,23 +58,23 @@ def find_sentences(
     usual = float(np.median([share for share in shares if share > 0] or [1.0]))
     is_heard = np.array(shares) >= max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
     times = [_time_of(*one, heard, pace) if known else None for *one, known in zip(texts, found, is_heard)]
-    # What a good recognizer does not hear was not said, but for a short word; a poor one misses whole sentences.
+    # A good recognizer misses short words only, a poor one whole sentences.
     times = _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf)
     return with_times(pieces, times, survey.num_samples / survey.sample_rate)
 
 
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
-    """The pieces with their times, in order and within a recording of `seconds`; None marks one that was not heard.
+    """Sets the times of the pieces, in order and within a recording of `seconds`; None is not recognized.
 
     Raises:
-        UserError: So few were heard that the text is that of another recording.
+        UserError: Too few pieces were recognized.
     """
     count, found, latest = sum(time is not None for time in times), [], 0.0
     if count < _LEAST_PLACED * len(pieces):
-        shares = f"{count} of {len(pieces)} sentences were heard"
+        shares = f"{count} of {len(pieces)} sentences were recognized"
         raise UserError(f"{shares}: the transcript is of another recording. Name another with --transcript.")
     for index, (piece, time) in enumerate(zip(pieces, times)):
-        if time is None:  # it takes no time from the next
+        if time is None:  # it does not overlap the next
             following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
             end = max(latest + 0.05, min(following, seconds))
             found.append(replace(piece, start=latest, end=end, fault=NOT_HEARD))
@@ -86,7 +86,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
 
 
 def _hear(recognizer, audio, survey, stretches, language) -> Iterator[Word]:
-    """Words heard in windows of a few neighboring stretches, with times in the recording."""
+    """Yields recognized words with times in the recording, from windows of neighboring segments."""
     has_times, rate = hasattr(recognizer, "words"), survey.sample_rate
     most, pad = rate * (_WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES), round(0.1 * rate)
     groups: list[list[tuple[int, int]]] = []
@@ -105,7 +105,7 @@ def _hear(recognizer, audio, survey, stretches, language) -> Iterator[Word]:
 
 
 def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
-    """For each word of the text its place among those heard, or -1, by the fewest edits."""
+    """Returns the index of the recognized word for each word of the text, or -1, by edit distance."""
     places = [-1] * len(text)
     for kind, first, last, first_in_text, last_in_text in Levenshtein.opcodes(heard, text):
         if kind == "equal":
@@ -114,14 +114,14 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Words with times in proportion to their lengths over the spans `(start, end)`."""
+    """Distributes words over the spans `(start, end)` in proportion to their lengths."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
     places = places / max(1, sum(len(word) for word in words))
 
     def at(place, shift):
-        # A word begins after a pause and ends before it, whatever rounding makes of the boundary.
+        # The shift decides between the spans before and after a pause.
         span = min(max(int(np.searchsorted(spoken, place + shift)) - 1, 0), len(starts) - 1)
         return float(starts[span] + place - spoken[span])
 
@@ -129,8 +129,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Gives sentences between two that were heard, of `most` letters together, their share of the time between them,
-    where it is about as long as they are."""
+    """Fills gaps of at most `most` letters between recognized sentences, if the time between them is plausible."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -143,7 +142,7 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """When a sentence is spoken, from those of its words that were heard; None where they are too far apart for it."""
+    """Returns the time of a sentence from its recognized words, or None if its length is implausible."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

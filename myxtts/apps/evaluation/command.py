@@ -1,4 +1,4 @@
-"""`myxtts evaluate`: how well models speak, side by side, with recordings to compare with."""
+"""`myxtts evaluate`: compares the speech of models with each other and with recordings."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from myxtts.apps.evaluation.subjects import JSON_FILE, PAGE, check_output, subjects
+from myxtts.apps.evaluation.subjects import JSON_FILE, PAGE, WHICH, check_output, subjects
 from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
@@ -23,44 +23,43 @@ examples:
   myxtts evaluate runs/mine --texts lines.txt --voices me.wav --recognizer "./hear.sh {wav}"
   myxtts evaluate spoken_by_others --data recordings
 
-A folder of spoken files has a metadata.csv with their texts. Sentences are clips that were not trained on, the same for
-all that are compared; docs/evaluation.md says what each figure is.
+A folder of spoken files needs a metadata.csv with their texts. All models say the same held-out clips.
+docs/evaluation.md explains the metrics.
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of `myxtts evaluate`."""
-    parser = PlainParser(
-        prog="myxtts evaluate", description="Judge how well models speak.", epilog=EXAMPLES, add_help=True
-    )
-    what = "a run, a converted model, or spoken files; FOLDER@best or FOLDER@last; or hf://owner/name[@revision]"
+    """Builds the argument parser of `myxtts evaluate`."""
+    parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.", epilog=EXAMPLES)
+    what = "run, converted model or folder of spoken files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=what)
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint where none is named")
-    parser.add_argument("--accept-licence", action="store_true", help="of a model of the hub, without being asked")
-    said = parser.add_argument_group("what is said")
-    said.add_argument("--data", metavar="DIR", help="data set with recordings (default: the run's own)")
-    said.add_argument("--texts", metavar="FILE", help="a sentence on each line, instead of those of the data set")
-    said.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="recordings of who says it, in turn")
-    said.add_argument("--language", default="en", help="of texts and of data that do not name theirs")
-    said.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="at most")
-    said.add_argument("--quick", action="store_true", help=f"{QUICK_SENTENCES} sentences")
-    said.add_argument("--seeds", type=int, metavar="N", default=3, help="times that each sentence is drawn")
-    said.add_argument("--seed", type=int, metavar="N", default=0, help="the first seed")
-    heard = parser.add_argument_group("recognizer")
+    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint of folders without @")
+    licence = "accept the licence of a Hugging Face model without a prompt"
+    parser.add_argument("--accept-licence", action="store_true", help=licence)
+    data = parser.add_argument_group("sentences")
+    data.add_argument("--data", metavar="DIR", help="data set with recordings (default: that of the run)")
+    data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
+    data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference recordings, used in turn")
+    data.add_argument("--language", default="en", help="language of texts and data without a language label")
+    data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
+    data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")
+    data.add_argument("--seeds", type=int, metavar="N", default=3, help="number of samples of each sentence")
+    data.add_argument("--seed", type=int, metavar="N", default=0, help="first random seed")
+    metrics = parser.add_argument_group("metrics")
     recognizer = (
-        "size of Whisper such as base, hf://owner/name, a Whisper model's folder, or a command with {wav} in it"
+        "speech recognizer: a Whisper size such as base, hf://owner/name, a Whisper folder, or a command with {wav}"
     )
-    heard.add_argument("--recognizer", metavar="NAME", help=recognizer)
-    encoder = "pretrained.pt of resemblyzer, or an .onnx that takes 16 kHz samples (default: the installed package's)"
-    heard.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
-    parser.add_argument("--output", metavar="DIR", default="evaluation", help="for table, page and sound")
+    metrics.add_argument("--recognizer", metavar="NAME", help=recognizer)
+    encoder = "speaker encoder: Resemblyzer's pretrained.pt or an .onnx file with 16 kHz input (default: Resemblyzer's)"
+    metrics.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
+    parser.add_argument("--output", metavar="DIR", default="evaluation", help="folder for tables, report and audio")
     add_choices(parser, engines=False)
     return parser
 
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Evaluates; everything that can be wrong is checked before the first sentence."""
+    """Runs the command; all options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
     from myxtts.devices.tensorflow_start import import_tensorflow
@@ -74,14 +73,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
-    """Judges how well models speak, as `myxtts evaluate` does; returns what `evaluation.json` in its output says.
+    """Evaluates the speech of models like `myxtts evaluate`; returns the content of its `evaluation.json`.
 
     Args:
         folders: Runs, converted models or spoken files.
-        options: Names of the command's options, with underscores: `data="DIR"`, `quick=True`, `recognizer="FOLDER"`.
+        options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: Something that was asked for cannot be had.
+        UserError: An option is wrong, or a model, file or package is missing.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     print(_evaluate(arguments, _check(arguments)))
@@ -89,32 +88,34 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
 
 
 def _check(arguments):
-    """The subjects; raises `UserError` for what can be seen to be wrong before TensorFlow is imported."""
+    """Checks the options without TensorFlow and returns the subjects."""
     if not arguments.folders:
-        raise UserError("Name what is to be evaluated. Try: myxtts evaluate runs/mine --quick")
+        raise UserError("Name what is to be evaluated, for example: myxtts evaluate runs/mine --quick")
     require(1 <= arguments.sentences <= MOST_SENTENCES, "--sentences", f"1 to {MOST_SENTENCES}", arguments.sentences)
     require(1 <= arguments.seeds <= 100, "--seeds", "1 to 100", arguments.seeds)
     require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
     check_device(arguments.device)
     require_output("--output", arguments.output, makes_folders=True)
     check_output(Path(arguments.output))
-    for flag, given in (("--data", [arguments.data]), ("--texts", [arguments.texts]), ("--voices", arguments.voices)):
-        for path in filter(None, given):
-            rule = "a folder or a list" if flag == "--data" else "a file"
-            require(Path(path).exists(), flag, f"{rule} that is there", path, "Check the name.")
+    data, texts = arguments.data, [arguments.texts] if arguments.texts else []
+    require(not data or Path(data).exists(), "--data", "a folder or a list that is there", data, "Check the name.")
+    for flag, paths in (("--texts", texts), ("--voices", arguments.voices)):
+        for path in paths:
+            require(Path(path).is_file(), flag, "a file that is there", path, "Check the name.")
     if arguments.recognizer:
         from myxtts.hearing.recognizers import settle_recognizer
 
         settle_recognizer(arguments.recognizer)
     from myxtts.interchange.hub.fetching import local_folder
 
-    local = lambda folder: local_folder(folder, arguments.accept_licence)
-    return subjects(arguments.folders, arguments.which, local)
+    return subjects(arguments.folders, arguments.which, lambda one: local_folder(one, arguments.accept_licence))
 
 
 def _evaluate(arguments, judged):
-    """Has all of them speak, and writes the pages; returns the table for a terminal."""
-    from myxtts.apps.evaluation.evaluate import choose_sentences, evaluate_into, rows_to_speak
+    """Speaks, measures and writes the reports; returns the table for the terminal."""
+    from myxtts.apps.evaluation.report import evaluate_into
+    from myxtts.apps.evaluation.sentences import choose_sentences
+    from myxtts.apps.evaluation.sources import rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.hearing.measuring import Tools

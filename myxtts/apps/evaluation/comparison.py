@@ -1,14 +1,16 @@
-"""The metrics, and from measurements of single sentences to the figures of each row, differences and the best row."""
+"""Metrics of an evaluation, and from the measured sentences to rows, differences and the best model."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.statistics import Estimate, ratio, ratio_difference, share, share_difference
+from myxtts.config.checks import UserError
 from myxtts.hearing import dnsmos, speaker_similarity
-from myxtts.hearing.measuring import MAX_RECOGNIZER_ERROR, Measured, Tools, ends_well, is_usable, pooled
+from myxtts.hearing.measuring import MAX_RECOGNIZER_ERROR, Measured, Measurer, Tools, ends_well, is_usable, pooled
 from myxtts.hearing.spoken import Sentence
 
 MISSING = {
@@ -21,19 +23,19 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """One metric. Its figure is the sum of the parts of all sentences over the sum of their wholes, times `scale`."""
+    """A metric: `scale` times the sum of the parts of all sentences over the sum of their wholes."""
 
     name: str
     title: str
     unit: str
     better: str
-    """`low`, `high`, or empty for what is compared with the recordings' figure."""
+    """`low`, `high`, or "" if the recordings' value is the target."""
     decimals: int
     needs: str = ""
-    """A key of `MISSING`; empty for metrics of the audio alone."""
-    is_share: bool = False
-    """Whether part and whole are 0 or 1 and 1: something holds of a sentence or does not."""
+    """Key of `MISSING`; "" if only the audio is needed."""
     meaning: str = ""
+    is_share: bool = False
+    """Whether it is a proportion of samples: parts are 0 or 1, wholes are 1."""
 
     @property
     def scale(self) -> float:
@@ -45,38 +47,37 @@ class Metric(NamedTuple):
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
-_COSINE = "cosine to the recording that the voice was taken from, by an encoder that the model was not made with"
-_GROUPS = "groups of four codes that came before in the sentence"
+_COSINE = "cosine to the recording of the voice, by an encoder that the model was not trained with"
 METRICS = (
-    Metric("cer", "wrong characters", "%", "low", 1, "recognizer", False, "of what a recognizer understood, pooled"),
-    Metric("wer", "wrong words", "%", "low", 1, "recognizer", False, "as above, in words"),
-    Metric("similarity", "speaker similarity", "", "high", 3, "encoder", False, _COSINE),
-    Metric("mcd", "mel-cepstral distortion", "dB", "low", 2, "recordings", False, "to the recording, after DTW"),
-    Metric("f0_rmse", "pitch off the recording's", "st", "low", 2, "recordings", False, "RMSE on that path"),
+    Metric("cer", "CER", "%", "low", 1, "recognizer", "character error rate of the recognized text, pooled"),
+    Metric("wer", "WER", "%", "low", 1, "recognizer", "word error rate of the recognized text, pooled"),
+    Metric("similarity", "speaker similarity", "", "high", 3, "encoder", _COSINE),
+    Metric("mcd", "mel-cepstral distortion", "dB", "low", 2, "recordings", "to the recording, after DTW"),
+    Metric("f0_rmse", "pitch error", "st", "low", 2, "recordings", "RMSE to the recording, after DTW"),
     Metric("f0_median", "pitch, median", "Hz", "", 0),
     Metric("f0_spread", "pitch, spread", "st", "", 2, meaning="standard deviation within a sentence"),
-    Metric("voiced", "voiced", "%", "", 1, meaning="share of the time that has a pitch"),
-    Metric("dnsmos_overall", "DNSMOS, overall", "", "high", 2, "dnsmos", False, "1 to 5"),
-    Metric("dnsmos_signal", "DNSMOS, signal", "", "high", 2, "dnsmos", False, "1 to 5"),
-    Metric("dnsmos_background", "DNSMOS, background", "", "high", 2, "dnsmos", False, "1 to 5"),
-    Metric("length", "length to the recording's", "", "", 2, "recordings", False, "seconds over seconds, pooled"),
-    Metric("limit", "ran into the limit", "%", "low", 1, is_share=True, meaning="did not end by itself"),
+    Metric("voiced", "voiced", "%", "", 1, meaning="share of the time with a pitch"),
+    Metric("dnsmos_overall", "DNSMOS, overall", "", "high", 2, "dnsmos", "1 to 5"),
+    Metric("dnsmos_signal", "DNSMOS, signal", "", "high", 2, "dnsmos", "1 to 5"),
+    Metric("dnsmos_background", "DNSMOS, background", "", "high", 2, "dnsmos", "1 to 5"),
+    Metric("length", "relative length", "", "", 2, "recordings", "duration over that of the recordings, pooled"),
+    Metric("limit", "ran into the limit", "%", "low", 1, meaning="did not end by itself", is_share=True),
     Metric("pauses", "paused for over 1 s", "%", "low", 1, is_share=True),
-    Metric("repeated", "repeated codes", "%", "", 1, meaning=_GROUPS),
-    Metric("doubtful", "in doubt", "%", "low", 1, is_share=True, meaning="what the self-check of `myxtts say` reports"),
+    Metric("repeated", "repeated codes", "%", "", 1, meaning="groups of four codes that occurred before"),
+    Metric("doubtful", "low confidence", "%", "low", 1, meaning="flagged by the self-check", is_share=True),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Share of the way from other speakers' recordings to the same speaker's that the best must reach."""
+"""Least similarity of the best model: 0 is that of recordings of other speakers, 1 that of the same speaker."""
 COMPARED = ("model", "files")
-"""Kinds of rows that are compared with each other; the others are references."""
+"""Kinds of rows to compare; the others are references."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
-"""Metrics by which the best is chosen: the first that is available, and each next one where those before tie."""
+"""Metrics that select the best model: the first that is available; the next ones break ties."""
 
 
 @dataclass
 class Row:
-    """One source with its measurements."""
+    """One source with its measured sentences."""
 
     name: str
     kind: str
@@ -84,7 +85,7 @@ class Row:
     measured: list[Measured] = field(default_factory=list)
 
     def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """Part and whole of each sentence, or of those with these ids, summed over the times that it was said."""
+        """Returns part and whole by sentence id, summed over seeds; of all sentences or those with these ids."""
         sums: dict[str, np.ndarray] = {}
         for one in self.measured:
             key = one.spoken.sentence.id
@@ -94,22 +95,22 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """By id of each sentence what was said with the first seed."""
+        """Measurements with the first seed, by sentence id."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """The worst sentences: by doubts, then by wrong characters or distortion."""
+        """Returns the worst sentences of a model: flagged ones first, then by CER or distortion."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
             return bool(one.spoken.doubts), part / max(whole, 1e-9)
 
-        return sorted(self.measured, key=badness, reverse=True)[:count]
+        return sorted(self.measured, key=badness, reverse=True)[:count] if self.kind == "model" else []
 
 
 @dataclass
 class Comparison:
-    """Everything that the pages and files show."""
+    """All rows of an evaluation."""
 
     rows: list[Row]
     sentences: list[Sentence]
@@ -117,16 +118,16 @@ class Comparison:
     strangers: float | None = None
     """Similarity of recordings of different speakers."""
     settings: dict = field(default_factory=dict)
-    """The request, as JSON values."""
+    """Options of the evaluation, as JSON values."""
 
     def figure(self, row: Row, metric: Metric, ids: Collection[str] | None = None) -> Estimate | None:
-        """None if nothing of it was measured."""
+        """Returns a metric of a row, or None if it was not measured."""
         parts = row.parts(metric.name, ids)
         estimate = share if metric.is_share else ratio
         return estimate(*np.array(list(parts.values())).T).times(metric.scale) if parts else None
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """The second row's figure minus the first's, of the sentences that both say."""
+        """Returns the second row's metric minus the first's, on the sentences that both say."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -134,7 +135,7 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """A figure without scale and interval."""
+        """Returns a metric without scale and interval."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
@@ -144,39 +145,37 @@ class Comparison:
 
     @property
     def compared(self) -> list[Row]:
-        """Rows that are compared with each other."""
+        """Rows to compare, without the references."""
         return [row for row in self.rows if row.kind in COMPARED]
 
     def missing(self) -> dict[str, str]:
-        """Names of metrics that are not available, and how to get them."""
+        """Returns the metrics that are not available, with how to get them."""
         has = {name for name in MISSING if getattr(self.tools, name, None)}
         has |= {"recordings"} if any(one.recording for one in self.sentences) else set()
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
     def not_judged(self) -> str | None:
-        """Why the recognizer's figures say nothing, if so."""
+        """Returns why the recognizer's metrics are unreliable, or None."""
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None
-        return (
-            f"not judged: of real recordings the recognizer gets {100 * error:.1f} % of the characters wrong, "
-            f"and above {100 * MAX_RECOGNIZER_ERROR:.0f} % it says more of itself than of a model"
-        )
+        limit = f"{100 * MAX_RECOGNIZER_ERROR:.0f} %"
+        return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Names of metrics that are available and say nothing."""
+        """Returns the names of metrics that are available but unreliable."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Ids of the sentences of speakers that were trained on and of others, if there are both."""
+        """Returns sentence ids of trained and of new speakers, if there are both."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
-        return {"speakers trained on": seen, "speakers left out": others} if seen and others else {}
+        return {"trained speakers": seen, "new speakers": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
-        """The best of the compared rows, several if they do not differ significantly, and why; None for one row.
+        """Returns the best rows (several if they do not differ significantly) and why; None for a single row.
 
-        Of those that end by themselves, not too soon, and sound like the voice, if there are any, the one with the
-        lowest error; of those that do not differ from it significantly, the one that is best by the next metric.
+        Candidates finish their sentences and match the voice, if any row does. The `DECIDING` metrics select among
+        them in turn: those that differ significantly from the best drop out.
         """
         if len(self.compared) < 2:
             return None
@@ -189,13 +188,11 @@ class Comparison:
             if len(able) < 2 or name in unjudged or None in values.values():
                 continue
             if name == "mcd" and self.value(able[0], "cer") is not None and not unjudged:
-                continue  # only where there is no recognizer to go by
+                continue  # distortion only stands in for a missing recognizer
             metric = BY_NAME[name]
             first = (min if metric.better == "low" else max)(able, key=lambda row: values[row.name])
             differences = {row.name: self.difference(first, row, metric) for row in able if row is not first}
-            tied = [
-                row for row in able if row is first or not differences[row.name] or differences[row.name].holds_zero
-            ]
+            tied = [row for row in able if not (found := differences.get(row.name)) or found.holds_zero]
             if len(tied) < len(able):
                 shown = f"{metric.scale * values[first.name]:.{metric.decimals}f}"
                 reasons.append(f"{metric.title} {shown} {metric.unit}".strip())
@@ -203,9 +200,36 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
+        """Whether a row finishes its sentences and, as far as known, matches the voice."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
         if own is None or same is None or self.strangers is None or same <= self.strangers:
             return True
         return (own - self.strangers) / (same - self.strangers) >= MIN_SIMILARITY
+
+
+def compare(
+    sources: Iterable[Source],
+    sentences: Sequence[Sentence],
+    tools: Tools,
+    settings: dict,
+    on_measured: Callable[[Row], None] = lambda row: None,
+) -> Comparison:
+    """Measures the speech of all sources.
+
+    Args:
+        on_measured: Called with the row after each sentence, while its last measurement still has the samples.
+    """
+    measure, rows = Measurer(tools), []
+    for source in sources:
+        row = Row(source.name, source.kind)
+        for spoken in source.speak():
+            row.measured.append(measure(spoken))
+            on_measured(row)
+            row.measured[-1].without_samples()
+        if row.measured:
+            rows.append(row)
+        elif source.kind in ("model", "files"):
+            raise UserError(f"{source.name} can say none of the {len(sentences)} sentences.")
+    return Comparison(rows, list(sentences), tools, measure.similarity_of_strangers(sentences), settings)

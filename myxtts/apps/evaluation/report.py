@@ -1,80 +1,96 @@
-"""A page with the figures and the sound, which needs no network: `report.html` beside a folder `sounds`."""
+"""Output of an evaluation: JSON, CSV, and `report.html` with tables, bars and audio players."""
 
 import html
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
 
-from myxtts.apps.evaluation.comparison import METRICS, Comparison
+from myxtts.apps.evaluation import tables
+from myxtts.apps.evaluation.comparison import METRICS, Comparison, compare
+from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.statistics import LEVEL
-from myxtts.apps.evaluation.tables import counted_sentences, difference_lines, figure_lines, notes
+from myxtts.apps.evaluation.subjects import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
+from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import printable
-from myxtts.hearing.measuring import Measured
-from myxtts.hearing.spoken import spread
+from myxtts.hearing.measuring import Measured, Tools
+from myxtts.hearing.spoken import Sentence, spread
+from myxtts.storage.files import write_json, write_text, write_whole_folder
 
 MOST_SENTENCES = 40
-"""Sentences that can be heard from all rows."""
+"""Number of sentences with the audio of all rows."""
 WORST = 10
-"""Sentences of each model that went worst."""
+"""Number of worst sentences shown for each model."""
 BAR_WIDTH = 160
+SHOWN_EVERY = 20
+"""Sentences between progress lines."""
 ARROWS = {"low": "lower is better", "high": "higher is better", "": ""}
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1b1b1b;
-  background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
-.wide { overflow-x: auto; } .wide th:first-child { position: sticky; left: 0; min-width: 8rem; background: #fff; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid #d8d8d8; padding: .4rem .8rem .4rem 0; text-align: left; vertical-align: top; }
-thead th { border-bottom: 2px solid #1b1b1b; }
-td.off { color: #6b6b6b; } small { color: #5a5a5a; display: block; font-weight: normal; }
-svg { display: block; } audio { width: 15rem; height: 2.2rem; }
-.doubt { color: #a11; }
-@media (prefers-color-scheme: dark) {
-  body { background: #161616; color: #e6e6e6; } th, td { border-color: #3a3a3a; } thead th { border-color: #e6e6e6; }
-  .wide th:first-child { background: #161616; } small, td.off { color: #a8a8a8; } .doubt { color: #f88; }
-  svg { color: #8ab4f8; }
-}
-"""
 
 
-def heard(comparison: Comparison) -> list[Measured]:
-    """The sentences that the page plays: some of all rows, said with the first seed, and the worst of each model."""
+def evaluate_into(
+    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Tools, settings: dict
+) -> str:
+    """Writes `evaluation.json`, `evaluation.csv`, `report.html` and its audio; returns the table for a terminal.
+
+    The folder is replaced when everything is complete.
+    """
+    check_output(folder)
+    with write_whole_folder(folder, sync=False) as new:
+        (new / SOUNDS).mkdir()
+        paths: dict[int, str] = {}
+
+        def keep(row):
+            one = row.measured[-1]
+            paths[id(one)] = f"{SOUNDS}/{len(paths):05d}.flac"
+            write_audio(new / paths[id(one)], one.spoken.samples, one.spoken.sample_rate)
+            if len(row.measured) % SHOWN_EVERY == 1:
+                print(f"{printable(row.name)}: {len(row.measured)} …", file=sys.stderr, flush=True)
+
+        comparison = compare(sources, sentences, tools, settings, keep)
+        kept = {id(one): paths[id(one)] for one in _heard(comparison)}
+        for path in set(paths.values()) - set(kept.values()):
+            (new / path).unlink()
+        write_text(new / PAGE, _page(comparison, kept))
+        write_text(new / CSV_FILE, tables.as_csv(comparison))
+        write_json(new / JSON_FILE, tables.as_json(comparison, kept))
+    return tables.as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
+
+
+def _heard(comparison: Comparison) -> list[Measured]:
+    """Returns the sentences with audio on the page: some of all rows, with the first seed, and each model's worst."""
     shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
     for row in comparison.rows:
         some = [one for key, one in row.first_times.items() if key in shown]
-        found += some + [one for one in _worst_of(row) if one not in some]
+        found += some + [one for one in row.worst(WORST) if one not in some]
     return found
 
 
-def page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
-    """The page; `sounds` has the files, relative to it, by `id` of the measured sentence."""
+def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
+    """Renders the page; `sounds` maps the `id` of a measured sentence to its file, relative to the page."""
     names, compared = [row.name for row in comparison.rows], [row.name for row in comparison.compared]
-    title = _text(" and ".join(filter(None, (", ".join(compared[:-1]), compared[-1] if compared else ""))))
-    body = [f"<h1>How {title} speak{'s' if len(compared) == 1 else ''}</h1>"]
-    body.append(f"<p>{counted_sentences(comparison)}. In brackets and as bars: {100 * LEVEL:.0f} % ")
-    body.append("intervals over sentences. Recordings and their copy through the model's codes show what can be ")
-    body.append("reached. Bars of one line share a scale, from the least to the greatest of its values.</p>")
-    body.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in notes(comparison)) + "</ul>")
-    body.append(_figures(names, figure_lines(comparison)))
+    parts = [_figures(names, tables.figure_lines(comparison))]
     for name, ids in comparison.groups().items():
-        body.append(f"<h2>{_text(name.capitalize())}</h2>" + _figures(names, figure_lines(comparison, ids)))
-    heads, lines = difference_lines(comparison)
+        parts += [f"<h2>{_text(name.capitalize())}</h2>", _figures(names, tables.figure_lines(comparison, ids))]
+    heads, lines = tables.difference_lines(comparison)
     if lines:
-        body.append("<h2>Differences, of the same sentences</h2>" + _figures(heads, lines))
-    body.append("<h2>Sound</h2>" + _sounds(comparison, names, sounds))
+        parts += ["<h2>Differences on the same sentences</h2>", _figures(heads, lines)]
+    audio = [_sounds(comparison, names, sounds)]
     for row in comparison.rows:
-        if worst := _worst_of(row):
-            body.append(f"<h2>{_text(row.name)}: the {len(worst)} that went worst</h2>")
+        if worst := row.worst(WORST):
             said = [(one, f"{one.spoken.sentence.id} · seed {one.spoken.seed}") for one in worst]
             rows = [_line(one.spoken.sentence.text, note, [_player(one, sounds)]) for one, note in said]
-            body.append(_table(["", ""], rows))
-    meanings = "".join(f"<dt>{_text(one.heading)}</dt><dd>{_text(one.meaning)}</dd>" for one in METRICS if one.meaning)
-    body.append(f"<h2>What the figures are</h2><dl>{meanings}</dl>")
-    metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    head = f"<head>{metas}<title>{title}: evaluation</title><style>{_STYLE}</style></head>"
-    return f'<!doctype html>\n<html lang="en">{head}<body>{"".join(body)}</body></html>\n'
-
-
-def _worst_of(row):
-    return row.worst(WORST) if row.kind == "model" else []
+            audio += [f"<h2>{_text(row.name)}: the {len(worst)} worst sentences</h2>", _table(["", ""], rows)]
+    meanings = (f"<dt>{_text(one.heading)}</dt><dd>{_text(one.meaning)}</dd>" for one in METRICS if one.meaning)
+    return Template(Path(__file__).with_suffix(".html").read_text("utf-8")).substitute(
+        title=_text(", ".join(compared)),
+        sentences=tables.counted_sentences(comparison),
+        level=f"{100 * LEVEL:.0f}",
+        notes="".join(f"<li>{_text(note)}</li>" for note in tables.notes(comparison)),
+        tables="\n".join(parts),
+        audio="\n".join(audio),
+        meanings="".join(meanings),
+    )
 
 
 def _figures(names, lines):
@@ -90,7 +106,7 @@ def _figures(names, lines):
 
 
 def _bars(estimates):
-    """For each estimate a bar over its interval with a mark at its value, all on the scale of the line."""
+    """Draws each estimate as a bar over its interval with a mark at its value, all on one scale."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     if least == most:
@@ -127,7 +143,7 @@ def _player(one, sounds):
     name = sounds.get(id(one))
     player = f'<audio controls preload="none" src="{html.escape(name)}"></audio>' if name else "–"
     if one.understood is not None:
-        player += f"<small dir=auto>understood: {_text(one.understood) or '(nothing)'}</small>"
+        player += f"<small dir=auto>recognized: {_text(one.understood) or '(nothing)'}</small>"
     return player + (f"<small class=doubt>{_text('; '.join(one.spoken.doubts))}</small>" if one.spoken.doubts else "")
 
 

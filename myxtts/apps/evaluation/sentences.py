@@ -1,4 +1,4 @@
-"""The sentences of an evaluation: the same for all that are compared."""
+"""Sentences of an evaluation, the same for all models."""
 
 import csv
 import logging
@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from myxtts.apps.evaluation.subjects import Subject
 from myxtts.audio.files import AudioError, read_audio
 from myxtts.config.checks import UserError, read_bounded
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.sample_corpus import VOICES, Clip, speak_clips, unheard_sentences
 from myxtts.data.splits import split_by_hash
 from myxtts.hearing.spoken import Sentence, spread
+from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.files import CheckpointError
 from myxtts.storage.provenance import read_config
 from myxtts.text.languages import get_language
@@ -25,19 +27,67 @@ logger = logging.getLogger(__name__)
 
 MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
-"""Length of the longest recording that is used."""
+"""Maximum length of a recording."""
 KNOWN_SHARE = 0.5
-"""Of a data set's clips that a run must know by name for the data set to count as the one it was trained on."""
+"""Share of a data set's clips that a run must know by name to count as trained on it."""
 CLIP_LIST = "clips_train.csv"
 
 
-def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
-    """At most `count` clips of a data set that none of the runs was trained on, spread over speakers and names.
+def choose_sentences(
+    judged: Sequence[Subject],
+    data: str | None,
+    texts: str | None,
+    voices: Sequence[str],
+    language: str,
+    count: int,
+    room: Path | None = None,
+) -> list[Sentence]:
+    """Returns the sentences that all subjects say.
 
-    Each is to be said in the voice of the longest other clip of its speaker, of those trained on where there are any.
+    Args:
+        room: Empty folder for eSpeak NG's recordings, the reference of the bundled model.
 
     Raises:
-        UserError: There is no such clip.
+        UserError: There are no sentences, or no voice to say them in.
+    """
+    models = [one.folder for one in judged if one.is_model]
+    data = data or _own_data(models)
+    if texts:
+        if not voices and data:
+            by_speaker = {one.speaker: one.voice for one in sentences_of_data(data, models, language, count)[::-1]}
+            voices = [by_speaker[name] for name in sorted(by_speaker)]
+        if models and not voices:
+            raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
+        return _of_texts(texts, voices, language, count)
+    if not data and room and any(map(is_base, models)):
+        data = _espeak_data(room, language)
+    if data:
+        found = sentences_of_data(data, models, language, count)
+        return _in_voices(found, voices) if voices else found
+    if models:
+        lack = f"The training data of {model_name(models[0])} is not on this machine"
+        raise UserError(f"{lack}. Give --data FOLDER, or --texts FILE and --voices FILE….")
+    held = sorted(load_corpus(judged[0].folder, language).utterances, key=lambda one: (one.speaker, one.id))
+    return [Sentence(one.id, one.text, one.language, one.speaker) for one in spread(held, count)]
+
+
+def _own_data(models):
+    """Returns the first existing validation or training data set of the models, or None."""
+    for folder in models:
+        data = read_config(folder).data
+        for named in filter(None, (data.val_data, data.train_data)):
+            if Path(named).exists():
+                return named
+    return None
+
+
+def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
+    """Returns at most `count` held-out clips of a data set, spread over speakers and names.
+
+    The voice of a sentence is the longest other clip of its speaker, among trained clips if there are any.
+
+    Raises:
+        UserError: No clip is held out and readable.
     """
     corpus = load_corpus(folder, language)
     trained = set().union(*(trained_ids(run, corpus.utterances, Path(folder)) for run in runs))
@@ -61,16 +111,12 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
         files = str(voice.wav_path), str(one.wav_path)
         found.append(Sentence(one.id, one.text, one.language, one.speaker, *files, seen))
     if not found:
-        raise UserError(f"None of the clips of {folder} that were not trained on can be read.")
+        raise UserError(f"No held-out clip of {folder} can be read.")
     return found
 
 
-def espeak_data(folder: Path, language: str) -> Path:
-    """A data set for the bundled model: eSpeak NG says sentences of the sample corpus that no clip of either holds.
-
-    Raises:
-        UserError: The bundled model does not speak the language, or eSpeak NG cannot be used.
-    """
+def _espeak_data(folder, language):
+    """Creates held-out recordings for the bundled model: eSpeak NG says sentences that it was not trained on."""
     code = get_language(language).code
     voices = [voice for voice in VOICES if voice.language == code]
     if not voices:
@@ -88,14 +134,14 @@ def espeak_data(folder: Path, language: str) -> Path:
 
 
 def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set[str]:
-    """Ids of the clips that a run was trained on; of a data set that it does not know, or of no run, none."""
+    """Returns the ids of the clips that a run was trained on; empty if it does not know the data set."""
     try:
         data = read_config(run).data
         with open(run / CLIP_LIST, encoding="utf-8", newline="") as file:
             rows = [(row["id"], row["verdict"] != "rejected") for row in csv.DictReader(file)]
     except (OSError, CheckpointError, KeyError):
         return set()
-    # Its writer puts an apostrophe before what a spreadsheet would compute.
+    # The list has an apostrophe before names that a spreadsheet would take for formulas.
     accepted = {re.sub("^'(?=[=+@-])", "", name): is_accepted for name, is_accepted in rows}
     known = {one.id for one in utterances} & accepted.keys()
     is_same = Path(data.train_data).exists() and Path(data.train_data).resolve() == folder.resolve()
@@ -109,7 +155,7 @@ def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set
 
 
 def _longest(utterances, trained, keys):
-    """The two longest recordings of each speaker and language, of those trained on if there are any."""
+    """Returns the two longest clips of each (speaker, language), among trained clips if there are any."""
 
     def seconds(one):
         with suppress(soundfile.LibsndfileError):
@@ -124,12 +170,10 @@ def _longest(utterances, trained, keys):
     return found
 
 
-def sentences_of_texts(path: str, voices: Sequence[str], language: str, count: int) -> list[Sentence]:
-    """The texts of a file, a line each, said by the voices in turn; empty lines and those with # are passed over."""
+def _of_texts(path, voices, language, count):
+    """Returns the lines of a text file as sentences; empty lines and comments with # are skipped."""
     try:
         content = read_bounded(Path(path), MOST_TEXT_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"--texts must be a file with a sentence on each line. {path} is not there.") from None
     except ValueError as error:
         raise UserError(f"--texts {path} {error}.") from error
     lines = [line.strip() for line in re.split("\r\n|\r|\n", content)]
@@ -138,23 +182,11 @@ def sentences_of_texts(path: str, voices: Sequence[str], language: str, count: i
         raise UserError(f"--texts {path} holds no sentence.")
     code = get_language(language).code
     found = [Sentence(f"text_{number:03d}", text, code) for number, text in enumerate(spread(texts, count), 1)]
-    return in_voices(found, voices) if voices else found
+    return _in_voices(found, voices) if voices else found
 
 
-def sentences_of_wavs(folder: str | Path, language: str, count: int) -> list[Sentence]:
-    """The texts of a folder of spoken files, to evaluate it by itself."""
-    held = sorted(load_corpus(folder, language).utterances, key=lambda one: (one.speaker, one.id))
-    return [Sentence(one.id, one.text, one.language, one.speaker) for one in spread(held, count)]
-
-
-def voices_of(sentences: Sequence[Sentence]) -> list[str]:
-    """One voice for each speaker, in their order."""
-    by_speaker = {one.speaker: one.voice for one in reversed(sentences) if one.voice}
-    return [by_speaker[name] for name in sorted(by_speaker)]
-
-
-def in_voices(sentences: Sequence[Sentence], voices: Sequence[str]) -> list[Sentence]:
-    """The sentences, said by these voices in turn, and without recordings, which are of another voice."""
+def _in_voices(sentences, voices):
+    """Assigns the voices in turn; the recordings, which are of other voices, are dropped."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))

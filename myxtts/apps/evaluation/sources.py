@@ -1,13 +1,14 @@
-"""Sources of speech: recordings, a model's resynthesis of them, a model, or files that another program has spoken."""
+"""Sources of speech: recordings, a model's resynthesis of them, a model, or files spoken by another program."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
+from myxtts.apps.evaluation.subjects import Subject
 from myxtts.audio.files import AudioError, load_samples
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.checks import UserError
@@ -27,59 +28,62 @@ class Source:
 
     name: str
     kind: str
-    """`recordings`, `copy`, `model` or `files`."""
+    """`recordings`, `copy` (resynthesis), `model` or `files`."""
     speak: Callable[[], Iterator[Spoken]]
-    """Says all sentences but those that it cannot say."""
+    """Yields the speech of all sentences that it can say."""
 
 
-def recordings(sentences: Sequence[Sentence]) -> Source:
-    """The recordings of the sentences themselves."""
-    recorded = [one for one in sentences if one.recording]
-    speak = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
-    return Source("recordings", "recordings", speak)
-
-
-def model_sources(
-    name: str, load: Callable[[], Synthesizer], sentences: Sequence[Sentence], seeds: Sequence[int]
+def rows_to_speak(
+    judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """A model's resynthesis of the recordings, if there are any, and then its speech; it is loaded once for both."""
-    synthesizer = cache(load)
+    """Returns the recordings, if there are any, then each subject; a model comes after its resynthesis."""
+    recorded = [one for one in sentences if one.recording]
+    read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
+    found = [Source("recordings", "recordings", read)] if recorded else []
+    for one in judged:
+        if not one.is_model:
+            found.append(_files(one.name, one.folder, sentences))
+            continue
+        synthesizer = cache(partial(Synthesizer.load, one.folder, one.which, decoder=decoder))  # once for both rows
+        if recorded:
+            found.append(Source(f"{one.name}, copy", "copy", partial(_copies, synthesizer, recorded)))
+        found.append(Source(one.name, "model", partial(_speech, synthesizer, sentences, seeds)))
+    return found
 
-    def speech():
-        yield from speak_all(synthesizer(), sentences, seeds)
-        synthesizer.cache_clear()  # the model is no longer needed
 
-    sources = [Source(name, "model", speech)]
-    if any(one.recording for one in sentences):
-        sources.insert(0, Source(f"{name}, copy", "copy", lambda: _copies(synthesizer(), sentences)))
-    return sources
+def _speech(synthesizer, sentences, seeds):
+    yield from speak_all(synthesizer(), sentences, seeds)
+    synthesizer.cache_clear()  # frees the model
 
 
-def _copies(synthesizer, sentences):
-    """Resyntheses of the recordings that fit the model."""
-    if "dvae" not in synthesizer.model.parts:  # a converted model may come without
+def _copies(synthesizer, recorded):
+    """Yields resyntheses of the recordings that fit the model."""
+    model = synthesizer()
+    if "dvae" not in model.model.parts:  # converted models can lack it
         return
-    for one in (one for one in sentences if one.recording):
+    for one in recorded:
         samples = load_samples(one.recording)
         try:
-            text = synthesizer.text_front.ids(one.text, one.language)
+            text = model.text_front.ids(one.text, one.language)
         except SpeechError:
             continue
-        if -(-len(samples) // CODE_STRIDE_SAMPLES) <= synthesizer.config.model.max_codes:
-            sound, codes = copy_speech(synthesizer, samples, voice_of(synthesizer, one), text)
-            yield Spoken(one, 0, sound, synthesizer.sample_rate, codes)
+        if -(-len(samples) // CODE_STRIDE_SAMPLES) <= model.config.model.max_codes:
+            audio, codes = copy_speech(model, samples, voice_of(model, one), text)
+            yield Spoken(one, 0, audio, model.sample_rate, codes)
 
 
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesis `(S',)` of a recording `(S,)` at 22 050 Hz from its own codes, and those.
-
-    It is the best that the GPT could say.
+    """Resynthesizes a recording from its own codes, the upper limit of the GPT's speech.
 
     Args:
-        voice: Of another recording of the speaker.
-        text_ids: The text, for the latents that a waveform decoder needs.
+        samples: `(S,)` at 22 050 Hz.
+        voice: From another recording of the speaker.
+        text_ids: Text tokens, for the latents of a waveform decoder.
+
+    Returns:
+        Audio `(S',)` and codes `(C,)`.
     """
     model, config = synthesizer.model, synthesizer.config.model
     mel = np.asarray(MelSpectrogram(DVAE_MEL)(samples[None]))
@@ -90,24 +94,20 @@ def copy_speech(
     return synthesizer.to_waveform.begin(voice).more(codes.tolist(), latents, finished=True), codes
 
 
-def files(name: str, folder: str | Path, sentences: Sequence[Sentence]) -> Source:
-    """Files with a list of their texts; each says the sentence with its name or, where none has it, with its text.
-
-    Raises:
-        UserError: The folder says none of the sentences.
-    """
+def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
+    """Returns the source of a folder of spoken files, matched to the sentences by name, else by text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}
     paths = [by_id.get(one.id) or by_text.get(" ".join(one.text.split())) for one in sentences]
     if not any(paths):
-        rule = f"{folder} must say the sentences that the others say, by the names or the texts in its list"
-        raise UserError(f"{rule}; it says none of them. Its first is {utterances[0].id}: {utterances[0].text[:60]!r}.")
+        rule = f"{folder} must have files of the sentences to compare, by name or text; it says none of them"
+        raise UserError(f"{rule}. Its first is {utterances[0].id}: {utterances[0].text[:60]!r}.")
 
     def speak():
         for one, path in zip(sentences, paths):
             try:
-                if path is not None:  # silence too is something that was said
+                if path is not None:  # silence counts as speech
                     yield Spoken(one, 0, load_samples(path), MODEL_SAMPLE_RATE)
             except AudioError as error:
                 logger.warning("%s It is left out.", error)

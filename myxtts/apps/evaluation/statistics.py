@@ -1,6 +1,6 @@
-"""Figures over sentences, and how far they may be off.
+"""Metrics over sentences with confidence intervals.
 
-A sentence is what is sampled at random: the same one spoken with several seeds counts as one cluster, not as several.
+Sentences are the sampling units: one sentence spoken with several seeds is one cluster.
 """
 
 import math
@@ -10,50 +10,50 @@ import numpy as np
 from scipy.stats import binomtest, bootstrap, norm, t
 
 LEVEL = 0.95
-"""Share of intervals that hold the true figure."""
+"""Confidence level."""
 RESAMPLES = 4000
 
 
 class Estimate(NamedTuple):
-    """A figure and its interval; `low` and `high` are None where one sentence alone says nothing of others."""
+    """A value with its confidence interval; `low` and `high` are None for a single sentence."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def times(self, scale: float) -> "Estimate":
-        """The figure in another unit."""
+        """Returns the estimate in another unit."""
         return Estimate(*(None if value is None else scale * value for value in self))
 
     @property
     def holds_zero(self) -> bool:
-        """Whether the figure may be 0."""
+        """Whether the interval contains 0."""
         return self.low is None or self.low <= 0 <= self.high
 
 
 def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
-    """Sum over sum with a bootstrap interval over sentences; a mean where all wholes are equal.
+    """Estimates a ratio of sums, with a bootstrap interval over sentences.
 
     Args:
-        parts, wholes: `(sentences,)`, each summed over what was spoken of a sentence.
+        parts, wholes: `(sentences,)`, each summed over the seeds of a sentence.
     """
     return _bootstrapped(lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), parts, wholes)
 
 
 def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """The second `ratio` minus the first, of the same sentences: they are resampled together."""
+    """Estimates the second ratio minus the first, by a paired bootstrap over the same sentences."""
     statistic = lambda a, b, c, d, axis=-1: c.sum(axis) / d.sum(axis) - a.sum(axis) / b.sum(axis)
     return _bootstrapped(statistic, *first, *second)
 
 
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
-    """Share of spoken sentences of which something holds, with Wilson's interval, which is right near 0 and 1 too.
+    """Estimates a proportion with Wilson's interval, which also holds near 0 and 1.
+
+    The number of trials is Kish's effective sample size, from the variance between sentences. If all sentences agree,
+    it is the number of sentences, and the interval is Clopper and Pearson's.
 
     Args:
-        hits, totals: `(sentences,)`: how often it held, of how many times the sentence was spoken.
-
-    As many independent trials are counted as have the variance that the sentences have among each other (Kish's
-    effective size); where all agree, as many as there are sentences, and the interval is Clopper and Pearson's.
+        hits, totals: `(sentences,)`: positive and all samples of each sentence.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -62,7 +62,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     if not 0 < value < 1 or variance == 0:
         low, high = binomtest(round(value * count), count).proportion_ci(LEVEL, method="exact")
         return Estimate(value, float(low), float(high))
-    # Not by `binomtest`: the effective number of trials is no whole number.
+    # `binomtest` needs a whole number of trials.
     trials = min(max(value * (1 - value) / variance, 2.0), float(totals.sum()))
     z = norm.ppf(0.5 + LEVEL / 2)
     center = (value + z**2 / (2 * trials)) / (1 + z**2 / trials)
@@ -71,7 +71,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """The second `share` minus the first, by Newcombe's hybrid of their intervals (1998), which is on the wide side."""
+    """Estimates the second proportion minus the first, by Newcombe's hybrid interval (1998), which is conservative."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -82,8 +82,8 @@ def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
 
 
 def _bootstrapped(statistic, *columns) -> Estimate:
-    """An interval of percentiles, widened for few sentences as in Hesterberg, "What teachers should know about the
-    bootstrap" (2015), section 4.3."""
+    """Percentile bootstrap, widened for few sentences (Hesterberg 2015, "What teachers should know about the
+    bootstrap", section 4.3)."""
     value, count = float(statistic(*columns)), len(columns[0])
     if count < 2:
         return Estimate(value)

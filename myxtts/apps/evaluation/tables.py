@@ -1,4 +1,4 @@
-"""The figures as text for a terminal, as JSON and as CSV."""
+"""Results of an evaluation as text for a terminal, as JSON and as CSV."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "se
 
 
 class Line(NamedTuple):
-    """A line of a table: a metric, a cell for each row of the comparison, and the estimates behind the cells."""
+    """A line of a table: a metric with one cell for each row of the comparison."""
 
     metric: Metric
     cells: list[str]
@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
 
 def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
-    """`12.3 [10.1, 14.8]`, or a dash."""
+    """Formats an estimate: `12.3 [10.1, 14.8]`, or a dash."""
     if estimate is None:
         return "–"
     form = f"{sign}.{metric.decimals}f"
@@ -31,7 +31,7 @@ def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
 
 
 def figure_lines(comparison: Comparison, ids: Collection[str] | None = None) -> list[Line]:
-    """The table of all figures."""
+    """Returns the table of all metrics."""
     missing, unjudged, lines = comparison.missing(), comparison.unjudged(), []
     for metric in METRICS:
         found = [comparison.figure(row, metric, ids) for row in comparison.rows]
@@ -45,10 +45,8 @@ def figure_lines(comparison: Comparison, ids: Collection[str] | None = None) -> 
 
 
 def difference_lines(comparison: Comparison) -> tuple[list[str], list[Line]]:
-    """Headings and lines of the difference of each further row to the first compared one."""
-    if len(comparison.compared) < 2:
-        return [], []
-    (first, *others), lines, unjudged = comparison.compared, [], comparison.unjudged()
+    """Returns headings and lines of the differences to the first compared row."""
+    (first, *others), lines, unjudged = comparison.compared or [None], [], comparison.unjudged()
     for metric in METRICS:
         found = [comparison.difference(first, row, metric) for row in others]
         if any(found) and metric.name not in unjudged:
@@ -57,47 +55,47 @@ def difference_lines(comparison: Comparison) -> tuple[list[str], list[Line]]:
 
 
 def as_text(comparison: Comparison, width: int = 120) -> str:
-    """The whole comparison for a terminal of so many characters."""
+    """Formats the comparison for a terminal of this width."""
     rows = [row.name for row in comparison.rows]
-    blocks = [f"{counted_sentences(comparison)}; in brackets {100 * LEVEL:.0f} % intervals over sentences"]
+    blocks = [f"{counted_sentences(comparison)}; brackets are {100 * LEVEL:.0f} % confidence intervals"]
     blocks.append(_grid(rows, figure_lines(comparison), width))
     for name, ids in comparison.groups().items():
         blocks.append(f"{name}:\n" + _grid(rows, figure_lines(comparison, ids), width))
     names, lines = difference_lines(comparison)
     if lines:
-        blocks.append("differences, of the same sentences:\n" + _grid(names, lines, width))
+        blocks.append("differences on the same sentences:\n" + _grid(names, lines, width))
     blocks.append("\n".join(notes(comparison)))
     return "\n".join(map(printable, "\n\n".join(filter(None, blocks)).split("\n")))
 
 
 def counted_sentences(comparison: Comparison) -> str:
-    """How many sentences were said, and how often."""
+    """Returns the number of sentences and of their samples in words."""
     seeds, count = comparison.settings.get("seeds", 1), len(comparison.sentences)
     return f"{count} sentences, each sampled {seeds} times" if seeds > 1 else f"{count} sentences"
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """The best row, and metrics that are not judged or not available."""
+    """Returns remarks: the best row, and metrics that are unreliable or not available."""
     found = []
     if best := comparison.best():
         rows, why = best
         all_tie = len(rows) == len(comparison.compared)
         names = " and ".join(row.name for row in rows)
-        found.append("None is better than the others by more than chance." if all_tie else f"Best: {names} ({why}).")
+        found.append("No model is significantly better than the others." if all_tie else f"Best: {names} ({why}).")
     if why := comparison.not_judged():
         found.append(why[:1].upper() + why[1:] + ".")
     elif comparison.tools.recognizer and not comparison.recordings:
-        found.append("How often the recognizer itself errs is not known: there are no recordings of these sentences.")
+        found.append("The error rate of the recognizer itself is unknown: these sentences have no recordings.")
     if comparison.strangers is not None:
-        found.append(f"Similarity of recordings of different speakers here: {comparison.strangers:.3f}.")
+        found.append(f"Similarity of recordings of different speakers: {comparison.strangers:.3f}.")
     by_way: dict[str, list[str]] = {}
     for name, way in comparison.missing().items():
         by_way.setdefault(way, []).append(BY_NAME[name].title)
-    return found + [f"Not available: {', '.join(titles)}. To have it: {way}." for way, titles in by_way.items()]
+    return found + [f"Not available: {', '.join(titles)}. To get it: {way}." for way, titles in by_way.items()]
 
 
 def _grid(names: Sequence[str], lines: Sequence[Line], width: int) -> str:
-    """Columns beside each other, as many as fit the width; the others below."""
+    """Lays out columns side by side, and below each other beyond the width."""
     heads = _padded(["", *(line.metric.heading for line in lines)])
     blocks = [heads]
     for place, name in enumerate(names):
@@ -113,7 +111,7 @@ def _padded(column):
 
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
-    """Everything, as JSON values; `sounds` has the files by `id` of the measured sentence."""
+    """Returns everything as JSON values; `sounds` maps the `id` of a measured sentence to its file."""
     best = comparison.best()
     first, *others = comparison.compared or [None]
     return {
@@ -135,14 +133,14 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _row(comparison, row):
-    figures = {}
-    for name, ids in {"all": None, **comparison.groups()}.items():
-        found = {metric.name: comparison.figure(row, metric, ids) for metric in METRICS}
-        figures[name] = {
-            metric: figure._asdict() | {"sentences": len(row.parts(metric, ids))}
-            for metric, figure in found.items()
-            if figure is not None
+    figures = {
+        group: {
+            metric.name: figure._asdict() | {"sentences": len(row.parts(metric.name, ids))}
+            for metric in METRICS
+            if (figure := comparison.figure(row, metric, ids))
         }
+        for group, ids in {"all": None, **comparison.groups()}.items()
+    }
     return {"name": row.name, "kind": row.kind, "figures": figures}
 
 
@@ -155,7 +153,7 @@ def _spoken(row, one, sound):
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A line for each figure."""
+    """Returns one line for each value."""
     unjudged, lines = comparison.unjudged(), [COLUMNS]
     for row in comparison.rows:
         for group, found in _row(comparison, row)["figures"].items():

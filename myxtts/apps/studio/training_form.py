@@ -11,8 +11,7 @@ from typing import Any
 
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
-from myxtts.config.loading import config_from_dict
-from myxtts.config.recipes import SAMPLE
+from myxtts.config.loading import SAMPLE, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
 from myxtts.interchange.hub.fetching import folder_here

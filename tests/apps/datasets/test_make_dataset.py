@@ -166,10 +166,15 @@ def test_speech_that_is_in_no_subtitle_is_left_out_and_the_subtitles_are_named(t
     planted = plant(tmp_path / "talk.wav", 12, seed=4, extra=(5, remark))
     planted.write_srt(tmp_path / "talk.srt")
     assert make(planted.path, "--output", tmp_path / "set") == 0
-    assert "talk.wav: its text is taken from talk.srt, which lies beside it" in capsys.readouterr().out
+    assert "talk.wav: text from talk.srt" in capsys.readouterr().out
     assert right_share(planted, tmp_path / "set") >= 0.98
     left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
+
+
+def test_python_takes_the_names_of_the_flags(planted, made, tmp_path):
+    options = dict(subtitles=made / "talk.srt", speaker="emma", vad="energy", min_snr=15.0)
+    assert contents(myxtts.make_dataset(planted.path, tmp_path / "set", **options)) == contents(made / "set")
 
 
 def test_recognizer_command_gives_the_texts(planted, tmp_path):
@@ -209,7 +214,7 @@ def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
     ear = Counts(hears="")
     options = Options(text=tmp_path / "talk.txt", recognizer=ear, aligner=ear)
-    with pytest.raises(UserError, match="0 of 24 sentences were heard"):
+    with pytest.raises(UserError, match="0 of 24 sentences"):
         make_dataset([planted.path], tmp_path / "set", options)
     assert ear.calls < 24  # of a few seconds each, and no clip was listened to
 
@@ -249,7 +254,7 @@ def test_clips_with_other_voices_are_told(tmp_path):
     scores = iter([2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0])
     scorer = lambda samples, rate: SimpleNamespace(overall=next(scores))
     heard = heard_with(Options(dnsmos=scorer, min_dnsmos=2.5))
-    assert [k for k, clip in enumerate(heard) if clip.reason == "poor sound"] == [0, 3]
+    assert [k for k, clip in enumerate(heard) if clip.reason == "low DNSMOS"] == [0, 3]
     assert heard[1].facts.dnsmos == 3.0
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from myxtts.apps.datasets.alignment import align, fits_better_than_chance
+from myxtts.apps.datasets.alignment import LOW_CONFIDENCE, align, fits_better_than_chance
 from myxtts.apps.datasets.listening import is_same_text
 from myxtts.apps.datasets.texts import Piece, clean_cue, read_subtitles, read_transcript
 from myxtts.apps.datasets.timing import fit_timing
@@ -101,7 +101,7 @@ def pieces_of(starts, ends):
 
 def atoms_of(starts, ends, pieces):
     """`(first, last, numbers of the texts)` of each atom without doubt."""
-    atoms = [one for one in align(starts, ends, pieces) if one.reason != "doubtful text"]
+    atoms = [one for one in align(starts, ends, pieces) if one.reason != LOW_CONFIDENCE]
     return [(one.first, one.last, one.text.replace("a", "").split()) for one in atoms]
 
 

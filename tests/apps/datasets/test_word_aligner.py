@@ -48,5 +48,5 @@ def test_recognizer_without_times_finds_them_by_the_speech_around(planted):
 
 
 def test_transcript_of_another_recording_is_told():
-    with pytest.raises(UserError, match="1 of 8 sentences were heard"):
+    with pytest.raises(UserError, match="1 of 8 sentences"):
         with_times([Piece("One.")] * 8, [(0.0, 1.0), *[None] * 7], 20.0)
