@@ -9,7 +9,7 @@ from myxtts.models.layers.tensor import Shape, Tensor
 
 
 def num_groups(width: int) -> int:
-    """Number of groups that the reference gives a group norm of `width` channels."""
+    """Number of GroupNorm groups of the reference for `width` channels."""
     if width <= 16:
         return 8
     return 16 if width <= 64 else 32

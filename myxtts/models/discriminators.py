@@ -21,7 +21,7 @@ RESOLUTIONS = (512, 1024, 2048)
 PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
 SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Least channels of a layer, whatever the divisor."""
+"""Minimum channels of a layer, for any divisor."""
 _SLOPE = 0.1
 
 
@@ -46,8 +46,7 @@ class PeriodDiscriminator(keras.layers.Layer):
         self.score = built(Conv1D(1, 3, dtype=self.dtype_policy, name="score"), (None, None, width))
 
     def call(self, wav: Tensor) -> list[Tensor]:
-        rest = -wav.shape[1] % self.period
-        # Reflection padding to a multiple of the period.
+        rest = -wav.shape[1] % self.period  # reflection padding
         wav = ops.concatenate([wav, ops.flip(wav[:, -rest - 1 : -1], axis=1)], axis=1) if rest else wav
         rows = ops.reshape(wav, (-1, wav.shape[1] // self.period, self.period))
         x = ops.cast(ops.reshape(ops.transpose(rows, (0, 2, 1)), (-1, rows.shape[1], 1)), self.compute_dtype)

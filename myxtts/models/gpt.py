@@ -20,7 +20,7 @@ from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, 
 from myxtts.models.perceiver import PerceiverResampler
 
 TRAILING_STOPS = 3
-"""Stop codes after the codes of a training row that are not masked, besides the target stop."""
+"""Number of visible stop codes of a training row after the first one."""
 LONGEST_PERIOD = 1000.0
 """Longest period of the initial position vectors, relative to the shortest."""
 
@@ -39,22 +39,19 @@ def sinusoids(shape: Shape, dtype=None) -> Tensor:
 
 
 class TeacherForcing(NamedTuple):
-    """Inputs and targets of one training batch; L text tokens and C codes make L + 2 and C + 5 positions."""
+    """Inputs and targets of a training batch: `(B, L + 2)` for L text tokens, `(B, C + 5)` for C codes.
+
+    Inputs begin with a start token and end with stops. Targets, the inputs shifted by one, count where their mask is
+    True: text and one stop, codes and four stops. `key_mask`, for both in a row, marks visible positions.
+    """
 
     text_inputs: Tensor
-    """`(B, L + 2)` int32: `[START]`, text, `[STOP]`."""
     text_targets: Tensor
-    """`(B, L + 2)` int32."""
     text_target_mask: Tensor
-    """`(B, L + 2)` bool: text and one `[STOP]`."""
     audio_inputs: Tensor
-    """`(B, C + 5)` int32: start, codes, stops."""
     audio_targets: Tensor
-    """`(B, C + 5)` int32."""
     audio_target_mask: Tensor
-    """`(B, C + 5)` bool: codes and four stops."""
     key_mask: Tensor
-    """`(B, L + 2 + C + 5)` bool: visible text and audio positions."""
 
 
 def teacher_forcing(
@@ -83,14 +80,11 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """Key-value cache of S rows, for the prompt and codes."""
+    """Key-value cache of S rows: keys and values `(B, heads, S, D)` per layer; `(B, S)` bool, the visible rows."""
 
     keys: tuple[Tensor, ...]
-    """One `(B, heads, S, D)` per layer."""
     values: tuple[Tensor, ...]
-    """One `(B, heads, S, D)` per layer."""
     key_mask: Tensor
-    """`(B, S)` bool: visible cache rows."""
 
 
 class GPT(keras.layers.Layer):
@@ -185,15 +179,9 @@ class GPT(keras.layers.Layer):
         return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")
 
     def text_attention(self, number: int, x: Tensor, text_mask: Tensor) -> Tensor:
-        """Attention from audio to text of the first head of a block.
+        """Attention from audio to text, `(B, C, L)` float32, of the first head of block `number` with input `x`.
 
-        Args:
-            number: Number of the block.
-            x: Input of the block, `(B, num_latents + L + C, width)`; see `hidden`.
-            text_mask: `(B, L)` bool, False on padding.
-
-        Returns:
-            `(B, C, L)` float32, for each audio position a distribution over the text.
+        `text_mask` `(B, L)` bool is False on padding. See `hidden` for `x`.
         """
         block, first = self.blocks[number], self.config.num_latents
         query, key = block.attention.first_head(block.attention_norm(x[:, first:]))
@@ -204,17 +192,13 @@ class GPT(keras.layers.Layer):
     def codes_to_latents(
         self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
     ) -> Tensor:
-        """GPT latents of known codes: the state that predicts each code, for the waveform decoder.
+        """GPT latents of known codes, `(B, C, width)`: the state that predicts each code, for the waveform decoder.
 
         Args:
-            latents: `(B, num_latents, width)`.
+            latents: Conditioning latents `(B, num_latents, width)`.
             text_inputs: `(B, L)`, `[START]` text `[STOP]`.
             codes: `(B, C)`, the final stop code included.
-            start_audio_token: Id of the start code.
             text_mask: `(B, L)` bool, False on padding; None for no padding.
-
-        Returns:
-            `(B, C, width)`.
         """
         audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=start_audio_token)[:, :-1]
         key_mask = None
@@ -228,11 +212,9 @@ class GPT(keras.layers.Layer):
         """Reads the prompt and the start code into a cache with `max_codes` more rows.
 
         Args:
-            latents: `(B, num_latents, width)`.
+            latents: Conditioning latents `(B, num_latents, width)`.
             text_inputs: `(B, L)`, `[START]` text `[STOP]` and padding.
             text_mask: `(B, L)` bool, False on padding.
-            start_audio_token: Id of the start code.
-            max_codes: Free rows of the cache.
 
         Returns:
             Logits of the first code `(B, num_audio_tokens)`, the GPT latent that predicts it `(B, width)`, and the

@@ -54,9 +54,7 @@ class ResidualStack(keras.layers.Layer):
 
 
 class HifiganGenerator(WaveformDecoder):
-    """`WaveformDecoder` of transposed convolutions, as in XTTS v2.
-
-    There is no weight norm; `convert` folds that of a checkpoint into the weights.
+    """`WaveformDecoder` of transposed convolutions, as in XTTS v2 but with weight norm folded into the weights.
 
     Args:
         channels: Channels of the first convolution; each stage halves them.

@@ -79,14 +79,7 @@ class IstftGenerator(WaveformDecoder):
         code_stride: As in `WaveformDecoder`.
     """
 
-    def __init__(
-        self,
-        blocks: int = 8,
-        width: int = 512,
-        hop_length: int = MEL_HOP_SAMPLES,
-        code_stride: int = CODE_STRIDE_SAMPLES,
-        **kwargs,
-    ):
+    def __init__(self, blocks: int, width: int, hop_length=MEL_HOP_SAMPLES, code_stride=CODE_STRIDE_SAMPLES, **kwargs):
         super().__init__(code_stride, **kwargs)
         self.num_blocks, self.width, self.hop_length = blocks, width, hop_length
         self._causal = [index >= _SYMMETRIC_BLOCKS for index in range(blocks)]

@@ -24,15 +24,10 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 
 
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Applies temperature, top-k, then the nucleus (Holtzman et al. 2020, section 3.1); sets the rest to -1e30.
+    """Applies temperature, top-k and nucleus (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Ties with the k-th logit and at least the best one are kept.
-
-    Args:
-        logits: `(B, V)`.
-        temperature: Above 0.
-        top_k: Number of logits to keep; 0 keeps all.
-        top_p: Least probability mass to keep; 1 keeps all.
+    Dropped logits become -1e30. Ties with the k-th logit and at least the best one are kept; `top_k` 0 and `top_p` 1
+    keep all.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature
@@ -52,10 +47,8 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
 def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, noise: Tensor) -> Tensor:
     """Samples one code per row, `(B,)` int32, by the Gumbel-max rule (Gumbel 1954): the argmax of logits plus noise.
 
-    Args:
-        logits: `(B, V)`.
-        seen: `(B, V)` bool, codes already in the row.
-        noise: `(B, V)` of `gumbel_noise`; unused at temperature 0.
+    `logits`, `seen` (bool, codes already in the row) and `noise` (of `gumbel_noise`) are `(B, V)`. Temperature 0 takes
+    the best code.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")

@@ -76,9 +76,7 @@ class ResidualBlock(keras.layers.Layer):
 
 
 class AttentiveStatisticsPooling(keras.layers.Layer):
-    """Weighted mean and standard deviation over time, `(B, T, C)` to `(B, 2 C)` float32.
-
-    Okabe, Koshinaka and Shinoda, "Attentive statistics pooling for deep speaker embedding" (2018).
+    """Weighted mean and standard deviation over time, `(B, T, C)` to `(B, 2 C)` float32 (Okabe et al. 2018).
 
     Args:
         attention_width: Width of the hidden layer that computes the weights.

@@ -11,9 +11,9 @@ from myxtts.models.layers.tensor import Shape, Tensor
 class BatchNormalization(keras.layers.Layer):
     """Normalizes the channels of `(..., C)` in float32 (Ioffe and Szegedy 2015).
 
-    One float32 sum over a batch of spectrograms loses about 1e-5 of the variance, and what is lost depends on how the
-    batch is split. So sums are taken axis by axis (Higham 1993, "The accuracy of floating point summation"), and the
-    variance about the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+    A single float32 sum over a batch of spectrograms has an error of about 1e-5 that depends on how the batch is split.
+    So sums are taken axis by axis (Higham 1993, "The accuracy of floating point summation"), and the variance about the
+    mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
     `training` selects batch statistics and updates the moving ones, which are used otherwise.
 

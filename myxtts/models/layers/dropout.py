@@ -47,7 +47,7 @@ class Dropout(keras.layers.Layer):
         return keras.random.uniform(shape, dtype="float32", seed=seed) >= self.rate
 
     def apply(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Zeroes the values that `keep` does not keep, and scales up the others."""
+        """Applies the mask `keep` and scales up the kept values; None changes nothing."""
         if keep is None:
             return x
         return ops.where(keep, x * ops.cast(1.0 / (1.0 - self.rate), x.dtype), ops.cast(0.0, x.dtype))

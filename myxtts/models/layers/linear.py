@@ -22,7 +22,7 @@ class AdaptableDense(keras.layers.Dense):
         outputs = super().call(inputs, training)
         if seed is None or not self.adapter_dropout.rate:
             return outputs
-        # The kernel includes the adapters' product: what is missing is the change that dropout makes to their input.
+        # The kernel already includes the adapters, so only the effect of dropout on their input is added.
         change = self.adapter_dropout(inputs, seed=seed) - inputs
         down, up = (ops.cast(factor, change.dtype) for factor in (self.lora_kernel_a, self.lora_kernel_b))
         scale = ops.cast(self.lora_alpha / self.lora_rank, change.dtype)

@@ -20,7 +20,7 @@ def memory_efficient_attention(
 ) -> Tensor:
     """Computes `attention.attention` in `O(T + S)` memory, forward and backward.
 
-    Dropout masks are drawn per chunk from `seed`, so that they differ from those of the standard form.
+    Dropout masks are computed per chunk from `seed`, and differ from those of the standard form.
     """
 
     def differentiable(query, key, value):
@@ -109,7 +109,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """The first query that reads the chunk at `start`, queries, keys and values, and their scores."""
+        """For the chunk at `start`: index of its first query, its queries, keys and values, and the scores."""
         first, shape = start if self.causal else 0, ops.shape(self.key)
         stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
@@ -125,7 +125,7 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """`old` with `new` for the queries from `first` on."""
+        """Replaces the queries of `old` from `first` on by `new`."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 

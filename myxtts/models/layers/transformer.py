@@ -41,7 +41,7 @@ class TransformerBlock(keras.layers.Layer):
         arguments = self.heads, self.dropout_rate, self.output_stddev, self.site
         self.attention = CausalSelfAttention(*arguments, dtype=policy, name="attention")
         self.mlp_norm = built(layer_norm("mlp_norm", policy), input_shape)
-        # The MLP's initial values are drawn before those of attention.
+        # Built before attention, which fixes the order of random initial values.
         self.mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         self.mlp_out = normal_linear(width, 4 * width, "mlp_out", self.output_stddev, policy)
         self.attention.build(input_shape)
