@@ -29,8 +29,8 @@ CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder with its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
 """Durations with a score of 1 and 0.5, relative to the nearest limit of the usual band."""
-LEAST_SHARPNESS, LEAST_EVENNESS = 0.5, 0.5
-"""Limits below which attention does not follow the text and is ignored."""
+LEAST_FOLLOWING = 0.5
+"""Evenness and sharpness below which attention does not follow the text and is ignored."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer: samples `(S,)`, sample rate in Hz, text, language -> CER, 0 to 1."""
 
@@ -128,7 +128,9 @@ def judge(
     """
     if not len(codes):
         return Verdict(0.0, "empty", ("empty",))
-    found = [_duration(text, len(codes) * CODE_SECONDS, rate)]
+    seconds, (least, most) = len(codes) * CODE_SECONDS, rate.band(text)
+    beyond = _score(max(seconds / most, least / seconds), *BEYOND_BAND)
+    found = [(beyond, f"lasts {seconds:.1f} s, usual are {least:.1f} to {most:.1f} s")]
     if not stopped:
         found.append((0.2, f"did not end within {len(codes)} codes"))
     if (loop := longest_loop(np.asarray(codes))) >= LOOP_CODES:
@@ -148,20 +150,13 @@ def judge(
     return Verdict(confidence, reason if doubts else "", doubts, calibration is not None)
 
 
-def _duration(text, seconds, rate):
-    least, most = rate.band(text)
-    beyond = max(seconds / most, least / seconds)
-    return _score(beyond, *BEYOND_BAND), f"lasts {seconds:.1f} s, usual are {least:.1f} to {most:.1f} s"
-
-
 def _reading_scores(reading, stopped):
     yield _score(reading.gain, 0.3, 0.13), "audio hardly depends on the text"
     yield _score(reading.surprise, 0.6, 1.4), "audio is not what the model expects"
     if stopped:
         yield _score(reading.logs[-1], -1.5, -4.0), "may be cut off"
-    attention, tokens = reading.attention, reading.attention.shape[1]
-    is_sharp = len(attention) >= 3 and attention.max(axis=1).mean() >= LEAST_SHARPNESS
-    if not is_sharp or _evenness(attention) < LEAST_EVENNESS:
+    attention, found, tokens = reading.attention, features(reading), reading.attention.shape[1]
+    if len(attention) < 3 or min(found["evenness"], found["sharpness"]) < LEAST_FOLLOWING:
         return
     # The furthest token attended to up to each code; the median drops single codes that look ahead.
     top = np.pad(attention.argmax(axis=1), 1, mode="edge")

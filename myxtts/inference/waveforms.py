@@ -92,19 +92,19 @@ class LatentDecoder:
 class _Windows:
     """The waveform of one sentence by a `LatentDecoder`."""
 
-    def __init__(self, way: LatentDecoder, speaker: np.ndarray, speed: float):
-        self.way, self.speaker, self.speed, self.given, self.least = way, speaker, speed, 0, FIRST_FRAMES
+    def __init__(self, parent: LatentDecoder, speaker: np.ndarray, speed: float):
+        self.parent, self.speaker, self.speed, self.given, self.least = parent, speaker, speed, 0, FIRST_FRAMES
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
         """See `Sound`."""
-        decoder, latents = self.way.decoder, spoken_faster(latents, self.speed, finished)
+        decoder, latents = self.parent.decoder, spoken_faster(latents, self.speed, finished)
         # Frames after the last latent but one change with the next latent.
         end = decoder.num_frames(len(latents) if finished else max(len(latents) - 1, 0))
         ready = end if finished else end - decoder.lookahead_frames
         if ready - self.given < (1 if finished else self.least):
             return NO_SAMPLES
         start = max(self.given - decoder.history_frames, 0)
-        samples = self.way.window(latents, self.speaker, start, end)
+        samples = self.parent.window(latents, self.speaker, start, end)
         samples = samples[(self.given - start) * decoder.hop_length : (ready - start) * decoder.hop_length]
         self.given, self.least = ready, min(max(2 * self.least, LATER_FRAMES), MOST_FRAMES)
         return samples
