@@ -94,7 +94,7 @@ def test_kept_voice_speaks_as_the_recordings_it_came_from(argv, folder, capsys):
     assert Path("a.wav").read_bytes() == Path("b.wav").read_bytes()
     Voice(np.zeros((1, 3, 5), np.float32), None).save("other.voice")
     line = sentence_of(capsys, say.main, *checkpoint, "--voice", "other.voice", "--text", "one")
-    assert "other.voice holds a voice of another model" in line
+    assert "other.voice is a voice of another model" in line
 
 
 def test_rate_speed_and_subtitles(argv):

@@ -82,7 +82,7 @@ def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
 
 
 def test_model_without_a_voice_of_its_own_asks_for_one(synthesizer):
-    with pytest.raises(SpeechError, match="no voice of its own. Give one"):
+    with pytest.raises(SpeechError, match="No voice given"):
         synthesizer.speak("one two")
 
 
@@ -99,7 +99,7 @@ def test_cut_speech_says_so(synthesizer, voice, biased, caplog):
     with caplog.at_level(logging.WARNING, "myxtts.inference"):
         speech = synthesizer.speak("one", voice, "en")
     assert not speech.stopped and len(speech.codes) == synthesizer.config.model.max_codes
-    assert f"within {synthesizer.config.model.max_codes} codes" in caplog.text
+    assert f"{synthesizer.config.model.max_codes} codes" in caplog.text
 
 
 def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, biased, caplog):
@@ -108,7 +108,7 @@ def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, bia
         speech = synthesizer.speak("one", voice, "en")
     assert speech.stopped and len(speech.codes) == 0
     assert len(speech.samples) and not speech.samples.any() and speech.mel.shape[1] == 80
-    assert "says nothing to" in caplog.text
+    assert "No speech for" in caplog.text
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
@@ -164,7 +164,7 @@ def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
 def test_voice_that_is_not_finite_is_refused(synthesizer, tmp_path, value):
     config = synthesizer.config.model
     save_file({"latents": np.full((1, config.num_latents, config.width), value)}, tmp_path / "a.voice")
-    with np.errstate(over="ignore"), pytest.raises(SpeechError, match="a.voice holds a voice with NaN or infinity"):
+    with np.errstate(over="ignore"), pytest.raises(SpeechError, match="a.voice .*NaN or infinity"):
         synthesizer.as_voice(tmp_path / "a.voice")
 
 
@@ -231,7 +231,7 @@ def break_folder(folder, what):
         ("dvae", ["no trained dvae", "--stage dvae"]),
         ("gpt", ["no trained gpt", "--stage gpt"]),
         ("no config.json", ["config.json", "is not there"]),
-        ("no vocab.json", ["vocab.json", "is not there"]),
+        ("no vocab.json", ["vocab.json"]),
         ("damaged config.json", ["config.json", "damaged"]),
         ("damaged vocab.json", ["vocab.json"]),
         ("truncated weights", ["model.safetensors", "bytes instead of"]),

@@ -1,4 +1,4 @@
-"""`python -m myxtts.inference`: the same as `myxtts say`."""
+"""`python -m myxtts.inference`, an alias of `myxtts say`."""
 
 from myxtts.cli.say import main
 

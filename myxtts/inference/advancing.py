@@ -1,4 +1,4 @@
-"""What reads prompts, draws codes and rearranges rows for the engine, in TensorFlow; and what goes in and out."""
+"""Computation of the engine in TensorFlow: reading prompts, sampling codes, rearranging rows."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,47 +12,47 @@ from myxtts.models.layers.tensor import Tensor
 from myxtts.models.sampling import EXCLUDED, SamplingValues, sample
 
 MOST_CODES = 16
-"""Codes that one call can draw for a row. Between calls rows come and go."""
+"""Maximum number of codes per row and call. Between calls rows join and leave."""
 
 
 class RowState(NamedTuple):
-    """What B rows carry from one call to the next, with S rows of cache."""
+    """State of B sentences between two calls, with a cache of S rows."""
 
     keys: tuple[Tensor, ...]
     """One `(B, heads, S, D)` per layer."""
     values: tuple[Tensor, ...]
     """One `(B, heads, S, D)` per layer."""
     logits: Tensor
-    """`(B, num_audio_tokens)` float32, of the next code."""
+    """`(B, num_audio_tokens)` float32: logits of the next code."""
     hidden: Tensor
-    """`(B, width)` float32, the state that predicts it."""
+    """`(B, width)` float32: the GPT latent that predicts it."""
     seen: Tensor
-    """`(B, num_audio_tokens)` bool: codes drawn so far."""
+    """`(B, num_audio_tokens)` bool: codes sampled so far."""
 
 
 class Request(NamedTuple):
-    """What one call is asked for."""
+    """Inputs of one call."""
 
     key_mask: Tensor
-    """`(B, S)` bool: what each row may see of the cache."""
+    """`(B, S)` bool: visible cache rows."""
     position: Tensor
-    """Scalar int32: the first row of the cache to fill, the same for all."""
+    """Scalar int32: first cache row to write."""
     index: Tensor
-    """`(B,)` int32: codes that each row has."""
+    """`(B,)` int32: number of codes sampled so far."""
     left: Tensor
-    """`(B,)` int32: codes that each row may still draw."""
+    """`(B,)` int32: number of codes that may still be sampled."""
     sampling: SamplingValues
     """Each `(B, 1)`."""
     noise: Tensor
     """`(B, MOST_CODES, num_audio_tokens)` float32."""
     steps: Tensor
-    """Scalar int32: codes to draw, at most `MOST_CODES`."""
+    """Scalar int32: number of codes to sample, at most `MOST_CODES`."""
 
 
 class Graph:
-    """A function that is traced once, at its first call, for every shape that its signature allows.
+    """A `tf.function` of one trace, made at the first call.
 
-    What `tf.function` does at each call to find the graph takes milliseconds, as long as some steps of a small model.
+    `tf.function` itself searches for the trace at each call, which takes as long as a step of a small model.
     """
 
     def __init__(self, function: Callable, signature: list, compiled: bool = False):
@@ -66,66 +66,59 @@ class Graph:
 
 
 class TensorflowSteps:
-    """Steps of the engine as graphs, each traced once for all shapes; XLA compiles the sampling for each shape.
-
-    `interchange.onnx.steps.OnnxSteps` has the same methods on arrays.
+    """Steps of the engine as graphs, each traced once for all shapes. `OnnxSteps` has the same methods.
 
     Args:
-        compiled: Whether XLA compiles the draws: always, never, or (None) for the shapes given to `compile`.
-        traced: Whether reading a prompt is a graph; as in `Synthesizer`.
+        compiled: Whether XLA compiles `draw`: always, never, or (None) for shapes given to `compile`.
+        traced: Whether reading a prompt is a graph, as in `Synthesizer`.
 
     Attributes:
-        shapes: `(B, S)` that XLA has compiled.
-        num_traces: How often the draws were traced.
+        shapes: Shapes `(B, S)` that XLA has compiled.
+        num_traces: Number of traces of `draw`.
     """
 
     def __init__(self, gpt: GPT, config: ModelConfig, compiled: bool | None = None, traced: bool = True):
         self.gpt, self.config, self.compiled, self.num_traces = gpt, config, compiled, 0
         self.shapes: set[tuple[int, int]] = set()
-        scores = tf.TensorSpec([None, config.num_audio_tokens], tf.float32)
-        cache = tf.TensorSpec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype)
-        caches, hidden = (cache,) * config.layers, tf.TensorSpec([None, config.width], tf.float32)
-        state = RowState(caches, caches, scores, hidden, tf.TensorSpec(scores.shape, tf.bool))
-        number = tf.TensorSpec([], tf.int32)
-        numbers = tf.TensorSpec([None], tf.int32)
-        column = tf.TensorSpec([None, 1], tf.float32)
-        sampling = SamplingValues(column, tf.TensorSpec([None, 1], tf.int32), column, column)
-        noise = tf.TensorSpec([None, MOST_CODES, config.num_audio_tokens], tf.float32)
-        mask = tf.TensorSpec([None, None], tf.bool)
-        request = Request(mask, number, numbers, numbers, sampling, noise, number)
+        spec, tokens = tf.TensorSpec, config.num_audio_tokens
+        caches = (spec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype),) * config.layers
+        scores, hidden, seen = spec([None, tokens]), spec([None, config.width]), spec([None, tokens], tf.bool)
+        state = RowState(caches, caches, scores, hidden, seen)
+        number, numbers, mask = spec([], tf.int32), spec([None], tf.int32), spec([None, None], tf.bool)
+        sampling = SamplingValues(spec([None, 1]), spec([None, 1], tf.int32), spec([None, 1]), spec([None, 1]))
+        request = Request(mask, number, numbers, numbers, sampling, spec([None, MOST_CODES, tokens]), number)
         self._signature = [state, request]
         self._draws = {xla: Graph(self._draw, self._signature, xla) for xla in (False, True)}
         self._move = Graph(self._moved, [state, numbers, number, number, number, number])
         self._join = Graph(self._joined, [state, state])
         self._read = self._read_prompts
-        # The engine's thread has no device scope of its own, and computes where the weights are.
+        # The device of the weights: the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
         if traced:
-            latents = tf.TensorSpec([None, config.num_latents, config.width], tf.float32)
-            text = tf.TensorSpec([None, None], tf.int32)
-            self._read = tf.function(self._read_prompts, input_signature=[latents, text, mask], autograph=False)
+            prompt = [spec([None, config.num_latents, config.width]), spec([None, None], tf.int32), mask]
+            self._read = tf.function(self._read_prompts, input_signature=prompt, autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
+        """Reads latents `(B, N, width)`, text `(B, L)` with its mask `(B, L)` bool, and the start code."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
+        """Selects `rows` of a state and `start:end` of their cache, with `before` and `after` empty rows around it."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move(state, tf.constant(rows), *numbers)
 
     def join(self, state: RowState, other: RowState) -> RowState:
-        """The rows of both, which have caches of one size."""
+        """Concatenates the rows of two states with caches of equal size."""
         return self._join(state, other)
 
     def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
-        """Draws up to `steps` codes for each row, fewer when all rows have stopped.
+        """Samples up to `steps` codes for each row, fewer if all rows stop.
 
         Returns:
-            Codes `(MOST_CODES, B)` int32, from a row's stop or limit on the stop code; the states that predict them and
-            what comes next, `(MOST_CODES + 1, B, width)`; how many steps were taken; and the new state.
+            Codes `(MOST_CODES, B)` int32, followed by stop codes after a row's stop or limit; the GPT latents that
+            predict them and the next code, `(MOST_CODES + 1, B, width)`; the number of steps; and the new state.
         """
         shape = tuple(request.key_mask.shape)
         xla = self.is_compiled(*shape)
@@ -136,16 +129,16 @@ class TensorflowSteps:
         return drawn
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """Whether a batch is to be filled up to this number of rows, a power of two, for which XLA has compiled."""
+        """Whether XLA runs `draw` for this shape."""
         return (num_rows, cache_size) in self.shapes if self.compiled is None else self.compiled
 
     def compile(self, num_rows: int, cache_size: int) -> None:
-        """Compiles the draws for one shape of batch, where there is anything to compile; takes seconds."""
+        """Compiles `draw` for one shape, which takes seconds, unless `compiled` is False."""
         if self.compiled is False:
             return
 
         def zeros(spec):
-            # The first size that a signature leaves open is the number of rows, the second the cache's.
+            # The first open dimension of a signature is the number of rows, the second that of cache rows.
             sizes = iter((num_rows, cache_size))
             return tf.zeros([next(sizes) if size is None else size for size in spec.shape], spec.dtype)
 
@@ -170,7 +163,7 @@ class TensorflowSteps:
     def _draw(self, state, request):
         self.num_traces += 1
         gpt, config, stop = self.gpt, self.config, self.config.stop_audio_token
-        # The start code stands for no sound, so it is never drawn.
+        # The start code is not audio.
         never = tf.range(config.num_audio_tokens) == config.start_audio_token
         num_rows = tf.shape(request.key_mask)[0]
         codes = tf.fill((MOST_CODES, num_rows), stop)
@@ -184,7 +177,7 @@ class TensorflowSteps:
             codes = tf.tensor_scatter_nd_update(codes, [[i]], code[None])
             states = tf.tensor_scatter_nd_update(states, [[i]], state.hidden[None])
             seen = state.seen | tf.cast(tf.one_hot(code, config.num_audio_tokens), tf.bool)
-            # Rows that have stopped go along, and nobody reads what comes of it.
+            # Stopped rows are computed too, and ignored.
             index = tf.minimum(request.index + i, longest)
             cache = DecodingState(state.keys, state.values, key_mask)
             logits, hidden, cache = gpt.advance(code, index, request.position + i, cache)

@@ -1,21 +1,21 @@
-"""Options of the commands that speak; imports no TensorFlow, so that a wrong value is refused at once."""
+"""Options shared by the commands that speak. Imports no TensorFlow, so that wrong values fail at once."""
 
 import argparse
 
 DECODERS: dict[str, str] = {"model": "decoder", "griffin-lim": "dvae"}
-"""What can make the sound, and the part of the model that it needs."""
+"""Decoders, and the part of the model that each needs."""
 ENGINES: dict[str, str | None] = {"tensorflow": None, "onnx": "int8", "onnx-float32": "float32"}
-"""What can draw the codes, and the weights that ONNX Runtime takes for it."""
+"""Engines that sample codes, and the weights that ONNX Runtime uses for each."""
 
 
 def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None:
     """Adds `--decoder`, `--engine` and `--device`."""
-    decoder = "what makes the sound of the codes (default: the model's waveform decoder, where there is one)"
+    decoder = "what turns codes into audio (default: the model's waveform decoder if it has one)"
     group.add_argument("--decoder", choices=tuple(DECODERS), help=decoder)
     if engines:
-        drawn = (
-            "what draws the codes: onnx is ONNX Runtime with 8-bit weights, onnx-float32 with the model's, on the CPU "
-            "(default: onnx-float32 where it is installed and the model is not too large for it, else tensorflow)"
+        engine = (
+            "what samples the codes; onnx and onnx-float32 are ONNX Runtime on the CPU, onnx with 8-bit weights "
+            "(default: onnx-float32 if it is installed and the model is not too large for it, else tensorflow)"
         )
-        group.add_argument("--engine", choices=tuple(ENGINES), help=drawn)
-    group.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
+        group.add_argument("--engine", choices=tuple(ENGINES), help=engine)
+    group.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU if there is one)")

@@ -1,4 +1,4 @@
-"""Texts and voices -> streams of audio codes, drawn together by one thread. Knows neither text nor audio."""
+"""Token ids and voice latents -> audio codes, sampled for several sentences at once by one thread."""
 
 import logging
 import threading
@@ -15,28 +15,28 @@ from myxtts.models.sampling import SamplingValues, gumbel_noise
 logger = logging.getLogger(__name__)
 
 MOST_ROWS = 8
-"""Rows that advance together: more would take memory, and each would wait longer for its next code."""
+"""Maximum number of sentences in a batch; a larger one needs more memory and is slower per code."""
 FIRST_STEPS = 4
-"""Codes drawn at a time for a row that is waited for, until it has `FIRST_CODES`."""
+"""Codes per call while a row in a `hurry` has fewer than `FIRST_CODES`."""
 FIRST_CODES = 8
-"""Codes of the first sound: as many as a window of it needs ahead, and a few more."""
+"""Codes needed for the first window of audio."""
 IDLE_SECONDS = 0.2
-"""How long the engine's thread waits for more before it ends; the next stream starts another."""
+"""Idle time after which the engine's thread ends; the next stream starts another."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
-"""Rows of cache that a batch may have; beyond the last one, multiples of 256."""
+"""Sizes of the key-value cache in rows; larger ones are multiples of 256."""
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """`[START]`, the ids, `[STOP]`: a text as the GPT reads it."""
+    """Text input of the GPT: `[START]`, the ids, `[STOP]`."""
     return [config.start_text_token, *ids, config.stop_text_token]
 
 
 @dataclass(eq=False)
 class CodeStream:
-    """The codes of one sentence, as far as they are drawn. `cancel` frees its row before the next codes."""
+    """Codes of one sentence, as far as they are sampled."""
 
     ids: list[int]
-    """Text ids, without marks."""
+    """Text ids without start and stop."""
     voice_latents: np.ndarray
     """`(1, num_latents, width)`."""
     sampling: SamplingConfig
@@ -44,42 +44,42 @@ class CodeStream:
     sentence: int
     """Number of the sentence within its text."""
     max_codes: int
-    """Most codes that it may have."""
+    """Maximum number of codes."""
     hurry: bool
-    """Whether its first codes are waited for."""
+    """Whether its first codes come in short calls, because its audio is waited for."""
     codes: list[int] = field(default_factory=list)
     """Without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """`(n, width)` float32 each: the states that predict the codes, and once `finished` the one after the last code."""
+    """GPT latents, `(n, width)` float32 each: one per code, and once `finished` one more."""
     stopped: bool = False
-    """Whether it ended by itself and not at `max_codes`."""
+    """Whether the model predicted the stop code before `max_codes`."""
     finished: bool = False
     cancelled: bool = False
     error: BaseException | None = None
-    """What ended it, if the draws failed."""
+    """Exception of the engine that ended it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def cancel(self) -> None:
-        """Says that nobody waits for more."""
+        """Frees its row before the next codes."""
         self.cancelled = True
 
     @property
     def active(self) -> bool:
-        """Whether more codes are to be drawn."""
+        """Whether it is neither finished nor cancelled."""
         return not (self.finished or self.cancelled)
 
     def latents(self) -> np.ndarray:
-        """All `states`, `(n, width)`; of a finished stream one more than there are codes."""
+        """All `states` as one array `(n, width)`."""
         self.states = [np.concatenate(self.states)]
         return self.states[0]
 
     def drawn(self) -> tuple[list[int], np.ndarray, bool]:
-        """Codes, `latents()` and whether it is `finished`, while another thread may add to it."""
+        """A consistent snapshot of codes, `latents()` and `finished`."""
         with self._lock:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Adds what one call of `Advance` gave for this row."""
+        """Adds the result of one call for this row."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -91,18 +91,17 @@ class CodeStream:
 
 
 class CodeEngine:
-    """Draws the codes of many sentences, up to `MOST_ROWS` at a time, in a thread of its own.
+    """Samples the codes of up to `MOST_ROWS` sentences together, in a thread of its own; thread-safe.
 
-    Streams join, leave and are cancelled between two draws. A stream's codes are a function of its text, voice,
-    sampling values, seed and sentence number; the other streams change them by rounding at most. Any number of threads
-    may open streams and wait for them. The thread ends when there is nothing to draw.
+    Streams join, leave and are cancelled between two calls of `steps`. The codes of a stream depend on its text, voice,
+    sampling values, seed and sentence number; other streams only change rounding.
 
     Args:
-        steps: What reads prompts and draws codes; `OnnxSteps` serves as well. May be replaced while nothing is drawn.
+        steps: `TensorflowSteps` or `OnnxSteps`; may be replaced while the engine is idle.
 
     Attributes:
-        changed: Notified after each draw. Whoever holds it keeps the next draw from beginning: streams opened meanwhile
-            are first drawn together, so that batches are reproducible.
+        changed: Notified after each call. While it is held no call begins, so that streams opened meanwhile begin
+            together, which makes batches reproducible.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -124,9 +123,8 @@ class CodeEngine:
         max_codes: int = 0,
         hurry: bool = False,
     ) -> CodeStream:
-        """Queues a sentence; `max_codes` 0 takes the model's limit. See `CodeStream` for the rest."""
-        most = self.config.max_codes
-        limit = min(max_codes or most, most)
+        """Queues a sentence; see `CodeStream`. The default of `max_codes` is the model's limit."""
+        limit = min(max_codes or self.config.max_codes, self.config.max_codes)
         stream = CodeStream(ids, voice_latents, sampling, int(seed), sentence, limit, hurry)
         with self.changed:
             self._waiting.append(stream)
@@ -137,16 +135,12 @@ class CodeEngine:
         return stream
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Returns once `ready()` holds, which is asked after each draw."""
+        """Waits until `ready()` holds, which is called after each step of the engine."""
         with self.changed:
             self.changed.wait_for(ready)
 
     def finish(self, streams: Sequence[CodeStream]) -> None:
-        """Waits for the ends of `streams`; those that are left when an error comes are cancelled.
-
-        Raises:
-            Exception: What the draws failed with.
-        """
+        """Waits until `streams` end, and raises what the engine failed with; an error cancels the rest."""
         try:
             self.wait(lambda: not any(stream.active for stream in streams))
         finally:
@@ -157,7 +151,7 @@ class CodeEngine:
                 raise stream.error
 
     def compile_all(self) -> None:
-        """Compiles the draws for every shape of batch up to `MOST_ROWS`, where XLA draws; takes seconds for each."""
+        """Compiles the sampling for every shape of batch, which takes seconds for each."""
         prompt, size = self.config.num_latents + 3, 0
         most = prompt + self.config.max_text_tokens + self.config.max_codes + MOST_CODES
         while size < most:
@@ -173,7 +167,7 @@ class CodeEngine:
                     return
             try:
                 self._advance()
-            except BaseException as error:  # those who wait for the codes raise it
+            except BaseException as error:  # raised where the codes are waited for
                 with self.changed:
                     for stream in (*self._rows, *self._waiting):
                         stream.error = error
@@ -187,7 +181,7 @@ class CodeEngine:
         self._rows, self._state, self._mask, self._filled = [], None, np.zeros((0, 0), bool), 0
 
     def _advance(self):
-        """Lets rows leave and join, and draws up to `MOST_CODES` codes for each."""
+        """Lets rows leave and join, and samples up to `MOST_CODES` codes for each."""
         self._settle()
         if not self._rows:
             return
@@ -200,7 +194,7 @@ class CodeEngine:
             row.take(codes[:, number], states[:, number], taken, self.config.stop_audio_token)
 
     def _settle(self):
-        """Takes out the rows that are done, takes in those that wait, and makes room for the next codes."""
+        """Removes rows that are done, adds waiting ones, and makes room for the next codes."""
         kept = [number for number, row in enumerate(self._rows) if row.active]
         joining: list[CodeStream] = []
         with self.changed:
@@ -225,7 +219,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Reads the prompts of new rows: their state, and what each may see of it, `(B, P)`."""
+        """Reads the prompts of new rows; returns their state and key mask `(B, P)`."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = np.zeros((len(texts), max(map(len, texts))), np.int32)
         text_mask = np.zeros(text.shape, bool)
@@ -236,9 +230,9 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Makes one state of the rows of several, each `(state, mask (B, F), rows)`, which end at the same place.
+        """Joins parts `(state, mask (B, F), rows)` into one state, aligned at the end.
 
-        Keys know their position by themselves, so a row's may be moved as one likes within the cache.
+        Positions are embedded, so that keys may be moved within the cache.
         """
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)
@@ -252,13 +246,13 @@ class CodeEngine:
             new_mask[row : row + len(mask), filled - count : filled] = mask
             row += len(mask)
             if row == num_rows:
-                rows = rows + rows[:1] * (padded - num_rows)  # stopped from the start: any row will do
+                rows = rows + rows[:1] * (padded - num_rows)  # padding, whose `left` is 0
             moved.append(self.steps.move(state, rows, end - count, end, filled - count, size - filled))
         self._state = moved[0] if len(moved) == 1 else self.steps.join(*moved)
         self._mask, self._filled = new_mask, filled
 
     def _request(self, steps):
-        rows, (num_rows, _) = self._rows, self._mask.shape
+        rows, num_rows = self._rows, len(self._mask)
         noise = np.zeros((num_rows, MOST_CODES, self.config.num_audio_tokens), np.float32)
         index, left = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         for number, row in enumerate(rows):
@@ -266,10 +260,9 @@ class CodeEngine:
             if row.sampling.temperature:
                 noise[number, :steps] = gumbel_noise(row.seed, row.sentence, len(row.codes), steps, noise.shape[2])
         sampled = [row.sampling for row in rows] + [rows[0].sampling] * (num_rows - len(rows))
-        columns = ([[getattr(one, name)] for one in sampled] for name in SamplingValues._fields)
-        dtypes = (np.int32 if name == "top_k" else np.float32 for name in SamplingValues._fields)
-        values = SamplingValues(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes)))
-        return Request(self._mask, np.int32(self._filled), index, left, values, noise, np.int32(steps))
+        dtypes = SamplingValues(np.float32, np.int32, np.float32, np.float32)._asdict()
+        values = [np.array([[getattr(one, name)] for one in sampled], dtype) for name, dtype in dtypes.items()]
+        return Request(self._mask, np.int32(self._filled), index, left, SamplingValues(*values), noise, np.int32(steps))
 
 
 def _cache_size(least: int) -> int:

@@ -1,4 +1,4 @@
-"""Reads models from folders of training runs and of `myxtts convert`, and writes presets."""
+"""Loading a model from the folder of a run or of `myxtts convert`, and saving presets."""
 
 from dataclasses import replace
 from os import PathLike
@@ -22,14 +22,14 @@ from myxtts.text.tokenizer import XTTSTokenizer
 def load_model(
     folder: str | Path, which: str = "best", only_speech: bool = False
 ) -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
-    """Reads what speaking needs: `config.json`, `vocab.json` and a checkpoint of each trained part.
+    """Loads model, tokenizer and configuration of a folder.
 
-    Of GPT and waveform decoder the `best` or the `last` checkpoint is taken, as `which` says; of other parts the last.
-    Where the GPT's checkpoint says what it was made with, that counts, and the log tells what differs. `only_speech`
-    leaves out the DVAE of a model whose waveform decoder makes the sound; making a layer takes longer than reading it.
+    Args:
+        which: `best` or `last` checkpoint of GPT and waveform decoder; of other parts the last one is loaded.
+        only_speech: Leaves out the DVAE if there is a waveform decoder.
 
     Raises:
-        CheckpointError: Something is missing or damaged; the message says what and how to get it.
+        CheckpointError: Something is missing or damaged.
     """
     folder = Path(folder)
     require_model_folder(folder, "A model (--checkpoint)")
@@ -38,73 +38,74 @@ def load_model(
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
     tokenizer = read_tokenizer(folder).with_g2p(config.data.g2p or ())
-    left_out = {"dvae"} & stores.keys() if only_speech and "decoder" in stores else set()
-    model = XTTS(config.model, parts=tuple(part for part in stores if part not in left_out))
+    skipped = "dvae" if only_speech and "decoder" in stores else None
+    model = XTTS(config.model, parts=tuple(part for part in stores if part != skipped))
     for part, store in stores.items():
-        # A GPT without its DVAE brings the statistics that the DVAE has otherwise.
+        # Without a DVAE, the GPT's checkpoint has the mel statistics in a file of their own.
         stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
-        weights = model.part_weights(part) if part not in left_out else {MEL_STATS: model.mel_stats}
-        weights |= dict.fromkeys(stats, model.mel_stats)
-        files, _ = store.read(steps[part], ("model", *stats))
+        files, where = store.read(steps[part], ("model", *stats))[0], store.path(steps[part])
         arrays = {name: array for file in files.values() for name, array in file.items()}
-        arrays = {MEL_STATS: arrays[MEL_STATS]} if part in left_out else arrays
+        if part == skipped:
+            arrays, weights = {MEL_STATS: arrays[MEL_STATS]}, {MEL_STATS: model.mel_stats}
+        else:
+            weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
         if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
-            held = f"{store.path(steps[part])} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}"
-            raise CheckpointError(f"{held}: it cannot speak. Take another checkpoint with --which, or train it again.")
-        assign_by_name(weights, arrays, str(store.path(steps[part])))
+            raise CheckpointError(
+                f"{where} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}. "
+                "Load another checkpoint with --which, or train it again."
+            )
+        assign_by_name(weights, arrays, str(where))
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
         raise CheckpointError(
-            f"The GPT in {folder} was trained on the codes of another DVAE than the one there. "
-            "Train the GPT again with --stage gpt --reset-training."
+            f"The GPT in {folder} was trained on the codes of another DVAE. "
+            "Train it again with --stage gpt --reset-training."
         )
     return model, tokenizer, config
 
 
 def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
-    """The stores of the parts that speak, by part; raises unless they can do so together."""
+    """Checkpoint stores of the parts that speech needs; raises if one is missing."""
     stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
-    for part, instead in (("gpt", None), ("dvae", "decoder")):
-        if part not in stores and instead not in stores:
-            nor = f" and no waveform {instead}: its codes cannot become sound" if instead else " yet"
-            raise CheckpointError(f"{folder} has no trained {part}{nor}. {_training(part, folder)}")
+    missing = ""
+    if "gpt" not in stores:
+        missing, lack = "gpt", "no trained gpt"
+    elif "decoder" in stores and "speaker" not in stores:
+        missing, lack = "speaker", "no speaker encoder, which its waveform decoder needs"
+    elif "decoder" not in stores and "dvae" not in stores:
+        missing, lack = "dvae", "no trained dvae and no waveform decoder"
+    if missing:
+        command = f"python train_main.py --stage {missing} --checkpoint-dir {folder} --train-data …"
+        raise CheckpointError(f"{folder} has {lack}. Train it with: {command}")
     if "decoder" not in stores:
-        stores.pop("speaker", None)  # Griffin-Lim does not ask whose voice it is
-    elif "speaker" not in stores:
-        lack = f"{folder} has a waveform decoder and no speaker encoder, which tells it whose voice to speak in"
-        raise CheckpointError(f"{lack}. {_training('speaker', folder)}")
+        stores.pop("speaker", None)  # Griffin-Lim needs no speaker vector
     return stores
 
 
-def _training(part, folder):
-    return f"Train it with: python train_main.py --stage {part} --checkpoint-dir {folder} --train-data …"
-
-
 def load_preset(folder: str | PathLike, which: str = "best") -> XTTS:
-    """The model in a folder, see `load_model`, with the tokenizer and settings that belong to it as `preset`."""
+    """Loads a model with its `preset`; see `load_model`."""
     model, tokenizer, config = load_model(folder, which)
     model.preset, model.origin = (tokenizer, config), str(folder)
     return model
 
 
 def save_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Writes settings, vocabulary and the weights of each part, whole or not at all.
+    """Writes settings, vocabulary and the weights of each part.
 
     Raises:
-        UserError: The model has no `preset`, or the folder holds something already.
+        UserError: The model has no `preset`, or the folder is not empty.
     """
     folder = Path(folder)
     if model.preset is None:
         raise UserError(
-            "save_to_preset also writes the tokenizer, and this model has none. "
+            "save_to_preset needs a tokenizer, and this model has none. "
             "Train the model with XTTSTrainer(config, model=model), or set model.preset = (tokenizer, config)."
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"save_to_preset must be given a folder that is empty or not there. Received: {folder}.")
+        raise UserError(f"save_to_preset must be given a folder that is empty or does not exist. Received: {folder}.")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer, config = model.preset
+    tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
-    config = replace(config, model=model.config)
     with write_whole_folder(folder) as new:
         tokenizer.save(new / "vocab.json")
         write_json(new / "config.json", config.to_dict())

@@ -1,4 +1,4 @@
-"""What was spoken: samples, codes, and what was said when."""
+"""Results of synthesis: samples, codes and times of the spoken text."""
 
 import base64
 from collections.abc import Callable
@@ -15,72 +15,71 @@ from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.files import write_text
 
 FADE_SECONDS = 0.005
-"""Ramp at both ends of a piece, so that its edge against silence is no click."""
+"""Fade at both ends of a piece, which avoids clicks."""
 
 
 @dataclass(frozen=True, eq=False)
 class SpokenPiece:
-    """One piece of a text, spoken in one go."""
+    """One part of a text, spoken in one go."""
 
     text: str
     start_seconds: float
-    """Where it begins in the speech."""
+    """Start within the speech."""
     end_seconds: float
-    """Where its sound ends; the pause after it is not part of it."""
+    """End within the speech, without the pause after it."""
     codes: np.ndarray
     """`(C,)` int32, without the stop code."""
     stopped: bool
-    """False when it ran into the limit of codes instead of ending by itself: its end is missing."""
+    """False if it was cut at the limit of codes."""
     confidence: float = 1.0
-    """0 to 1, as `self_check.Verdict` has it; below 0.5 there are doubts."""
+    """0 to 1; below 0.5 is low. See `self_check.Verdict` for this and the following fields."""
     reason: str = ""
-    """What lowers the confidence most, where there are doubts."""
+    """Main cause of low confidence."""
     doubts: tuple[str, ...] = ()
-    """What speaks against it, see `self_check.judge`; none where it seems right."""
+    """All causes of low confidence."""
     is_calibrated: bool = False
-    """Whether the confidence is the estimated probability that a recognizer understands it."""
+    """Whether the confidence is a probability."""
 
 
 class Spoken:
-    """Pieces of a text that are spoken, and how far they are to be trusted."""
+    """Spoken pieces of a text, and the result of their self-check."""
 
     pieces: tuple[SpokenPiece, ...]
-    """What was said when."""
 
     @property
     def codes(self) -> np.ndarray:
-        """`(C,)` int32, of all pieces."""
+        """Codes of all pieces, `(C,)` int32."""
         return np.concatenate([piece.codes for piece in self.pieces])
 
     @property
     def stopped(self) -> bool:
-        """False when a piece ran into the limit of codes instead of ending by itself."""
+        """False if a piece was cut at the limit of codes."""
         return all(piece.stopped for piece in self.pieces)
 
     @property
     def confidence(self) -> float:
-        """0 to 1, of the piece with the least; 1 of none."""
+        """Lowest confidence of a piece, 0 to 1; 1 without pieces."""
         return min((piece.confidence for piece in self.pieces), default=1.0)
 
     @property
     def reason(self) -> str:
-        """What lowers the confidence most, where it is below 0.5."""
+        """Main cause of low confidence; empty if it is not low."""
         return min(self.pieces, key=lambda piece: piece.confidence).reason if self.pieces else ""
 
     @property
     def summary(self) -> str:
-        """The result of the self-check: a number only where the model is calibrated."""
+        """Result of the self-check in words, with a number if the model is calibrated."""
         if all(piece.is_calibrated for piece in self.pieces):
             return f"confidence {self.confidence:.2f}" + (f" ({self.reason})" if self.reason else "")
         return f"possible fault: {self.reason}" if self.reason else "no fault found"
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
-        """The pieces that may have gone wrong, by their text, and why."""
+        """Causes of low confidence by the text of the piece."""
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
     def subtitles(self) -> str:
-        """What is said when, as SubRip (SRT)."""
+        """Subtitles in SubRip format (SRT)."""
         blocks = []
         for number, piece in enumerate(self.pieces, 1):
             times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
@@ -88,7 +87,7 @@ class Spoken:
         return "\n".join(blocks)
 
     def save_subtitles(self, path: str | Path) -> None:
-        """Writes `subtitles` to a file."""
+        """Writes the subtitles to a file."""
         write_text(path, self.subtitles())
 
 
@@ -101,13 +100,12 @@ class Speech(Spoken):
     sample_rate: int
     """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
-    """What was said when."""
     to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    """Codes of one piece -> their log-mel; None without a DVAE."""
+    """Codes of one piece -> log-mel; None without a DVAE."""
 
     @cached_property
     def mel(self) -> np.ndarray | None:
-        """`(T, num_mels)` log-mel that the codes stand for; None without a DVAE."""
+        """Log-mel of the codes, `(T, num_mels)`; None without a DVAE."""
         return self.to_mel and np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
 
     @property
@@ -116,35 +114,34 @@ class Speech(Spoken):
         return len(self.samples) / self.sample_rate
 
     def resampled(self, sample_rate: int) -> Self:
-        """The same at another rate, in Hz."""
+        """A copy at another sample rate, in Hz."""
         samples = soxr.resample(self.samples, self.sample_rate, sample_rate, quality="HQ")
         return replace(self, samples=samples, sample_rate=sample_rate)
 
     def _repr_html_(self) -> str:
-        """A player, by which a notebook shows the speech."""
+        """Audio player for notebooks."""
         encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False)
         sound = self if self.sample_rate == DECODER_SAMPLE_RATE else self.resampled(DECODER_SAMPLE_RATE)
         content = base64.b64encode(encoder.add(sound.samples) + encoder.end()).decode()
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path) -> None:
-        """Writes a file in the format of its suffix: wav and flac with 16 bits, mp3, or ogg.
+        """Writes a 16-bit wav or flac, an mp3 or an ogg file, by the suffix.
 
         Raises:
-            AudioError: The suffix is another one, or the folder does not exist.
+            AudioError: The suffix is unknown, or the folder does not exist.
         """
         write_audio(path, self.samples, self.sample_rate)
 
 
 def _clock(seconds):
-    """`hours:minutes:seconds,milliseconds`."""
     milliseconds = round(1000 * seconds)
     minutes, seconds = divmod(milliseconds // 1000, 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02},{milliseconds % 1000:03}"
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """The sound with a short ramp where it begins and where it ends."""
+    """Applies a short fade where the sound begins and where it ends."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()
@@ -156,5 +153,5 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:
-    """`(S,)` zeros."""
+    """Zeros `(S,)`."""
     return np.zeros(int(seconds * sample_rate), np.float32)

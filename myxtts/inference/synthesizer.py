@@ -1,4 +1,4 @@
-"""Text and a voice -> speech: whole, in batches, or as a stream of sound."""
+"""Speech synthesis: one text, batches, or a stream of audio."""
 
 import copy
 import logging
@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.inference.advancing import TensorflowSteps
@@ -34,28 +34,26 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 REMEMBERED_VOICES = 32
-"""Voices that a loaded model keeps."""
+"""Number of encoded voices that a loaded model caches."""
 MOST_AHEAD = 64
-"""Sentences that are opened at a time: what is drawn ahead of their audio stays in memory."""
+"""Maximum number of sentences opened ahead, since their codes and latents stay in memory."""
 WARM_UPS = ("none", "short", "all")
 AnyVoice = Voice | Recording | list[Recording]
-"""A `Voice`, the name of a speaker, the file of a `Voice`, or recordings to make one from."""
+"""A `Voice`, the name of a speaker, a `.voice` file, or recordings of a speaker."""
 
 
 class Synthesizer:
-    """Speaks with a model that has a trained `gpt`, and `speaker` and `decoder`, which make the sound, or a `dvae`.
+    """Speaks with a model that has a trained GPT, and speaker encoder and waveform decoder or a DVAE.
 
-    `voice` turns recordings into a `Voice`; `engine` draws the codes, with TensorFlow unless its `steps` are replaced.
-    Any number of threads may speak at once: what they ask for is drawn together.
+    Thread-safe: `engine` samples the codes of all threads together. `voice` encodes recordings.
 
     Args:
-        decoder: `model` or `griffin-lim`, what makes the sound; None takes the model's decoder where there is one.
+        decoder: `model` or `griffin-lim`; None takes the model's waveform decoder if it has one.
         compiled: As in `TensorflowSteps`.
-        remember_voices: As in `VoiceEncoder`.
-        traced: Whether all that is computed becomes graphs. For a sentence or two they take longer to make than they
-            save; without, only the drawing of codes is one.
-        rates: How long texts take, by language; for others there is a rule of thumb.
-        calibration: What makes the self-check's confidence a probability; None for a model that was never calibrated.
+        remember_voices: As `remember` in `VoiceEncoder`.
+        traced: Whether to trace all graphs, which only pays off for several sentences; sampling is always traced.
+        rates: Speech rates by language, for the self-check.
+        calibration: Makes the self-check's confidence a probability.
     """
 
     def __init__(
@@ -78,49 +76,46 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.folder: Path | None = None
-        """Where the model was loaded from, for its own voices."""
+        """Folder of the model, for its own voices."""
         self.engine_name, self.make_steps = "tensorflow", None
-        """Which of `choices.ENGINES` draws; and `(name) -> steps` of another, set by whoever can make one."""
+        """One of `choices.ENGINES`, and `(name) -> steps` to create another, set by the caller."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
         self.to_waveform = self._make_waveform(decoder, traced)
 
     def _make_waveform(self, decoder, traced):
-        if decoder not in (None, *DECODERS):
-            raise UserError(f"decoder must be one of {', '.join(DECODERS)}. Received: {decoder}.")
+        require(decoder in (None, *DECODERS), "decoder", f"one of {', '.join(DECODERS)}", decoder)
         part = DECODERS.get(decoder)
         if part and part not in self.model.parts:
-            raise UserError(
-                f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(self.model.parts)}."
-            )
-        by_latents = part == "decoder" or part is None and "decoder" in self.model.parts
-        return LatentDecoder(self.model, traced) if by_latents else GriffinLim(self.codes_to_mel)
+            known = ", ".join(self.model.parts)
+            raise UserError(f"--decoder {decoder} needs a trained {part}. The model has: {known}.")
+        if part == "dvae" or "decoder" not in self.model.parts:
+            return GriffinLim(self.codes_to_mel)
+        return LatentDecoder(self.model, traced)
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
-        """Opens a run's folder, or what `myxtts convert` wrote; see `load_model`. `options` are those of the class.
+        """Loads the folder of a run or of `myxtts convert`; see `load_model`. `options` are those of the class.
 
-        Args:
-            only_speech: Leave out what can be done without, of a model with a waveform decoder: the mel of a `Speech`.
+        `only_speech` leaves out the DVAE if there is a waveform decoder; `Speech.mel` is then None.
         """
         model, tokenizer, config = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         known = {"rates": read_rates(folder), "calibration": Calibration.read(folder)}
-        options = {"remember_voices": REMEMBERED_VOICES, **known, **options}
-        synthesizer = cls(model, tokenizer, config, **options)
+        synthesizer = cls(model, tokenizer, config, **{"remember_voices": REMEMBERED_VOICES, **known, **options})
         synthesizer.folder = Path(folder)
         if "decoder" not in synthesizer.model.parts:
-            logger.info("No trained waveform decoder in %s: Griffin-Lim turns the mel into sound.", folder)
+            logger.info("%s has no trained waveform decoder: Griffin-Lim is used.", folder)
         return synthesizer
 
     @property
     def sample_rate(self) -> int:
-        """Of all sound, in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+        """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
         return self.to_waveform.sample_rate
 
     @property
     def speakers(self) -> list[str]:
-        """Names of the voices that come with the model, for `voice=`; their languages are in `read_speakers`."""
+        """Names of the voices that come with the model, for `voice=`."""
         return [*read_speakers(self.folder)] if self.folder else []
 
     def __repr__(self) -> str:
@@ -130,26 +125,25 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """This model with its codes drawn by another of `choices.ENGINES`, made when first asked for; itself for None.
+        """Returns a synthesizer that samples with another of `choices.ENGINES`; itself for None.
 
         Raises:
-            UserError: There is no such engine, or a package is missing.
+            UserError: The engine is unknown, or a package is missing.
         """
         if name in (None, self.engine_name):
             return self
         if name not in self._engines:
-            if self.make_steps is None or name not in ENGINES:
-                raise UserError(f"engine must be one of {', '.join(ENGINES)}. Received: {name}.")
+            require(self.make_steps and name in ENGINES, "engine", f"one of {', '.join(ENGINES)}", name)
             self._engines[name] = CodeEngine(self.make_steps(name), self.config.model)
         other = copy.copy(self)
         other.engine, other.engine_name = self._engines[name], name
         return other
 
     def set_g2p(self, languages: Sequence[str]) -> None:
-        """Writes text as it sounds in these languages alone; by default in those that the model was trained so with.
+        """Sets the languages whose text is converted to phonemes; the default is that of the training.
 
         Raises:
-            SpeechError: There are no rules for the sounds of one of them.
+            SpeechError: A language has no grapheme-to-phoneme rules.
         """
         try:
             self.tokenizer = self.tokenizer.with_g2p(languages)
@@ -171,18 +165,13 @@ class Synthesizer:
         engine: str | None = None,
         **drawing: float,
     ) -> Speech:
-        """Speaks one text of any length, sentence by sentence; raises `SpeechError` where the model cannot.
+        """Speaks a text of any length, sentence by sentence. See `batch` for other arguments and errors.
 
         Args:
-            voice: The name of a speaker of the model, a `.voice` file, or recordings; None takes the voice of its own
-                that the bundled model has for the language.
-            language: Code, such as `en` or `fa`; by default the speaker's, else English, unless the text's letters are
-                those of one other language alone.
-            sampling: How codes are drawn; None takes the run's.
-            speed: How much faster than the model speaks by itself, at the same pitch.
-            retries: As in `batch`, like `listener` and `progress`.
-            engine: What draws the codes, one of `choices.ENGINES`; None takes the one that was chosen at loading.
-            drawing: Single values of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
+            language: Code, such as `en` or `fa`; by default that of the speaker, else English, unless only one other
+                language has the letters of the text.
+            engine: One of `choices.ENGINES`; None takes the one chosen at loading.
+            drawing: Fields of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
         sampling = (sampling or self.config.sampling).changed(drawing)
         if language is None:
@@ -210,14 +199,14 @@ class Synthesizer:
         """Speaks several texts of any length together, sentence by sentence.
 
         Args:
-            voices: None takes the voice that the bundled model has for the language.
+            voices: See `AnyVoice`; None takes the voice that the bundled model has for the language.
             languages: Codes, such as `en` or `fa`.
-            sampling: How codes are drawn; None takes the run's.
-            max_codes: Most codes of a sentence; 0 takes the model's limit.
-            speed: How much faster than the model speaks by itself, at the same pitch.
-            retries: How often a sentence of low confidence is sampled again; the one with the highest stays.
-            listener: A recognizer whose errors count too, see `hearing.recognizers.Listening`.
-            progress: Called with how many pieces of the texts are spoken, and of how many.
+            sampling: None takes the values of the run.
+            max_codes: Limit of codes per sentence; 0 takes the model's.
+            speed: Factor of the speaking rate; the pitch does not change.
+            retries: How often to repeat a sentence of low confidence; the best attempt is used.
+            listener: Speech recognizer for the self-check, see `hearing.recognizers.Listening`.
+            progress: Called with the number of spoken pieces and of all pieces.
 
         Raises:
             SpeechError: The model cannot speak one of the texts.
@@ -225,8 +214,8 @@ class Synthesizer:
         found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
         spoken = []
         for pieces, voice, language in zip(found, voices, languages, strict=True):
-            voice = self.as_voice(voice, language)
-            manner = Manner(voice, language, sampling or self.config.sampling, seed, speed, max_codes)
+            voice, values = self.as_voice(voice, language), sampling or self.config.sampling
+            manner = Manner(voice, language, values, seed, speed, max_codes)
             spoken.append([Sentence(self, piece, number, manner) for number, piece in enumerate(pieces)])
         sentences, done = sum(spoken, []), 0
         try:
@@ -238,9 +227,10 @@ class Synthesizer:
                         with self.engine.changed:
                             for following in sentences[done : done + MOST_AHEAD]:
                                 following.open()
-                    parts += [sentence.best(retries, listener), silence(sentence.piece.pause_seconds, self.sample_rate)]
-                    sentence.end(end, end + len(parts[-2]))
-                    end += len(parts[-2]) + len(parts[-1])
+                    samples, pause = sentence.best(retries, listener), sentence.piece.pause_seconds
+                    sentence.end(end, end + len(samples))
+                    parts += [samples, silence(pause, self.sample_rate)]
+                    end += len(samples) + len(parts[-1])
                     done += 1
                     if progress:
                         progress(done, len(sentences))
@@ -263,15 +253,14 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """The samples of `speak`, `(S,)` float32 each, as soon as they are known; `close` cancels the rest.
-
-        With a waveform decoder they come window by window, with Griffin-Lim sentence by sentence. What cannot be spoken
-        is an error of this call, before anything is drawn.
+        """Streams the samples of `speak`: windows from a waveform decoder, whole sentences from Griffin-Lim.
 
         Args:
-            text: A text, or what `text_front.pieces` made of one.
-            check: Whether the self-check judges each sentence once its audio is out.
-            hurry: Whether the first audio is waited for.
+            text: A text, or its `text_front.pieces`.
+            check, hurry: See `SpeechStream`.
+
+        Raises:
+            SpeechError: The model cannot speak the text; raised before anything is sampled.
         """
         pieces = self.text_front.pieces(text, language) if isinstance(text, str) else text
         voice = self.as_voice(voice, language)
@@ -279,18 +268,18 @@ class Synthesizer:
         return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
-        """The voice itself, a speaker's by name, that of a `.voice` file or of recordings, or for None the model's own.
+        """Loads or encodes a voice; None takes the model's own voice for the language.
 
         Raises:
-            UserError: It is none of these, or of another model.
+            UserError: There is no such voice, or it belongs to another model.
         """
         if voice is None:
             name = self.folder and default_speaker(self.folder, get_language(language).code)
             if not name:
-                raise SpeechError("This model has no voice of its own. Give one: recordings or a .voice file.")
+                raise SpeechError("No voice given, and the model has none. Give recordings or a .voice file.")
             voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
-            return self._checked(voice, "What was given")
+            return self._checked(voice, "The given voice")
         if isinstance(voice, str) and self.folder:
             if voice in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
                 return self._checked(stored_voice(self.folder, voice, self.voice), voice)
@@ -299,18 +288,17 @@ class Synthesizer:
         return self.voice(voice)
 
     def codes_to_mel(self, codes: np.ndarray) -> np.ndarray:
-        """Log-mel `(4 C, num_mels)` that codes `(C,)` stand for; of no code, a moment of silence."""
+        """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; no codes give four frames of silence."""
         if not len(codes):
             return np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32)
         return self._to_mel(codes[None])[0].numpy()
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """How what was spoken follows its text, `(C, L)`: where each code looks among the tokens; see `Reading`.
+        """Attention of the codes to the text tokens, `(C, L)`, see `Reading`; pieces are blocks on the diagonal.
 
-        Args:
-            speech: Of this model, in the voice and language given. The texts of several pieces come one after another.
+        `speech` must be spoken by this model in this voice and language.
         """
-        from scipy.linalg import block_diag  # it takes a while to import, and speaking does without
+        from scipy.linalg import block_diag  # slow to import
 
         latents, found = self.as_voice(voice).latents, []
         for piece in speech.pieces:
@@ -320,15 +308,13 @@ class Synthesizer:
         return block_diag(*found)
 
     def warm_up(self, which: str = "short", check: bool = True) -> None:
-        """Does ahead what the first sentences would wait for.
+        """Prepares for the first request.
 
         Args:
-            check: Whether this includes the GPT's second reading, by which sentences are judged.
-            which: `short` traces the graphs, which takes seconds; `all` also compiles every shape of batch, which takes
-                minutes and makes the draws faster from then on; `none` does nothing.
+            which: `short` traces the graphs (seconds); `all` also compiles every batch shape (minutes); or `none`.
+            check: Whether to include the self-check.
         """
-        if which not in WARM_UPS:
-            raise UserError(f"warm_up must be one of {', '.join(WARM_UPS)}. Received: {which}.")
+        require(which in WARM_UPS, "warm_up", f"one of {', '.join(WARM_UPS)}", which)
         if which == "none":
             return
         voice = self.voice(np.random.default_rng(0).normal(0, 0.1, 2 * MODEL_SAMPLE_RATE).astype(np.float32))
@@ -341,14 +327,13 @@ class Synthesizer:
             self.engine.compile_all()
 
     def _checked(self, voice, where):
-        config = self.config.model
-        shapes = [voice.latents.shape == (1, config.num_latents, config.width)]
-        arrays = [voice.latents]
+        config, arrays = self.config.model, [voice.latents]
+        shapes = [(1, config.num_latents, config.width)]
         if isinstance(self.to_waveform, LatentDecoder):
-            shapes.append(voice.speaker is not None and voice.speaker.shape == (1, config.speaker_width))
             arrays.append(voice.speaker)
-        if not all(shapes):
-            raise SpeechError(f"{where} holds a voice of another model. Make one with this model from recordings.")
+            shapes.append((1, config.speaker_width))
+        if [np.shape(array) for array in arrays] != shapes:
+            raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
         if not all(np.isfinite(array).all() for array in arrays):
-            raise SpeechError(f"{where} holds a voice with NaN or infinity. Create it again from recordings.")
+            raise SpeechError(f"{where} is a voice with NaN or infinity. Create it again from recordings.")
         return voice

@@ -1,4 +1,4 @@
-"""Text as written -> pieces that the model can speak, and their ids."""
+"""Splitting of text into pieces that the model can speak, and their token ids."""
 
 import logging
 import re
@@ -20,46 +20,43 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 SENTENCE_PAUSE_SECONDS = 0.25
-"""Silence after a piece that ends a sentence."""
+"""Pause after a sentence."""
 CLAUSE_PAUSE_SECONDS = 0.12
-"""Silence after one that ends with a comma or the like."""
+"""Pause after a piece that ends with a comma or the like."""
 CUT_PAUSE_SECONDS = 0.05
-"""Silence after one that had to be cut between two words."""
+"""Pause after a piece that was cut between two words."""
 PARAGRAPH_PAUSE_SECONDS = 0.5
-"""Silence before a blank line."""
+"""Pause at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _ENDS_SENTENCE = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$""")
 _ENDS_CLAUSE = re.compile(r"[,;:،؛、，；：፣፤፥—–]$")
 
 
 class Piece(NamedTuple):
-    """A part of a text that is spoken in one go."""
+    """A part of a text, spoken in one go."""
 
     text: str
     pause_seconds: float
-    """Silence between it and the next one."""
+    """Pause before the next piece."""
 
 
 class SpeechError(UserError):
-    """A text or a language that the model cannot speak; the message says why."""
+    """The model cannot speak a text, language or voice."""
 
 
 @dataclass(frozen=True)
 class TextFront:
-    """Cuts texts to what fits a model of `max_tokens` text ids; raises `SpeechError` for those it cannot speak.
-
-    What is beyond `longest_texts`, characters by language as far as they are known, the model has never read, and it
-    would leave the end unsaid.
-    """
+    """Splits texts for a model of `max_tokens` text ids; raises `SpeechError` for texts that it cannot speak."""
 
     tokenizer: XTTSTokenizer
     max_tokens: int
     longest_texts: Mapping[str, int] = field(default_factory=dict)
+    """Length of the longest training text by language, in characters. A model drops the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Whole sentences where they fit the model, else parts of sentences; those with nothing to say are left out."""
+        """Splits a text into sentences, or parts of sentences that are too long; drops pieces without words."""
         self._check(text, language)
-        self._tell_of_unknown(text, language)
+        self._warn_of_unknown(text, language)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
@@ -67,7 +64,7 @@ class TextFront:
             found = [Piece(piece, _pause_seconds(piece)) for piece in self._split(paragraph, language)]
             pieces += [one for one in found if not self._fault(one.text, language)]
         if not pieces:
-            raise SpeechError(f"{text!r} cannot be spoken by this model: nothing is left of it when it is cut to fit.")
+            raise SpeechError(f"{text!r} cannot be spoken by this model: no piece of it has words.")
         return pieces
 
     def _split(self, text, language):
@@ -79,17 +76,17 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Characters of the longest text of a language that the model has read; where it is unknown, what fits."""
+        """Length of the longest training text, in characters; if unknown, that of any language or the usual limit."""
         language = get_language(language)
         usual = max(self.longest_texts.values(), default=language.char_limit)
         return self.longest_texts.get(language.code, usual)
 
     def _limit(self, text, language):
-        """Most characters of a piece; no word is cut because the model knows but short texts."""
+        """Maximum length of a piece in characters; no word is longer."""
         return min(get_language(language).char_limit, max(self.longest_text(language), *map(len, text.split()), 1))
 
     def ids(self, text: str, language: str) -> list[int]:
-        """Ids of a text that is spoken in one go, without those of unknown characters."""
+        """Encodes a piece to token ids, without unknown characters."""
         self._check(text, language, self.max_tokens)
         known = self.tokenizer.with_known_letters(text, language)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
@@ -99,14 +96,14 @@ class TextFront:
             raise SpeechError(f"{text!r} cannot be spoken by this model: {reason.rstrip('.')}.")
 
     def _fault(self, text, language, max_tokens=None):
-        with suppress(ValueError):  # of a language that is not supported: the check says it best
+        with suppress(ValueError):  # an unsupported language, which the check below reports
             text = self.tokenizer.with_known_letters(text, language)
         return self.tokenizer.check(text, language, max_tokens, allow_unknown=True)
 
-    def _tell_of_unknown(self, text, language):
+    def _warn_of_unknown(self, text, language):
         known = self.tokenizer.with_known_letters(text, language)
         if known != text:
-            logger.warning("%r has letters that the model does not know. It is spoken as %r.", text, known)
+            logger.warning("%r has letters that are not in the vocabulary. It is spoken as %r.", text, known)
         if unknown := self.tokenizer.unknown_characters(known, language):
             logger.warning("%r: %s; they are not spoken.", text, unknown)
 
@@ -118,10 +115,10 @@ def _pause_seconds(piece):
 
 
 def read_tokenizer(folder: AnyPath) -> XTTSTokenizer:
-    """The vocabulary of the model in a folder. Raises `CheckpointError` where it is missing or damaged."""
+    """Reads the vocabulary of the model in a folder; raises `CheckpointError` if it is missing or damaged."""
     path = vocabulary_path(Path(folder))
     if not path.is_file():
-        raise CheckpointError(f"{path} is not there. Is this the folder of a training run or of `myxtts convert`?")
+        raise CheckpointError(f"{path} does not exist. Is this the folder of a run or of `myxtts convert`?")
     try:
         return XTTSTokenizer.from_file(path)
     except ValueError as error:
@@ -129,10 +126,10 @@ def read_tokenizer(folder: AnyPath) -> XTTSTokenizer:
 
 
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
-    """What the model in a folder reads texts with, and its settings; no weights are read, and no TensorFlow.
+    """Reads text front and settings of the model in a folder, without its weights and without TensorFlow.
 
     Args:
-        g2p: As in `Synthesizer.set_g2p`; None takes what the model was trained with.
+        g2p: As in `Synthesizer.set_g2p`; None takes those of the training.
     """
     config, tokenizer = read_config(Path(folder)), read_tokenizer(folder)
     try:

@@ -1,4 +1,4 @@
-"""A text on its way to audio, sentence by sentence."""
+"""Synthesis of a text, sentence by sentence."""
 
 import logging
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Manner(NamedTuple):
-    """How a text is spoken."""
+    """Voice and options of a text to speak."""
 
     voice: Voice
     language: str
@@ -32,60 +32,56 @@ class Manner(NamedTuple):
     seed: int = 0
     speed: float = 1.0
     max_codes: int = 0
-    """Most codes of a sentence; 0 takes the model's limit."""
+    """Maximum codes of a sentence; 0 takes the model's limit."""
 
 
 class Sentence:
-    """One piece of a text: `open` queues its codes, `more` gives its audio and `check` judges it, `best` does all.
+    """One piece of a text: `open` queues it, `more` returns audio, `check` runs the self-check, `best` does all three.
 
     Args:
-        number: Of the piece within its text.
+        number: Number of the piece within its text.
     """
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
         self.stream: CodeStream | None = None
-        """Its codes, once it is open."""
         self.verdict: Verdict | None = None
-        """What the self-check says, once it was checked."""
         self.start_seconds, self.end_seconds = 0.0, 0.0
-        self._sound: Sound | None = None
-        self.is_heard, self._known = False, 0
-        """Whether its audio has begun, and how many of its codes `more` has seen."""
+        self.is_heard = False
+        """Whether its audio has begun."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues its codes in the engine.
-
-        Args:
-            hurry: Whether somebody waits for the first of them.
-            attempt: Each has noise of its own.
-        """
-        ids, number = self.synthesizer.text_front.ids(self.piece.text, self.manner.language), self.number
-        voice, _, sampling, seed, _, max_codes = self.manner
-        options = dict(sentence=number + attempt * 2**32, max_codes=max_codes, hurry=hurry)
-        self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, **options)
+        """Queues the sentence in the engine; each `attempt` has other random numbers; `hurry` as in `CodeStream`."""
+        voice, language, sampling, seed, speed, max_codes = self.manner
+        ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
+        self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
+        self._sound: Sound = self.synthesizer.to_waveform.begin(voice, speed)
+        self.is_heard, self._num_seen = False, 0
 
     def ready(self) -> bool:
-        """Whether there is anything new for `more`."""
-        return not self.stream.active or len(self.stream.codes) > self._known
+        """Whether `more` has anything new."""
+        return not self.stream.active or len(self.stream.codes) > self._num_seen
 
     def more(self) -> tuple[np.ndarray, bool]:
-        """The samples that follow, `(S,)` float32, as far as its codes are drawn, and whether this is the end."""
-        self._known = len(self.stream.codes)
-        if self._sound is None:
-            self._sound = self.synthesizer.to_waveform.begin(self.manner.voice, self.manner.speed)
-        samples, ended = self._follow(self._sound)
+        """Returns the next samples `(S,)` float32, possibly none, and whether the sentence has ended."""
+        codes, latents, ended = self.stream.drawn()
+        self._num_seen, sample_rate = len(codes), self.synthesizer.sample_rate
+        if ended and not codes:
+            samples = silence(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, sample_rate)
+        else:
+            samples = self._sound.more(codes, latents, ended)
         if len(samples):
-            samples = faded(samples, self.synthesizer.sample_rate, not self.is_heard, ended)
+            samples = faded(samples, sample_rate, not self.is_heard, ended)
             self.is_heard = True
         return samples, ended
 
     def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
-        """Has the self-check judge the finished sentence; what a `listener` understands of `samples` counts too."""
+        """Runs the self-check of the finished sentence, with a `listener` also on its `samples`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
         code, calibration = get_language(language).code, synthesizer.calibration
+        if calibration and code not in calibration.languages:
+            calibration = None
         rate = synthesizer.rates.get(code) or rule_of_thumb(language)
-        calibration = calibration if calibration and code in calibration.languages else None
         reading, wrong_share = None, None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
@@ -95,13 +91,12 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: Listener | None) -> np.ndarray:
-        """Samples `(S,)` of the finished sentence. A flagged one is sampled again; the most confident stays."""
+        """Returns the samples `(S,)` of the attempt with the highest confidence; only flagged ones are repeated."""
         found = []
         for attempt in range(retries + 1):
             if attempt:
                 self.open(attempt=attempt)
             self.synthesizer.engine.finish([self.stream])
-            self._sound, self.is_heard = None, False
             samples, _ = self.more()
             found.append((self.check(listener, samples), self.stream, samples))
             if not self.verdict.doubts:
@@ -110,45 +105,37 @@ class Sentence:
         return samples
 
     def end(self, start: int, end: int) -> None:
-        """Notes where its audio stands in the speech, in samples, and warns if it is not as it should be."""
+        """Records the position of its audio in the speech, in samples, and warns if it is empty or cut."""
         rate, stream = self.synthesizer.sample_rate, self.stream
         self.start_seconds, self.end_seconds = start / rate, end / rate
         stream.states.clear()
         if not stream.codes:
-            logger.warning("The model says nothing to %r. Try another seed.", self.piece.text)
+            logger.warning("No speech for %r. Try another seed.", self.piece.text)
         elif not stream.stopped:
-            message = "Speech did not end by itself within %d codes; it was cut there, and its end is missing: %r"
-            logger.warning(message, len(stream.codes), self.piece.text)
+            logger.warning("Speech was cut after %d codes, the limit: %r", len(stream.codes), self.piece.text)
 
     def spoken(self) -> SpokenPiece:
-        """What was said, and what the self-check says of it."""
+        """The result, with that of the self-check."""
         codes = np.array(self.stream.codes, np.int32)
         said = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
         return SpokenPiece(*said, *(self.verdict or ()))
 
     def cancel(self) -> None:
-        """Frees its row before the next codes."""
+        """Frees its row of the engine."""
         if self.stream is not None:
             self.stream.cancel()
 
-    def _follow(self, sound):
-        codes, latents, finished = self.stream.drawn()
-        if codes or not finished:
-            return sound.more(codes, latents, finished), finished
-        return np.zeros(CODE_STRIDE_SAMPLES * self.synthesizer.sample_rate // MODEL_SAMPLE_RATE, np.float32), True
-
 
 class SpeechStream(Spoken):
-    """The samples of a text, `(S,)` float32 each, as soon as they are known; `close` cancels the rest.
+    """Iterator over the samples of a text, `(S,)` float32 each, as soon as they are known.
 
-    Iterate over it; or, to do other things meanwhile, call `open`, then `more` whenever `ready`, until it is
-    `finished`, and `close` in any case. `pieces` grows with the sentences whose audio is out and checked. What is out
-    cannot be taken back, so a sentence of low confidence is not drawn again, as `Synthesizer.speak` does; nor does a
-    check delay audio: a sentence is checked once the audio of the next one has begun, or the last one is out.
+    To do other things meanwhile, call `open`, then `more` whenever `ready` until `finished`, and always `close`.
+    `pieces` grows with each sentence that is spoken and checked. To delay no audio, a sentence is checked after the
+    audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never repeats a sentence of low confidence.
 
     Args:
-        hurry: Whether the first audio is waited for.
-        check: Whether the self-check judges each sentence once its audio is out.
+        hurry: As in `CodeStream`, for the first sentence.
+        check: Whether to run the self-check.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):
@@ -159,21 +146,21 @@ class SpeechStream(Spoken):
         self.spans: list[tuple[str, int, int]] = []
         """Text, first sample and end of each sentence whose audio is out."""
         self.finished = False
-        """Whether `more` gave the end, or it was closed."""
+        """Whether `more` returned the last samples, or the stream was closed."""
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Those that are spoken and, if asked for, checked so far."""
+        """Sentences spoken and, if asked for, checked so far."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property
     def num_codes(self) -> int:
-        """Codes drawn so far."""
+        """Codes sampled so far."""
         return sum(len(one.stream.codes) for one in self._sentences if one.stream)
 
     @property
     def num_rows(self) -> int:
-        """Rows that it takes in the engine, or waits for."""
+        """Rows of the engine that it uses or waits for."""
         return sum(one.stream.active for one in self._sentences if one.stream)
 
     def open(self) -> None:
@@ -181,22 +168,18 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the sentence after this one, once the codes of the first audio are drawn."""
+        """Queues the next sentence, once the codes for the first audio are sampled."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
             following[0].open()
 
     def ready(self) -> bool:
-        """Whether there is anything new for `more`."""
+        """Whether `more` has anything new."""
         return not self.finished and self._sentences[self._number].ready()
 
     def more(self) -> np.ndarray:
-        """The samples that follow, `(S,)` float32, none or many.
-
-        Raises:
-            Exception: What the engine failed with.
-        """
+        """Returns the next samples `(S,)` float32, possibly none; raises what the engine failed with."""
         sentence = self._sentences[self._number]
         if sentence.stream.cancelled:
             self.finished = True
@@ -221,7 +204,7 @@ class SpeechStream(Spoken):
         return np.concatenate([samples, pause])
 
     def close(self) -> None:
-        """Frees its rows before the next codes."""
+        """Cancels the rest of the text."""
         self.finished = True
         for sentence in self._sentences:
             sentence.cancel()
@@ -238,7 +221,7 @@ class SpeechStream(Spoken):
                 if self.finished:
                     raise StopIteration
                 self._engine.wait(self.ready)
-                self.look_ahead()  # its codes are drawn along with those of this one
+                self.look_ahead()
                 if len(samples := self.more()):
                     return samples
         except BaseException:
@@ -249,13 +232,11 @@ class SpeechStream(Spoken):
         self.close()
 
     def _check_ended(self):
-        """Checks the sentences whose audio is out, but for the last one while the next has not begun."""
-        ended = self._number + self._is_out
-        while self._num_checked < ended and (self._is_out or self._sentences[self._number].is_heard):
+        """Checks the sentences whose audio has ended, once that of the next has begun."""
+        ended = self._number if self._sentences[self._number].is_heard else 0
+        if self.finished and self._sentences[-1].end_seconds:
+            ended = len(self._sentences)
+        for sentence in self._sentences[self._num_checked : ended]:
             if self._checks:
-                self._sentences[self._num_checked].check()
+                sentence.check()
             self._num_checked += 1
-
-    @property
-    def _is_out(self):
-        return self.finished and self._sentences[-1].end_seconds > 0

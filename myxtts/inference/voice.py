@@ -1,4 +1,4 @@
-"""What a model knows of a speaker, and its file; imports neither TensorFlow nor Keras."""
+"""Conditioning of a model on a speaker, and its file. Imports neither TensorFlow nor Keras."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,45 +12,47 @@ from myxtts.storage.files import CheckpointError
 from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 VOICE_SUFFIX = ".voice"
-"""Of a file with a `Voice` in it."""
+"""Suffix of the file of a `Voice`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """What the model knows of a speaker. It belongs to the model whose encoder made it."""
+    """Conditioning of a model on a speaker, made by that model's own encoders."""
 
     latents: np.ndarray
     """`(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """`(1, speaker_width)` float32 for the waveform decoder, or None without a speaker encoder."""
+    """`(1, speaker_width)` float32 for the waveform decoder; None without a speaker encoder."""
 
     def save(self, path: str | Path) -> None:
-        """Writes a file that `load` reads, whole or not at all."""
+        """Writes a file that `load` reads."""
         arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
         write_tensors(path, {name: array.shape for name, array in arrays.items()}, arrays.values())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads what `save` wrote.
+        """Reads a file of `save`.
 
         Raises:
-            CheckpointError: The file is missing, damaged, or holds no voice.
+            CheckpointError: The file is missing, damaged or not a voice.
         """
         names = tensor_names(path)
         if not {"latents"} <= set(names) <= {"latents", "speaker"}:
-            raise CheckpointError(f"{path} holds no voice. Write one with `Voice.save`.")
+            raise CheckpointError(f"{path} is not a voice. Write one with `Voice.save`.")
         arrays = {name: array.astype(np.float32) for name, array in zip(names, read_tensors(path, names))}
         return cls(arrays["latents"], arrays.get("speaker"))
 
     @classmethod
     def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
-        """A voice between several of one model; `weights`, equal ones when None, need not sum to 1."""
+        """Averages voices of one model; `weights` need not sum to 1, None weighs them equally."""
         shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
         if not len(voices) or len(shares) != len(voices) or not (shares.min() >= 0 < shares.sum()):
-            rule = "A blend needs a weight of at least 0 for each of its voices, and one above 0"
-            raise UserError(f"{rule}. Received: {len(voices)} voices and {weights}.")
+            raise UserError(
+                "blend needs one weight of at least 0 per voice, not all 0. "
+                f"Received: {len(voices)} voices and weights {weights}."
+            )
         if len({(voice.latents.shape, voice.speaker is None) for voice in voices}) > 1:
-            raise UserError("The voices of a blend must be of one model; these are of models of different shapes.")
+            raise UserError("The voices of a blend must be of one model. These have different shapes.")
         mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
         speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)
         return cls(mean(voice.latents for voice in voices), speaker)

@@ -1,7 +1,6 @@
-"""Recordings of a speaker -> `Voice`."""
+"""Encoding of recordings to a `Voice`."""
 
 import logging
-from collections import OrderedDict
 from itertools import groupby
 from pathlib import Path
 
@@ -21,38 +20,35 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""A shorter last piece of the reference is dropped when there are others. The released model drops it in any case, so
-that less than this in all is no reference at all."""
+"""Minimum length of a reference; a shorter last chunk is dropped, as in the released model."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
 
 class VoiceEncoder:
-    """Encodes recordings in chunks of the length used in training; `config` is read at each call.
+    """Encodes recordings in chunks of the training length.
 
     Args:
-        remember: How many voices are kept, by the content of their recordings, and not made again. For weights that do
-            not change.
+        config: Read at each call.
+        remember: Number of voices to cache by the content of their recordings, for weights that do not change.
         traced: As in `Synthesizer`.
     """
 
     def __init__(self, model: XTTS, config: XTTSConfig, remember: int = 0, traced: bool = True):
         self.model, self.config, self.remember = model, config, remember
-        self._known: OrderedDict[str, Voice] = OrderedDict()
+        self._known: dict[str, Voice] = {}
         to_mel, to_speaker_mel = MelSpectrogram(CONDITIONING_MEL), MelSpectrogram(SPEAKER_MEL)
-        to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
-        to_speaker = lambda wav: model.speaker_encoder(to_speaker_mel(wav))
-        # A graph takes little more than half of the time that single operations take.
-        self._to_latents, self._to_speaker = to_latents, to_speaker
+        self._to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
+        self._to_speaker = lambda wav: model.speaker_encoder(to_speaker_mel(wav))
         if traced:
-            graph = dict(input_signature=[tf.TensorSpec([None, None], tf.float32)], autograph=False)
-            self._to_latents, self._to_speaker = (tf.function(way, **graph) for way in (to_latents, to_speaker))
+            graph = tf.function(input_signature=[tf.TensorSpec([None, None], tf.float32)], autograph=False)
+            self._to_latents, self._to_speaker = graph(self._to_latents), graph(self._to_speaker)
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
-        """Latents, and with a speaker encoder the speaker vector, of one or more recordings of a speaker.
+        """Encodes one or more recordings of a speaker.
 
         Raises:
-            AudioError: A file cannot be used, or all of them together are shorter than `SHORTEST_CHUNK_SAMPLES`.
+            AudioError: A file cannot be used, or all files together are shorter than `SHORTEST_CHUNK_SAMPLES`.
         """
         references = [references] if isinstance(references, Recording) else references
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
@@ -61,13 +57,13 @@ class VoiceEncoder:
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
         voice = self._known.pop(content, None) or self._encode(recordings)
         if self.remember:
-            self._known[content] = voice  # the one used last is the last to go
+            self._known[content] = voice  # least recently used first
             while len(self._known) > self.remember:
-                self._known.popitem(last=False)
+                del self._known[next(iter(self._known))]
         return voice
 
     def _encode(self, recordings):
-        # Pieces of one length go through the encoder together; the last may be shorter.
+        # Chunks of equal length are one batch; the last may be shorter.
         batches = [np.stack(list(same)) for _, same in groupby(self.chunks(np.concatenate(recordings)), key=len)]
         latents = np.concatenate([self._to_latents(batch).numpy() for batch in batches], dtype=np.float32)
         latents = latents.mean(axis=0, keepdims=True)
@@ -78,32 +74,31 @@ class VoiceEncoder:
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
 
     def _check_length(self, references, num_samples):
-        """Arrays come from a training set, whose clips were judged before: what is too short is said of files alone."""
+        """Checks files alone: arrays are clips of a training set, which were checked before."""
         files = [one for one in references if not isinstance(one, np.ndarray)]
         seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
         if files and seconds < least:
-            heard = f"a voice cannot be heard in {seconds:.2g} s; give {least:.2g} s or more, better several seconds."
-            raise AudioError(files[0], "too short", heard)
+            raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
         low, high = self.config.data.conditioning_seconds
         if files and seconds < low:
             usual = f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
-            known = f"the model was trained on {usual} s of a voice, and speaker similarity will suffer"
-            logger.warning("The reference lasts %.2g s; %s. Give a longer recording.", seconds, known)
+            hint = "Use a longer recording for better speaker similarity."
+            logger.warning("The reference lasts %.2g s; the model was trained on %s s. %s", seconds, usual, hint)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Pieces of a recording `(S,)` for the conditioning encoder."""
+        """Cuts a recording `(S,)` into chunks for the conditioning encoder."""
         sampling, data = self.config.sampling, self.config.data
         length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
         samples = samples[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
         if data.conditioning_padding == "repeat":
-            # As in training: every piece has the full length, filled by repetition.
+            # As in training: all chunks have the full length, filled by repetition.
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
         pieces = [samples[start : start + length] for start in range(0, len(samples), length)]
         return [piece for piece in pieces if len(piece) >= SHORTEST_CHUNK_SAMPLES] or pieces[:1]
 
 
 def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
-    """One of the voices that come with the model in `folder`, by name (`storage.speakers.read_speakers`).
+    """Loads a voice that comes with the model in `folder`, by its name in `storage.speakers.read_speakers`.
 
     Raises:
         CheckpointError: There is no such voice.

@@ -1,7 +1,6 @@
-"""Codes and latents -> waveform, whole or piece by piece while they are drawn.
+"""Codes and GPT latents -> waveform, whole or window by window while codes are sampled.
 
-Each way has a `sample_rate` in Hz and makes a `Sound` per sentence, which is given all that was sampled so
-far and returns the samples that follow those it gave before.
+Each decoder has a `sample_rate` in Hz and creates one `Sound` per sentence.
 """
 
 from collections.abc import Callable
@@ -16,13 +15,11 @@ from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
 
 FIRST_FRAMES = 8
-"""Frames of a streamed sentence's first window, at least."""
+"""Minimum frames of the first window of a streamed sentence."""
 LATER_FRAMES = 64
-"""Frames of its second window, at least, nearly what one call draws; each later one is twice as long, up to
-`MOST_FRAMES`. Others who wait for their first sound make calls short; windows as short would be context for the most
-part."""
+"""Minimum frames of the second window, about one call of the engine; each later one is twice as long, up to
+`MOST_FRAMES`. Shorter ones would mostly be context, which is computed twice."""
 MOST_FRAMES = 172
-"""Frames of the longest window: the context on both sides, computed twice, is then a small part of the work."""
 NO_SAMPLES = np.zeros(0, np.float32)
 
 
@@ -30,17 +27,17 @@ class Sound(Protocol):
     """The waveform of one sentence."""
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """The next samples, `(S,)` float32, none or many.
+        """Returns the next samples `(S,)` float32, possibly none.
 
         Args:
             codes: All codes so far.
             latents: `(n, width)`, all states so far; one more than codes once `finished`.
-            finished: Whether this is all; what comes then ends the sentence.
+            finished: Whether the sentence has ended.
         """
 
 
 class GriffinLim:
-    """From the DVAE's mel, for a model without a waveform decoder: each sentence at once, when it is finished.
+    """Decodes the DVAE's mel of a whole sentence, for a model without a waveform decoder.
 
     Args:
         to_mel: Codes `(C,)` -> log-mel `(4 C, num_mels)`.
@@ -48,19 +45,12 @@ class GriffinLim:
 
     sample_rate = MODEL_SAMPLE_RATE
 
-    def __init__(self, to_mel: Callable[[np.ndarray], np.ndarray]):
-        self.to_mel = to_mel
+    def __init__(self, to_mel: Callable[[np.ndarray], np.ndarray], speed: float = 1.0):
+        self.to_mel, self.speed = to_mel, speed
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sound:
-        """A sentence; its sound does not depend on the speaker vector."""
-        return _WholeSentence(self.to_mel, speed)
-
-
-class _WholeSentence:
-    """The waveform of one sentence by `GriffinLim`."""
-
-    def __init__(self, to_mel: Callable[[np.ndarray], np.ndarray], speed: float):
-        self.to_mel, self.speed = to_mel, speed
+        """Starts a sentence; the voice is only in its codes."""
+        return GriffinLim(self.to_mel, speed)
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
         """See `Sound`."""
@@ -70,10 +60,9 @@ class _WholeSentence:
 
 
 class LatentDecoder:
-    """From the GPT's latents, by the waveform decoder, in windows of frames with what they depend on around them.
+    """Decodes GPT latents by the waveform decoder, in windows with context; equals the whole sentence to 1e-6.
 
-    Frames are those of the whole sentence, interpolated on one grid, and only then cut: windows give the samples of the
-    whole to 1e-6. `traced` is as in `Synthesizer`.
+    `traced` is as in `Synthesizer`.
     """
 
     sample_rate = DECODER_SAMPLE_RATE
@@ -88,11 +77,11 @@ class LatentDecoder:
         self._to_samples = tf.function(self._window, input_signature=signature, autograph=False)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sound:
-        """A sentence in a voice."""
+        """Starts a sentence."""
         return _Windows(self, voice.speaker, speed)
 
     def window(self, latents: np.ndarray, speaker: np.ndarray, start: int, end: int) -> np.ndarray:
-        """Samples of frames `start` to `end` of the latents `(n, width)`, as if there were nothing around them."""
+        """Decodes frames `start` to `end` of the latents `(n, width)` without context."""
         return self._to_samples(latents[None], speaker, start, end)[0].numpy()
 
     def _window(self, latents, speaker, start, end):
@@ -103,28 +92,28 @@ class LatentDecoder:
 class _Windows:
     """The waveform of one sentence by a `LatentDecoder`."""
 
-    def __init__(self, way: LatentDecoder, speaker: np.ndarray, speed: float):
-        self.way, self.speaker, self.speed, self.given, self.least = way, speaker, speed, 0, FIRST_FRAMES
+    def __init__(self, parent: LatentDecoder, speaker: np.ndarray, speed: float):
+        self.parent, self.speaker, self.speed, self.given, self.least = parent, speaker, speed, 0, FIRST_FRAMES
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
         """See `Sound`."""
-        decoder, latents = self.way.decoder, spoken_faster(latents, self.speed, finished)
-        # Up to the last latent but one, frames do not change with what comes after.
-        end = decoder.num_frames(len(latents)) if finished else decoder.num_frames(max(len(latents) - 1, 0))
+        decoder, latents = self.parent.decoder, spoken_faster(latents, self.speed, finished)
+        # Frames after the last latent but one change with the next latent.
+        end = decoder.num_frames(len(latents) if finished else max(len(latents) - 1, 0))
         ready = end if finished else end - decoder.lookahead_frames
         if ready - self.given < (1 if finished else self.least):
             return NO_SAMPLES
         start = max(self.given - decoder.history_frames, 0)
-        samples = self.way.window(latents, self.speaker, start, end)
+        samples = self.parent.window(latents, self.speaker, start, end)
         samples = samples[(self.given - start) * decoder.hop_length : (ready - start) * decoder.hop_length]
         self.given, self.least = ready, min(max(2 * self.least, LATER_FRAMES), MOST_FRAMES)
         return samples
 
 
 def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
-    """Squeezes latents or frames `(n, C)` in time by `speed`, above 0, linearly between neighbors, as XTTS v2 does.
+    """Resamples latents or frames `(n, C)` in time by `speed`, above 0, with linear interpolation, like XTTS v2.
 
-    Of a sequence that is not `finished`, those that will not change with what comes after.
+    Unless `finished`, leaves out those at the end that depend on the next latent.
     """
     if speed == 1:
         return x

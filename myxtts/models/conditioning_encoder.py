@@ -1,4 +1,4 @@
-"""Conditioning encoder: reference mel -> frame-wise features (XTTS, Casanova et al. 2024, section 2)."""
+"""Conditioning encoder: mel of a reference recording -> features per frame (Casanova et al. 2024, section 2)."""
 
 import keras
 from keras import ops
@@ -9,19 +9,17 @@ from myxtts.models.layers.tensor import Shape, Tensor
 
 
 def num_groups(width: int) -> int:
-    """GroupNorm groups that the reference uses for `width` channels."""
+    """Number of GroupNorm groups of the reference for `width` channels."""
     if width <= 16:
         return 8
     return 16 if width <= 64 else 32
 
 
 class ConditioningBlock(keras.layers.Layer):
-    """Full self-attention over time with a group norm in front.
+    """Group norm and full self-attention over time, `(B, T, C)` to the same shape.
 
-    The residual adds the *normalized* input, and the projection lays channels out as heads of (query, key, value), as
-    the reference does. The output projection starts at zero.
-
-    Call arguments: `x` `(B, T, C)`.
+    As in the reference, the residual is the *normalized* input, and the channels of the projection are heads of (query,
+    key, value). The output projection starts at zero.
     """
 
     def __init__(self, heads: int, **kwargs):
@@ -47,14 +45,11 @@ class ConditioningBlock(keras.layers.Layer):
 
 
 class ConditioningEncoder(keras.layers.Layer):
-    """Projects mel bands to the model width and mixes frames by attention blocks.
+    """Linear projection of a mel and attention blocks, `(B, T, num_mels)` to `(B, T, width)`.
 
     Args:
-        width: Channels.
         blocks: Attention blocks (XTTS: 6).
         heads: Attention heads (XTTS: 16).
-
-    Call arguments: `mel`, conditioning mel `(B, T, num_mels)`. Returns `(B, T, width)`.
     """
 
     def __init__(self, width: int, blocks: int, heads: int, **kwargs):

@@ -1,7 +1,7 @@
-"""Discriminators of sound, with which waveform decoders are trained: by periods, and by spectra of three resolutions.
+"""Multi-period and multi-resolution discriminators for training waveform decoders.
 
 Kong, Kim and Bae, "HiFi-GAN" (2020), section 2.3; Siuzdak, "Vocos" (2023), section 3.3, after Jang et al., "UnivNet"
-(2021). They are most of what a step of training costs, so they are as narrow as `divisor` makes them.
+(2021).
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,21 @@ from myxtts.models.layers.spectrum import short_time_spectrum
 from myxtts.models.layers.tensor import Shape, Tensor
 
 PERIODS = (2, 3, 5, 7, 11)
-"""Samples from one row to the next of what a period discriminator sees."""
+"""Period of each period discriminator, in samples."""
 RESOLUTIONS = (512, 1024, 2048)
-"""Lengths of the Fourier transforms, in samples."""
+"""Fourier transform length of each spectrum discriminator, in samples."""
 PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
 SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""That are left of a layer's however large the divisor."""
+"""Minimum channels of a layer, for any divisor."""
 _SLOPE = 0.1
 
 
 class PeriodDiscriminator(keras.layers.Layer):
-    """Looks at every `period`-th sample, `(B, S)` to a list of maps `(B, period, T, C)`, the last the score.
+    """Convolutions over every `period`-th sample: `(B, S)` to feature maps `(B, period, T, C)`; the last is the score.
 
     Args:
-        period: Samples from one that it sees together to the next.
-        channels: Of each convolution; all but the last have a stride of 3.
-
-    Call arguments: `wav`.
+        channels: Channels of each convolution; all but the last have a stride of 3.
     """
 
     def __init__(self, period: int, channels: Sequence[int] = PERIOD_CHANNELS, **kwargs):
@@ -49,8 +46,7 @@ class PeriodDiscriminator(keras.layers.Layer):
         self.score = built(Conv1D(1, 3, dtype=self.dtype_policy, name="score"), (None, None, width))
 
     def call(self, wav: Tensor) -> list[Tensor]:
-        rest = -wav.shape[1] % self.period
-        # Mirrored at the end, to a whole number of rows.
+        rest = -wav.shape[1] % self.period  # reflection padding
         wav = ops.concatenate([wav, ops.flip(wav[:, -rest - 1 : -1], axis=1)], axis=1) if rest else wav
         rows = ops.reshape(wav, (-1, wav.shape[1] // self.period, self.period))
         x = ops.cast(ops.reshape(ops.transpose(rows, (0, 2, 1)), (-1, rows.shape[1], 1)), self.compute_dtype)
@@ -63,13 +59,11 @@ class PeriodDiscriminator(keras.layers.Layer):
 
 
 class SpectrumDiscriminator(keras.layers.Layer):
-    """Looks at complex spectra, `(B, S)` to a list of maps `(B, T, bins, C)`, the last of which is the score.
+    """Convolutions over the complex spectrum: `(B, S)` to feature maps `(B, T, bins, C)`; the last is the score.
 
     Args:
-        n_fft: Length of the Fourier transform, see `short_time_spectrum`.
-        channels: Of each convolution; those between the first and the last halve the bins.
-
-    Call arguments: `wav`.
+        n_fft: See `short_time_spectrum`.
+        channels: Channels of each convolution; those between the first and the last halve the bins.
     """
 
     def __init__(self, n_fft: int, channels: Sequence[int] = SPECTRUM_CHANNELS, **kwargs):
@@ -98,13 +92,11 @@ class SpectrumDiscriminator(keras.layers.Layer):
 
 
 class Discriminators(keras.layers.Layer):
-    """All of them, `(B, S)` to a list with the maps of each; S must be a multiple of 512.
+    """All discriminators: `(B, S)`, S known and a multiple of 512, to a list with the feature maps of each.
 
     Args:
-        divisor: By which channels are fewer than in the papers.
+        divisor: Divides the channels of the papers, since discriminators are most of the cost of a training step.
         periods, resolutions: One discriminator each.
-
-    Call arguments: `wav`, with known S.
     """
 
     def __init__(
@@ -117,18 +109,10 @@ class Discriminators(keras.layers.Layer):
         def narrow(channels):
             return tuple(max(FEWEST_CHANNELS, wide // self.divisor) for wide in channels)
 
-        dtype = self.dtype_policy
-        self.parts = [
-            built(PeriodDiscriminator(period, narrow(PERIOD_CHANNELS), dtype=dtype, name=f"period_{period}"), wav_shape)
-            for period in self.periods
-        ]
-        self.parts += [
-            built(
-                SpectrumDiscriminator(n_fft, narrow(SPECTRUM_CHANNELS), dtype=dtype, name=f"spectrum_{n_fft}"),
-                wav_shape,
-            )
-            for n_fft in self.resolutions
-        ]
+        dtype, of_periods, of_spectra = self.dtype_policy, narrow(PERIOD_CHANNELS), narrow(SPECTRUM_CHANNELS)
+        parts = [PeriodDiscriminator(n, of_periods, dtype=dtype, name=f"period_{n}") for n in self.periods]
+        parts += [SpectrumDiscriminator(n, of_spectra, dtype=dtype, name=f"spectrum_{n}") for n in self.resolutions]
+        self.parts = [built(part, wav_shape) for part in parts]
 
     def call(self, wav: Tensor) -> list[list[Tensor]]:
         return [part(wav) for part in self.parts]

@@ -27,7 +27,7 @@ class DVAEResidualBlock(keras.layers.Layer):
 
 
 class DVAE(keras.layers.Layer):
-    """Mel autoencoder with a codebook in the middle; one code stands for four mel frames.
+    """Mel autoencoder with a codebook; one code stands for four mel frames.
 
     Args:
         num_codes: Codebook entries.
@@ -35,9 +35,9 @@ class DVAE(keras.layers.Layer):
         hidden: Channels of the first convolution; the residual blocks have twice as many.
         residual_blocks: Residual blocks on each side.
 
-    Call arguments: `mel`, normalized log-mel `(B, T, num_mels)` with T a multiple of 4. Returns a dictionary:
-    `reconstruction` `(B, T, num_mels)`, decoded from the codes with the gradient passed straight through the
-    quantizer; `vectors` and `quantized` `(B, T / 4, codebook_width)`; `codes` `(B, T / 4)` int32.
+    Call arguments: normalized log-mel `(B, T, num_mels)`, T a multiple of 4. Returns a dictionary: `reconstruction`
+    `(B, T, num_mels)`, with a straight-through gradient of the quantizer; `vectors` and `quantized`
+    `(B, T / 4, codebook_width)`; `codes` `(B, T / 4)` int32.
     """
 
     def __init__(self, num_mels: int, num_codes: int, codebook_width: int, hidden: int, residual_blocks: int, **kwargs):
@@ -69,22 +69,19 @@ class DVAE(keras.layers.Layer):
 
     @property
     def reach(self) -> int:
-        """Codes of silence that a clip needs behind it so that its own depend on nothing beyond: 2 for each residual
-        block, and 1 for strided convolutions and Fourier transform."""
+        """Number of codes after a clip that can influence its own: 2 per residual block, and 1 for the strided
+        convolutions and the Fourier transform."""
         return 2 * self.residual_blocks + 1
 
     def mel_to_vectors(self, mel: Tensor) -> Tensor:
-        """Encoder output before quantization: `(B, T, num_mels)` -> `(B, ceil(T / 4), codebook_width)`."""
+        """Encodes without quantization: `(B, T, num_mels)` -> `(B, ceil(T / 4), codebook_width)`."""
         x = ops.relu(self.encoder_conv_1(ops.relu(self.encoder_conv_0(mel))))
         for block in self.encoder_blocks:
             x = block(x)
         return self.encoder_output(x)
 
     def encode(self, mel: Tensor) -> Tensor:
-        """Normalized log-mel, `(B, T, num_mels)` at 86 frames per second, -> codes.
-
-        These are `(B, ceil(ceil(T / 2) / 2))` int32, each in `[0, num_codes)`.
-        """
+        """Normalized log-mel `(B, T, num_mels)` at 86 frames per second -> codes `(B, ceil(T / 4))` int32."""
         return self.quantizer.nearest(self.mel_to_vectors(mel))
 
     def decode(self, codes: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The GPT of XTTS: conditioning latents, text and audio codes in one causal stream (Casanova et al. 2024)."""
+"""The GPT of XTTS: conditioning latents, text and audio codes in one causal sequence (Casanova et al. 2024)."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,18 +20,16 @@ from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, 
 from myxtts.models.perceiver import PerceiverResampler
 
 TRAILING_STOPS = 3
-"""Stop codes that a training row keeps visible after its own codes."""
-
-
+"""Number of visible stop codes of a training row after the first one."""
 LONGEST_PERIOD = 1000.0
-"""By which the slowest of the sinusoids that position tables start as turns more slowly than the quickest."""
+"""Longest period of the initial position vectors, relative to the shortest."""
 
 
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
-    """What position tables start as, `(rows, width)`: sines and cosines of row numbers (Vaswani et al. 2017, 3.5).
+    """Initial position vectors `(rows, width)`: sines and cosines of row numbers (Vaswani et al. 2017, section 3.5).
 
-    Their root mean square is half that of the token vectors. The reference draws position vectors fifty times smaller
-    than those, and a model from scratch then takes far longer to find its way through a text.
+    Their RMS is half that of token vectors. The reference starts with random position vectors fifty times smaller than
+    those, from which a model learns alignment far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -41,34 +39,30 @@ def sinusoids(shape: Shape, dtype=None) -> Tensor:
 
 
 class TeacherForcing(NamedTuple):
-    """Inputs and targets of one training batch; L text tokens and C codes make L + 2 and C + 5 positions."""
+    """Inputs and targets of a training batch: `(B, L + 2)` for L text tokens, `(B, C + 5)` for C codes.
+
+    Inputs begin with a start token and end with stops. Targets, the inputs shifted by one, count where their mask is
+    True: text and one stop, codes and four stops. `key_mask`, for both in a row, marks visible positions.
+    """
 
     text_inputs: Tensor
-    """`(B, L + 2)` int32: `[START]`, text, `[STOP]`."""
     text_targets: Tensor
-    """`(B, L + 2)` int32."""
     text_target_mask: Tensor
-    """`(B, L + 2)` bool: text and one `[STOP]`."""
     audio_inputs: Tensor
-    """`(B, C + 5)` int32: start, codes, stops."""
     audio_targets: Tensor
-    """`(B, C + 5)` int32."""
     audio_target_mask: Tensor
-    """`(B, C + 5)` bool: codes and four stops."""
     key_mask: Tensor
-    """`(B, L + 2 + C + 5)` bool: text and audio positions that may be attended to."""
 
 
 def teacher_forcing(
     config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor, bug_compatible=False
 ) -> TeacherForcing:
-    """Shifts text and codes into inputs and targets, as the reference does.
+    """Shifts text and codes into inputs and targets, like the reference.
 
     Args:
-        text, codes: `(B, L)` and `(B, C)` int32, padded with anything.
+        text, codes: `(B, L)` and `(B, C)` int32, with any padding.
         text_lengths, code_lengths: `(B,)` int32.
-        bug_compatible: Hide the key of the text's `[STOP]`, which the reference hides in training although it shows
-            it at inference.
+        bug_compatible: Hides the key of the text's `[STOP]`, as the reference does in training but not at inference.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 
@@ -86,25 +80,22 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """What cached decoding carries from one code to the next; S rows are prompt and room for codes."""
+    """Key-value cache of S rows: keys and values `(B, heads, S, D)` per layer; `(B, S)` bool, the visible rows."""
 
     keys: tuple[Tensor, ...]
-    """One `(B, heads, S, D)` per layer."""
     values: tuple[Tensor, ...]
-    """One `(B, heads, S, D)` per layer."""
     key_mask: Tensor
-    """`(B, S)` bool: rows that hold something to attend to."""
 
 
 class GPT(keras.layers.Layer):
-    """Conditioning encoder, perceiver, GPT-2 trunk, tables and heads.
+    """Conditioning encoder, perceiver, GPT-2 trunk, embeddings and heads.
 
     Args:
         config: `ModelConfig`, or its fields as a dictionary.
 
     Call arguments: `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32; `key_mask`
-    `(B, L + C)` bool or None; `seed` as in `Dropout`. Returns logits over the text vocabulary `(B, L, num_text_tokens)`
-    and over codes `(B, C, num_audio_tokens)`, float32.
+    `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input` as in `hidden`. Returns text logits
+    `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, float32.
     """
 
     def __init__(self, config: ModelConfig | dict, **kwargs):
@@ -120,19 +111,17 @@ class GPT(keras.layers.Layer):
             return self.add_weight(shape=(rows, width), name=name, initializer=start)
 
         def block(number):
-            output_stddev, site = 0.02 / (2 * config.layers) ** 0.5, SITES_PER_BLOCK * number
-            name = f"block_{number}"
-            layer = TransformerBlock(config.heads, config.dropout, output_stddev, site, dtype=policy, name=name)
-            return built(layer, shape)
+            options = config.heads, config.dropout, 0.02 / (2 * config.layers) ** 0.5, SITES_PER_BLOCK * number
+            return built(TransformerBlock(*options, dtype=policy, name=f"block_{number}"), shape)
 
-        sizes, name = (width, config.conditioning_blocks, config.conditioning_heads), "conditioning_encoder"
-        encoder = ConditioningEncoder(*sizes, dtype=policy, name=name)
+        sizes = width, config.conditioning_blocks, config.conditioning_heads
+        encoder = ConditioningEncoder(*sizes, dtype=policy, name="conditioning_encoder")
         self.conditioning_encoder = built(encoder, (None, None, config.num_mels))
         sizes = config.num_latents, config.perceiver_depth, config.perceiver_heads, config.perceiver_head_width
         self.perceiver = built(PerceiverResampler(*sizes, dtype=policy, name="perceiver"), shape)
-        draw = keras.initializers.RandomNormal
-        self.text_embedding = table("text_embedding", config.num_text_tokens, draw(0.0, 1.0))
-        self.audio_embedding = table("audio_embedding", config.num_audio_tokens, draw(0.0, 1.0))
+        normal = keras.initializers.RandomNormal
+        self.text_embedding = table("text_embedding", config.num_text_tokens, normal(0.0, 1.0))
+        self.audio_embedding = table("audio_embedding", config.num_audio_tokens, normal(0.0, 1.0))
         self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, sinusoids)
         self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, sinusoids)
         self.blocks = [block(number) for number in range(config.layers)]
@@ -142,45 +131,35 @@ class GPT(keras.layers.Layer):
         self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
 
     def set_memory_use(self, attention: str = STANDARD, recompute: Callable[[Callable, str], Callable] | None = None):
-        """Prepares for training: chooses what memory is traded for; the function computed stays the same.
+        """Sets how trunk and conditioning encoder save memory in training, without changing their function.
 
         Args:
-            attention: `STANDARD` or `MEMORY_EFFICIENT`, of trunk and conditioning encoder. The perceiver's few queries
-                leave nothing to save.
-            recompute: Makes a function of a named block recompute in its backward pass; each block of the two then
-                makes its intermediate values again. None keeps them.
+            attention: `STANDARD` or `MEMORY_EFFICIENT`.
+            recompute: `(function, block=name)` -> the function with recomputation in its backward pass; None keeps
+                intermediate values.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
-                of_block = recompute and partial(recompute, block=f"{name}_{number}")
-                block.memory_use = MemoryUse(attention, of_block)
+                block.memory_use = MemoryUse(attention, recompute and partial(recompute, block=f"{name}_{number}"))
 
     def mel_to_latents(self, mel: Tensor) -> Tensor:
-        """Conditioning latents: conditioning mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
+        """Conditioning mel `(B, T, num_mels)` -> conditioning latents `(B, num_latents, width)`."""
         return self.perceiver(self.conditioning_encoder(mel))
 
-    def embed_text(self, text_inputs: Tensor) -> Tensor:
-        """Token and position vectors: `(B, L)` -> `(B, L, width)`."""
-        return self._embed(self.text_embedding, self.text_positions, text_inputs)
-
-    def embed_audio(self, audio_inputs: Tensor) -> Tensor:
-        """Code and position vectors: `(B, C)`, the start code first -> `(B, C, width)`."""
-        return self._embed(self.audio_embedding, self.audio_positions, audio_inputs)
-
     def _embed(self, table, positions, ids):
-        length = ops.shape(ids)[1]
-        return ops.cast(ops.take(table, ids, axis=0) + positions[:length], self.compute_dtype)
+        return ops.cast(ops.take(table, ids, axis=0) + positions[: ops.shape(ids)[1]], self.compute_dtype)
 
     def _prompt(self, latents, text_inputs, audio_inputs):
-        latents = ops.cast(latents, self.compute_dtype)
-        return ops.concatenate([latents, self.embed_text(text_inputs), self.embed_audio(audio_inputs)], axis=1)
+        text = self._embed(self.text_embedding, self.text_positions, text_inputs)
+        audio = self._embed(self.audio_embedding, self.audio_positions, audio_inputs)
+        return ops.concatenate([ops.cast(latents, self.compute_dtype), text, audio], axis=1)
 
     def hidden(
         self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, see_input=None
     ) -> Tensor:
-        """The trunk's normalized output over the text and audio positions, `(B, L + C, width)`.
+        """The trunk's normalized output at the text and audio positions, `(B, L + C, width)`.
 
-        `see_input(number, x)` is called with what enters each block, `(B, num_latents + L + C, width)`.
+        `see_input(number, x)` is called with the input of each block, `(B, num_latents + L + C, width)`.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
@@ -200,15 +179,9 @@ class GPT(keras.layers.Layer):
         return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")
 
     def text_attention(self, number: int, x: Tensor, text_mask: Tensor) -> Tensor:
-        """How one head looks from audio to text: the first one of a block.
+        """Attention from audio to text, `(B, C, L)` float32, of the first head of block `number` with input `x`.
 
-        Args:
-            number: Of the block.
-            x: What enters it, `(B, num_latents + L + C, width)`; see `hidden`.
-            text_mask: `(B, L)` bool, False on padding.
-
-        Returns:
-            `(B, C, L)` float32, for each audio position a distribution over the text.
+        `text_mask` `(B, L)` bool is False on padding. See `hidden` for `x`.
         """
         block, first = self.blocks[number], self.config.num_latents
         query, key = block.attention.first_head(block.attention_norm(x[:, first:]))
@@ -219,17 +192,13 @@ class GPT(keras.layers.Layer):
     def codes_to_latents(
         self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
     ) -> Tensor:
-        """Second pass: the state that predicts each code, which the waveform decoder takes.
+        """GPT latents of known codes, `(B, C, width)`: the state that predicts each code, for the waveform decoder.
 
         Args:
-            latents: `(B, num_latents, width)`.
+            latents: Conditioning latents `(B, num_latents, width)`.
             text_inputs: `(B, L)`, `[START]` text `[STOP]`.
             codes: `(B, C)`, the final stop code included.
-            start_audio_token: Id put before the codes.
-            text_mask: `(B, L)` bool, where rows of text have different lengths.
-
-        Returns:
-            `(B, C, width)`.
+            text_mask: `(B, L)` bool, False on padding; None for no padding.
         """
         audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=start_audio_token)[:, :-1]
         key_mask = None
@@ -240,18 +209,16 @@ class GPT(keras.layers.Layer):
     def prefill(
         self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, start_audio_token: int, max_codes: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Reads the prompt and the start code.
+        """Reads the prompt and the start code into a cache with `max_codes` more rows.
 
         Args:
-            latents: `(B, num_latents, width)`.
+            latents: Conditioning latents `(B, num_latents, width)`.
             text_inputs: `(B, L)`, `[START]` text `[STOP]` and padding.
             text_mask: `(B, L)` bool, False on padding.
-            start_audio_token: Id of the start code.
-            max_codes: Room for codes in the cache.
 
         Returns:
-            Logits of the first code `(B, num_audio_tokens)`, the state that predicts it `(B, width)`, as
-            `codes_to_latents` gives it, and the `DecodingState`.
+            Logits of the first code `(B, num_audio_tokens)`, the GPT latent that predicts it `(B, width)`, and the
+            `DecodingState`.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)
@@ -268,16 +235,15 @@ class GPT(keras.layers.Layer):
     def advance(
         self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Feeds one code per row and gives the logits of the next.
+        """Feeds one code per row and predicts the next.
 
         Args:
             codes: `(B,)` int32.
-            index: How many codes (the start code not counted) were fed before: `(B,)` int32, or a scalar for all rows.
-            position: Scalar int32, the row of the cache to fill. Positions are known to the embeddings alone, so it may
-                be any row that nothing visible is in.
+            index: Number of codes fed before, without the start code: `(B,)` or scalar int32.
+            position: Scalar int32, the cache row to write. Any free row will do, since positions are embedded.
 
         Returns:
-            Logits `(B, num_audio_tokens)`, the state that predicts the next code `(B, width)`, and the new state.
+            Logits `(B, num_audio_tokens)`, the GPT latent that predicts the next code `(B, width)`, and the new state.
         """
         rows = ops.arange(ops.shape(state.key_mask)[1])
         key_mask = ops.logical_or(state.key_mask, (rows == position)[None])
@@ -291,7 +257,6 @@ class GPT(keras.layers.Layer):
         return *self._predict(x[:, 0]), DecodingState(tuple(keys), tuple(values), key_mask)
 
     def _predict(self, x):
-        """The trunk's output `(B, width)` -> logits over codes and the normalized state they come from, float32."""
         hidden = self.final_norm(self.trunk_norm(x))
         return ops.cast(self.audio_head(hidden), "float32"), ops.cast(hidden, "float32")
 

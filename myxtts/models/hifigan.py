@@ -1,4 +1,4 @@
-"""HiFi-GAN waveform decoder: GPT latents and a speaker vector to sound.
+"""HiFi-GAN waveform decoder: GPT latents and a speaker vector to audio.
 
 Kong, Kim and Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity speech synthesis" (2020),
 with the speaker vector added before the first and after every transposed convolution, as in XTTS v2.
@@ -19,19 +19,19 @@ from myxtts.models.waveform_decoder import WaveformDecoder, masked
 
 SLOPE = 0.1
 LAST_SLOPE = 0.01
-"""The reference leaves the last leaky ReLU at its library's default slope; released weights were trained so."""
+"""Slope of the last leaky ReLU, which the reference and its released weights leave at PyTorch's default."""
 _EDGE_TAPS = 7
-"""Taps of the first and the last convolution."""
+"""Kernel size of the first and the last convolution."""
 
 
 class ResidualStack(keras.layers.Layer):
     """Dilated residual convolutions, `(B, T, C)` to the same shape (section 2.2 of the paper, "ResBlock1").
 
     Args:
-        kernel_size: Taps of every convolution, odd.
+        kernel_size: Odd kernel size of every convolution.
         dilations: Dilation of the first convolution of each residual step; the second has none.
 
-    Call arguments: `x`; `present`, `(B, T)` bool: samples that are False count as zeros to convolutions.
+    Call arguments: `x`; `present` `(B, T)` bool or None, False where convolutions see zeros.
     """
 
     def __init__(self, kernel_size: int, dilations: Sequence[int], **kwargs):
@@ -54,17 +54,15 @@ class ResidualStack(keras.layers.Layer):
 
 
 class HifiganGenerator(WaveformDecoder):
-    """A `WaveformDecoder` of transposed convolutions; XTTS v2 is released with one.
-
-    Weights are plain: weight norm is folded when a checkpoint is converted, see `coqui.fold_weight_norm`.
+    """`WaveformDecoder` of transposed convolutions, as in XTTS v2 but with weight norm folded into the weights.
 
     Args:
-        channels: Width of the first convolution; each stage halves it.
-        upsampling: Length factor of each stage and taps of its transposed convolution; the product of the factors is
+        channels: Channels of the first convolution; each stage halves them.
+        upsampling: Factor and kernel size of the transposed convolution of each stage; the product of the factors is
             `hop_length`.
-        kernel_sizes: Taps of the residual stacks that are averaged in each stage.
+        kernel_sizes: Kernel sizes of the residual stacks that are averaged in each stage.
         dilations: Dilations within each residual stack.
-        code_stride: Samples at `MODEL_SAMPLE_RATE` that one latent stands for.
+        code_stride: As in `WaveformDecoder`.
     """
 
     def __init__(
@@ -78,8 +76,7 @@ class HifiganGenerator(WaveformDecoder):
     ):
         super().__init__(code_stride, **kwargs)
         if channels % (divisor := 2 ** len(upsampling)):
-            reason = f"since each of the {len(upsampling)} stages halves them"
-            raise ValueError(f"channels must be a multiple of {divisor}, {reason}. Received: {channels}.")
+            raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
         self.channels = channels
         self.upsampling = tuple(tuple(stage) for stage in upsampling)
         self.kernel_sizes, self.dilations = tuple(kernel_sizes), tuple(dilations)
@@ -87,7 +84,7 @@ class HifiganGenerator(WaveformDecoder):
         self.history_frames, self.lookahead_frames = self._context()
 
     def _context(self):
-        """Frames before and after a frame that its samples depend on, found backwards from its first and last."""
+        """Computes history and lookahead backwards from the first and last sample of a frame."""
         edge = _EDGE_TAPS // 2
         reach = sum(dilation + 1 for dilation in self.dilations) * (max(self.kernel_sizes) - 1) // 2
         first, last = -edge, self.hop_length - 1 + edge
@@ -111,8 +108,8 @@ class HifiganGenerator(WaveformDecoder):
             self.upsamples.append(built(upsample, (None, None, width)))
             width //= 2
             self.conditions.append(condition(f"condition_{i}"))
-            options = [dict(kernel_size=size, name=f"stack_{i}_{j}") for j, size in enumerate(self.kernel_sizes)]
-            stage = [ResidualStack(dilations=self.dilations, dtype=dtype, **one) for one in options]
+            options = dict(dilations=self.dilations, dtype=dtype)
+            stage = [ResidualStack(n, name=f"stack_{i}_{j}", **options) for j, n in enumerate(self.kernel_sizes)]
             self.stacks.append([built(stack, (None, None, width)) for stack in stage])
         conv_post = Conv1D(1, _EDGE_TAPS, use_bias=False, dtype=dtype, name="conv_post")
         self.conv_post = built(conv_post, (None, None, width))

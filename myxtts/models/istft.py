@@ -1,8 +1,8 @@
-"""Waveform decoder for small machines: convolutions at frame rate and an inverse Fourier transform.
+"""Fast waveform decoder: convolutions at frame rate and an inverse Fourier transform.
 
 Siuzdak, "Vocos: Closing the gap between time-domain and Fourier-based neural vocoders for high-quality audio synthesis"
-(2023), with the speaker vector added to the input and scaling and shifting each block's norm, and with all but the
-first blocks causal. Nothing runs at a higher rate than the frames, which is what makes it quick.
+(2023). Here the speaker vector is added to the input and modulates each block's norm, and all but the first blocks are
+causal.
 """
 
 import keras
@@ -16,25 +16,25 @@ from myxtts.models.layers.tensor import Shape, Tensor
 from myxtts.models.waveform_decoder import WaveformDecoder, masked
 
 _TAPS = 7
-"""Of the first convolution and of those in the blocks."""
+"""Kernel size of all convolutions."""
 _SYMMETRIC_BLOCKS = 2
-"""Blocks that look ahead; the others see the present and the past."""
+"""Number of blocks that look ahead; the others are causal."""
 _EXPANSION = 3
 _EPSILON = 1e-6
 MOST_LOG_MAGNITUDE = 6.9
-"""Where the head's magnitudes, up to 1000, are cut off: a full-scale tone has a quarter of the transform's 1024."""
+"""Limit of the head's log-magnitudes, about log 1000; a full-scale tone has a magnitude of 256."""
 
 
 class ConvNextBlock(keras.layers.Layer):
-    """Depthwise convolution over time, norm, and a pointwise MLP, on the residual stream (Liu et al. 2022, section 2).
+    """Residual block of a depthwise convolution over time, a norm and a pointwise MLP (Liu et al. 2022, section 2).
 
     Args:
         inner_width: Channels between the two dense layers.
         causal: Whether an output depends on no later input.
-        scale: Initial value of the factors on what is added to the residual stream.
+        scale: Initial layer scale.
 
-    Call arguments: `x`, `(B, T, C)`; `condition`, `(B, C)`, which scales and shifts the norm's output, at first not at
-    all; `present`, `(B, T)` bool or None: samples that are False count as zeros to the convolution.
+    Call arguments: `x` `(B, T, C)`; `condition` `(B, C)`, which scales and shifts the norm's output; `present` `(B, T)`
+    bool or None, False where the convolution sees zeros.
     """
 
     def __init__(self, inner_width: int, causal: bool = False, scale: float = 1.0, **kwargs):
@@ -57,7 +57,7 @@ class ConvNextBlock(keras.layers.Layer):
 
     @property
     def lookahead(self) -> int:
-        """Samples after a sample that it depends on."""
+        """Number of later frames that a frame depends on."""
         return 0 if self.causal else _TAPS // 2
 
     def call(self, x: Tensor, condition: Tensor, present: Tensor | None = None) -> Tensor:
@@ -70,41 +70,28 @@ class ConvNextBlock(keras.layers.Layer):
 
 
 class IstftGenerator(WaveformDecoder):
-    """A `WaveformDecoder` that predicts the magnitude and phase of each frame's spectrum.
-
-    Frames overlap fourfold. The head runs in float32 whatever the policy.
+    """`WaveformDecoder` that predicts the magnitude and phase of each frame's spectrum.
 
     Args:
         blocks: Number of `ConvNextBlock`s; all but the first two are causal.
         width: Channels.
-        hop_length: Samples of one frame; a quarter of the transform's length.
-        code_stride: Samples at `MODEL_SAMPLE_RATE` that one latent stands for.
+        hop_length: Samples per frame, a quarter of the Fourier transform's length.
+        code_stride: As in `WaveformDecoder`.
     """
 
-    def __init__(
-        self,
-        blocks: int = 8,
-        width: int = 512,
-        hop_length: int = MEL_HOP_SAMPLES,
-        code_stride: int = CODE_STRIDE_SAMPLES,
-        **kwargs,
-    ):
+    def __init__(self, blocks: int, width: int, hop_length=MEL_HOP_SAMPLES, code_stride=CODE_STRIDE_SAMPLES, **kwargs):
         super().__init__(code_stride, **kwargs)
         self.num_blocks, self.width, self.hop_length = blocks, width, hop_length
         self._causal = [index >= _SYMMETRIC_BLOCKS for index in range(blocks)]
         self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
-        # The first convolution, the blocks, and the two frames on either side whose windows reach a frame's samples.
+        # The first convolution, two overlapping windows on either side, and the blocks.
         self.history_frames = _TAPS // 2 + 2 + sum((_TAPS - 1) if causal else _TAPS // 2 for causal in self._causal)
         self.lookahead_frames = _TAPS // 2 + 2 + self._causal.count(False) * (_TAPS // 2)
-
-    def get_config(self):
-        sizes = {"blocks": self.num_blocks, "width": self.width}
-        return {**super().get_config(), **sizes, "hop_length": self.hop_length, "code_stride": self.code_stride}
 
     def build(self, latents_shape: Shape, speaker_shape: Shape):
         dtype, width = self.dtype_policy, self.width
         shape = (None, None, width)
-        # A speaker vector has length one, and each of its numbers a size of 1 / sqrt(D).
+        # Scales a unit speaker vector to elements of about 1.
         self._speaker_scale = speaker_shape[-1] ** 0.5
 
         def norm(name):
@@ -114,11 +101,9 @@ class IstftGenerator(WaveformDecoder):
         self.condition = built(keras.layers.Dense(width, dtype=dtype, name="condition"), speaker_shape)
         self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
         options = dict(inner_width=_EXPANSION * width, scale=1.0 / self.num_blocks, dtype=dtype)
-        named = [(f"block_{index}", causal) for index, causal in enumerate(self._causal)]
-        self.blocks = [
-            built(ConvNextBlock(causal=causal, name=name, **options), shape, (None, width)) for name, causal in named
-        ]
-        # Magnitudes and phases of all bins; float32, since a phase loses its meaning in half precision.
+        blocks = [ConvNextBlock(causal=causal, name=f"block_{i}", **options) for i, causal in enumerate(self._causal)]
+        self.blocks = [built(block, shape, (None, width)) for block in blocks]
+        # Magnitudes and phases; float32, since phases are too coarse in half precision.
         self.head = normal_linear(4 * self.hop_length + 2, width, "head", dtype="float32")
 
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
@@ -133,18 +118,15 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Windowed frames `(B, F, 4 hop)` to samples `(B, F hop)`: their sum, over that of the squared windows."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, normalized by the squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
-        envelope = self._sum_of_shifted(masked(squares, present))
-        # Samples of absent frames have no window.
-        samples = self._sum_of_shifted(parts) / ops.maximum(envelope, 1e-3)
-        return ops.clip(samples, -1.0, 1.0)
+        # Absent frames have no window, so the envelope may be zero.
+        envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)
+        return ops.clip(self._sum_of_shifted(parts) / envelope, -1.0, 1.0)
 
     def _sum_of_shifted(self, parts):
-        """`(B, F, 4 hop)`, each frame one hop later than the one before, to `(B, F hop)`, from the first's middle."""
-        hop = self.hop_length
-        length = ops.shape(parts)[1]
+        """Overlap-adds frames `(B, F, 4 hop)`; cuts off the same at both ends, to `(B, F hop)`."""
+        hop, length = self.hop_length, ops.shape(parts)[1]
         quarters = [ops.pad(parts[..., i * hop : (i + 1) * hop], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
         summed = ops.reshape(sum(quarters), (-1, (length + 3) * hop))
-        # "Same" padding: as much is cut off at the beginning as at the end.
         return summed[:, 3 * hop // 2 : 3 * hop // 2 + length * hop]

@@ -9,11 +9,9 @@ from myxtts.models.layers.tensor import Shape, Tensor
 
 
 class PerceiverLayer(keras.layers.Layer):
-    """Cross-attention of the latents to themselves and the context, then a gated MLP; no norms, no dropout.
+    """Attention of the latents to themselves and the context, then an MLP gated by an exact (erf) GELU.
 
-    The gate is the second half of the MLP's first projection and goes through the exact (erf) GELU.
-
-    Call arguments: `latents` `(B, N, C)`, `context` `(B, T, C)`.
+    Call arguments: `latents` `(B, N, C)`, `context` `(B, T, C)`. Returns new latents.
     """
 
     def __init__(self, heads: int, head_width: int, **kwargs):
@@ -40,15 +38,13 @@ class PerceiverLayer(keras.layers.Layer):
 
 
 class PerceiverResampler(keras.layers.Layer):
-    """Learned latents that read the context through `depth` perceiver layers and an RMS norm.
+    """Learned latents that read a context, `(B, T, C)` to `(B, num_latents, C)`, with a final RMS norm.
 
     Args:
-        num_latents: Latents given out (XTTS: 32).
-        depth: Layers (XTTS: 2).
+        num_latents: Number of latents (XTTS: 32).
+        depth: Perceiver layers (XTTS: 2).
         heads: Attention heads (XTTS: 8).
         head_width: Channels of one head (XTTS: 64).
-
-    Call arguments: `context` `(B, T, C)`. Returns `(B, num_latents, C)`.
     """
 
     def __init__(self, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):

@@ -1,4 +1,4 @@
-"""Speaker encoder: the log-mel of a recording to one vector that stands for the voice.
+"""Speaker encoder: log-mel of a recording -> speaker vector.
 
 A squeeze-and-excitation ResNet with attentive statistics pooling, after Heo et al., "Clova baseline system for the
 VoxCeleb speaker recognition challenge 2020" (2020), in the variant of XTTS v2.
@@ -19,12 +19,10 @@ _EPSILON = 1e-5
 
 
 class SqueezeExcitation(keras.layers.Layer):
-    """Scales each channel by a gate computed from the channel means, `(B, H, W, C)` to the same shape.
-
-    Hu, Shen and Sun, "Squeeze-and-excitation networks" (2018).
+    """Gates each channel by the channel means, `(B, H, W, C)` to the same shape (Hu et al. 2018).
 
     Args:
-        reduction: How many times narrower the hidden layer is.
+        reduction: Divisor of the hidden layer's width.
     """
 
     def __init__(self, reduction: int = 8, **kwargs):
@@ -42,10 +40,9 @@ class SqueezeExcitation(keras.layers.Layer):
 
 
 class ResidualBlock(keras.layers.Layer):
-    """Two convolutions with squeeze-and-excitation on two axes; the first has the stride, on both.
+    """Two convolutions, the first with a stride, and squeeze-and-excitation.
 
-    `(B, H, W, C)` becomes `(B, ceil(H / stride), ceil(W / stride), filters)`. `training` selects the statistics of the
-    batch normalization.
+    `(B, H, W, C)` becomes `(B, ceil(H / stride), ceil(W / stride), filters)`.
     """
 
     def __init__(self, filters: int, stride: int = 1, **kwargs):
@@ -60,14 +57,14 @@ class ResidualBlock(keras.layers.Layer):
             return built(layer, shape)
 
         self.conv1 = conv("conv1", 3, self.stride, input_shape)
-        self.norm1 = _batch_normalization("norm1", dtype, inner_shape)
+        self.norm1 = built(BatchNormalization(dtype=dtype, name="norm1"), inner_shape)
         self.conv2 = conv("conv2", 3, 1, inner_shape)
-        self.norm2 = _batch_normalization("norm2", dtype, inner_shape)
+        self.norm2 = built(BatchNormalization(dtype=dtype, name="norm2"), inner_shape)
         self.gate = built(SqueezeExcitation(dtype=dtype, name="gate"), inner_shape)
         self.shortcut_conv = None
         if self.stride != 1 or input_shape[-1] != self.filters:
             self.shortcut_conv = conv("shortcut_conv", 1, self.stride, input_shape)
-            self.shortcut_norm = _batch_normalization("shortcut_norm", dtype, inner_shape)
+            self.shortcut_norm = built(BatchNormalization(dtype=dtype, name="shortcut_norm"), inner_shape)
 
     def call(self, x: Tensor, training=False) -> Tensor:
         shortcut = x
@@ -79,13 +76,10 @@ class ResidualBlock(keras.layers.Layer):
 
 
 class AttentiveStatisticsPooling(keras.layers.Layer):
-    """Weighted mean and standard deviation over time, `(B, T, C)` to `(B, 2 C)`, in float32.
-
-    Okabe, Koshinaka and Shinoda, "Attentive statistics pooling for deep speaker embedding" (2018). `training` selects
-    the statistics of the batch normalization. All frames count, padding included.
+    """Weighted mean and standard deviation over time, `(B, T, C)` to `(B, 2 C)` float32 (Okabe et al. 2018).
 
     Args:
-        attention_width: Width of the layer between the frames and their weights.
+        attention_width: Width of the hidden layer that computes the weights.
     """
 
     def __init__(self, attention_width: int = 128, **kwargs):
@@ -95,7 +89,7 @@ class AttentiveStatisticsPooling(keras.layers.Layer):
     def build(self, input_shape: Shape):
         dtype, shape = self.dtype_policy, (None, None, self.attention_width)
         self.hidden = _dense("hidden", dtype, input_shape, self.attention_width, "relu")
-        self.norm = _batch_normalization("norm", dtype, shape)
+        self.norm = built(BatchNormalization(dtype=dtype, name="norm"), shape)
         self.score = _dense("score", dtype, shape, input_shape[-1])
 
     def call(self, x: Tensor, training=False) -> Tensor:
@@ -108,15 +102,14 @@ class AttentiveStatisticsPooling(keras.layers.Layer):
 
 
 class SpeakerEncoder(keras.layers.Layer):
-    """Log-mel `(B, F, num_mels)` of sound at 16 kHz to unit vectors, `(B, embedding_width)` float32.
+    """Log-mel `(B, F, num_mels)` of 16 kHz audio to unit vectors `(B, embedding_width)` float32.
 
-    Padding counts as sound: give clips of one length, or one at a time. `training` selects the statistics of the batch
-    normalization.
+    Padding is not masked: all clips of a batch must have the same length. `training` selects the statistics of the
+    batch normalization.
 
     Args:
         widths: Channels of each group of residual blocks; every group but the first halves both axes.
         num_blocks: Residual blocks in each group.
-        embedding_width: Width of the output.
         attention_width: Width of the hidden layer of the pooling.
     """
 
@@ -128,11 +121,10 @@ class SpeakerEncoder(keras.layers.Layer):
         attention_width: int = 128,
         **kwargs,
     ):
-        # Automatic casting would round the log-mel to half precision before it is normalized.
+        # The log-mel is normalized before it is rounded to half precision.
         super().__init__(autocast=False, **kwargs)
         if len(widths) != len(num_blocks):
-            rule = "widths and num_blocks must have one value per group of residual blocks"
-            raise ValueError(f"{rule}. Received: {widths} and {num_blocks}.")
+            raise ValueError(f"widths and num_blocks must be of equal length. Received: {widths} and {num_blocks}.")
         self.widths, self.num_blocks = tuple(widths), tuple(num_blocks)
         self.embedding_width, self.attention_width = embedding_width, attention_width
 
@@ -140,12 +132,12 @@ class SpeakerEncoder(keras.layers.Layer):
         dtype, bands = self.dtype_policy, log_mel_shape[-1]
         shape = (None, None, None, self.widths[0])
         self.stem = built(Conv2D(self.widths[0], 3, dtype=dtype, name="stem"), (None, None, bands, 1))
-        self.stem_norm = _batch_normalization("stem_norm", dtype, shape)
+        self.stem_norm = built(BatchNormalization(dtype=dtype, name="stem_norm"), shape)
         self.blocks = []
         for group, (width, count) in enumerate(zip(self.widths, self.num_blocks, strict=True)):
             bands = -(-bands // 2) if group else bands
             for i in range(count):
-                stride = 2 if group > 0 and i == 0 else 1
+                stride = 2 if group and not i else 1
                 block = ResidualBlock(width, stride, dtype=dtype, name=f"group_{group}_block_{i}")
                 self.blocks.append(built(block, shape))
                 shape = (None, None, None, width)
@@ -159,7 +151,7 @@ class SpeakerEncoder(keras.layers.Layer):
         x = self.stem_norm(ops.relu(self.stem(x)), training=training)
         for block in self.blocks:
             x = block(x, training=training)
-        # The reference numbers pooled features channel first: channel * bands + band.
+        # The reference orders pooled features by channel, then band.
         _, _, num_bands, num_channels = x.shape
         x = ops.reshape(ops.transpose(x, (0, 1, 3, 2)), (-1, ops.shape(x)[1], num_channels * num_bands))
         embedding = ops.cast(self.project(self.pooling(x, training=training)), "float32")
@@ -167,14 +159,9 @@ class SpeakerEncoder(keras.layers.Layer):
         return embedding / ops.maximum(norm, 1e-12)
 
     def normalize(self, log_mel: Tensor) -> Tensor:
-        """Log-mel to features with zero mean and unit variance over time, `(B, F, num_mels)`."""
+        """Normalizes a log-mel `(B, F, num_mels)` to zero mean and unit variance over time."""
         mean, variance = ops.moments(log_mel, axes=1, keepdims=True)
         return (log_mel - mean) * ops.rsqrt(variance + _EPSILON)
-
-
-def _batch_normalization(name, dtype, shape):
-    # Keras's momentum is the share of the old value: PyTorch's 0.1 is 0.9 here.
-    return built(BatchNormalization(momentum=0.9, epsilon=_EPSILON, dtype=dtype, name=name), shape)
 
 
 def _dense(name, dtype, shape, units, activation=None):

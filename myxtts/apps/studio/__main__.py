@@ -32,8 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         raise UserError(f'The page needs: pip install "myxtts[ui]" ({error.name} is missing.)') from error
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
-        rule = f"--host {arguments.host} can be reached from other machines and needs a password"
-        raise UserError(f"{rule}. Set {PASSWORD_VARIABLE}.")
+        raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs continue)", flush=True)

@@ -103,8 +103,10 @@ def runs_in(folder: Path) -> list[str]:
 def named_folder(home: Path, name: str, what: str = "run") -> Path:
     """`home / name`, the folder of a `what`; raises `UserError` for names that could lead elsewhere."""
     if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
-        rule = f"A {what}'s name has letters, digits, spaces, _, - and ., begins with a letter or digit and is not base"
-        raise UserError(f"{rule}. Received: {name!r}.")
+        raise UserError(
+            f"The name of a {what} must begin with a letter or digit, may have letters, digits, spaces, _, - and ., "
+            f"and must not be base. Received: {name!r}."
+        )
     return home / name
 
 

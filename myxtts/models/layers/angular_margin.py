@@ -1,4 +1,4 @@
-"""The classifier that speaker vectors are trained against."""
+"""ArcFace classifier, against which the speaker encoder is trained."""
 
 import math
 
@@ -9,20 +9,17 @@ from myxtts.models.layers.tensor import Tensor
 
 
 class AngularMarginClassifier(keras.layers.Layer):
-    """Logits of classes by angle, with a margin that the right one has to win by.
+    """Scaled cosine logits with an additive angular margin on the target class.
 
-    Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. Beyond the angle
-    where `cos(angle + margin)` would rise again the margin is that of the cosine, `margin sin(margin)`, as in the
-    authors' code.
+    Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. Where
+    `cos(angle + margin)` would rise again, `margin sin(margin)` is subtracted instead, as in the authors' code.
 
     Args:
-        num_classes: Classes, each with a direction of its own.
-        width: Length of a vector.
-        scale: What cosines are multiplied by.
-        margin: Added to the angle to the right class, in radians.
+        scale: Factor of the cosines.
+        margin: Added to the angle to the target class, in radians.
 
-    Call arguments: `vectors`, `(B, width)` of unit length, `classes`, `(B,)` integers, `active`, `(num_classes,)`, 1
-    for classes that take part and 0 for those that are no answer. Returns `(B, num_classes)` float32.
+    Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for classes to
+    exclude. Returns logits `(B, num_classes)` float32.
     """
 
     def __init__(self, num_classes: int, width: int, scale: float = 30.0, margin: float = 0.2, **kwargs):
@@ -39,7 +36,7 @@ class AngularMarginClassifier(keras.layers.Layer):
         norm = ops.sqrt(ops.sum(ops.square(directions), axis=-1, keepdims=True))
         cosine = ops.matmul(ops.cast(vectors, "float32"), ops.transpose(directions / ops.maximum(norm, 1e-12)))
         cosine = ops.clip(cosine, -1.0, 1.0)
-        # The root has no slope to follow at zero.
+        # The gradient of the root is infinite at zero.
         sine = ops.sqrt(ops.maximum(1.0 - ops.square(cosine), 1e-7))
         moved = cosine * math.cos(self.margin) - sine * math.sin(self.margin)
         far = cosine - self.margin * math.sin(self.margin)

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: masks, dropout, its two forms, a static key-value cache."""
+"""Scaled dot-product attention: standard, memory-efficient, and with a static key-value cache."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,24 +12,21 @@ from myxtts.models.layers.memory_efficient_attention import HIDDEN, memory_effic
 from myxtts.models.layers.tensor import Shape, Tensor
 
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
-"""The forms of attention: one product of all queries with all keys, or chunks of keys."""
+"""Forms of attention: all keys at once, or in chunks."""
 ATTENTION_SCOPES = {STANDARD: "standard_attention", MEMORY_EFFICIENT: "memory_efficient_attention"}
-"""Name scope of each form's operations."""
+"""Name scope of the operations of each form."""
 
 
 class MemoryUse(NamedTuple):
-    """What a block trades memory for in training. The function computed is the same; inference takes the defaults."""
+    """How a block saves memory in training, without changing its function. Inference uses the defaults."""
 
     form: str = STANDARD
     """`STANDARD` or `MEMORY_EFFICIENT`."""
     recompute: Callable[[Callable], Callable] | None = None
-    """Makes a function of tensors recompute its intermediate values in the backward pass; None keeps them."""
+    """Wraps a function so that its backward pass recomputes intermediate values; None keeps them."""
 
     def segment(self, function: Callable) -> Callable:
-        """`function`, which closes over weights, masks and seeds, as a segment that is recomputed where that is on.
-
-        What is to be the same the second time, dropout masks too, is drawn outside or from a given seed.
-        """
+        """Wraps `function` with `recompute`; its random values must be passed in or drawn from a given seed."""
         return function if self.recompute is None else self.recompute(function)
 
 
@@ -52,10 +49,10 @@ def attention(
     Args:
         query: `(B, heads, T, D)`.
         key, value: `(B, heads, S, D)`.
-        key_mask: `(B, S)` bool, False keys are not seen; None shows all.
+        key_mask: `(B, S)` bool, False hides a key; None shows all.
         causal: Query `i` sees keys `0` to `i`; T and S are equal.
         dropout: `Dropout` on the attention probabilities, or None.
-        keep: What its `keep_mask` gave for them, `(B, heads, T, S)`, or None.
+        keep: Its `keep_mask`, `(B, heads, T, S)`, or None.
 
     Returns:
         `(B, heads, T, D)`.
@@ -68,7 +65,7 @@ def attention(
         earlier = (position[None, :] <= position[:, None])[None, None]
         mask = earlier if mask is None else ops.logical_and(earlier, mask)
     if mask is not None:
-        # Added, since the mask is the same for all heads: choosing one by one takes three times as long on a CPU.
+        # Added, since the mask is the same for all heads: `where` on the scores takes three times as long on a CPU.
         scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(HIDDEN, "float32"))
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     return ops.matmul(weights if keep is None else dropout.apply(weights, keep), value)
@@ -77,35 +74,22 @@ def attention(
 def attend(
     use: MemoryUse, query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, seed=None
 ) -> Tensor:
-    """Attention in the form asked for.
-
-    Args:
-        use: The memory-efficient form recomputes in any case.
-        query, key, value, key_mask, causal: As in `attention`.
-        dropout: `Dropout` on the attention probabilities, or None.
-        seed: Seed of that dropout.
-    """
+    """Attention in the form of `use`; dropout draws its masks from `seed`. See `attention` for the rest."""
     with keras.name_scope(ATTENTION_SCOPES[use.form]):
         if use.form == MEMORY_EFFICIENT:
             return memory_efficient_attention(query, key, value, key_mask, causal, dropout, seed)
-        keep = None
-        if dropout is not None:
-            keep = dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
-
-        def segment(query, key, value):
-            return attention(query, key, value, key_mask, causal, dropout, keep)
-
-        # Masks are kept: drawing them again takes longer than the products.
-        return use.segment(segment)(query, key, value)
+        # Dropout masks are not recomputed: that would take longer than the products.
+        keep = dropout and dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
+        return use.segment(lambda *projected: attention(*projected, key_mask, causal, dropout, keep))(query, key, value)
 
 
 class CausalSelfAttention(keras.layers.Layer):
-    """GPT-2 self-attention: one projection to query, key and value thirds, one projection out.
+    """GPT-2 self-attention: one projection to query, key and value, one projection out.
 
     Args:
         dropout: Rate on the attention probabilities.
         output_stddev: Standard deviation of the output projection's initial kernel.
-        site: First dropout site of this layer.
+        site: Dropout site of this layer.
 
     Call arguments: `x` `(B, T, C)`; `key_mask` `(B, T)` bool or None; `seed` as in `Dropout`.
     """
@@ -120,35 +104,32 @@ class CausalSelfAttention(keras.layers.Layer):
         self.output_projection = normal_linear(width, width, "output_projection", self.output_stddev, policy)
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
-        return self.attend_and_project(self.qkv(x, seed=seed), key_mask, seed)
+        return self.attend_and_project(self.qkv(x, seed=seed), key_mask, seed)[0]
 
-    def attend_and_project(self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()) -> Tensor:
-        """What a call does after the first projection: `(B, T, 3 * C)` -> `(B, T, C)`."""
-        attended = attend(use, *self._split(qkv), key_mask, True, self.dropout, seed)
-        return self.output_projection(merge_heads(attended), seed=seed)
+    def attend_and_project(
+        self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The part of a call after the first projection; also returns keys and values, each `(B, heads, T, D)`."""
+        query, key, value = self._split(qkv)
+        attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
+        return self.output_projection(merge_heads(attended), seed=seed), key, value
 
     def first_head(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Query, divided by the root of its width, and key of the first head: `(B, T, C)` -> `(B, T, D)` twice."""
+        """Scaled query and key of the first head: `(B, T, C)` -> `(B, T, D)` twice."""
         query, key, _ = ops.split(self.qkv(x), 3, axis=-1)
         width = query.shape[-1] // self.heads
         return query[..., :width] / width**0.5, key[..., :width]
 
-    def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Like a call without dropout, and also returns the keys and values, each `(B, heads, T, D)`."""
-        query, key, value = self._split(self.qkv(x))
-        attended = attention(query, key, value, key_mask, causal=True)
-        return self.output_projection(merge_heads(attended)), key, value
-
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One more position, written into a static cache.
+        """Computes one more position with a static cache.
 
         Args:
             x: `(B, 1, C)`.
             keys, values: Cache, `(B, heads, S, D)`.
-            position: Scalar int32, the cache row to fill.
-            key_mask: `(B, S)` bool, rows that may be seen, `position` included.
+            position: Scalar int32, the cache row to write.
+            key_mask: `(B, S)` bool, visible cache rows, `position` included.
 
         Returns:
             Output `(B, 1, C)` and the two updated caches.

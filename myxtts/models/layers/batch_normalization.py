@@ -1,4 +1,4 @@
-"""Batch normalization whose statistics are exact to the last digits, and the same however a batch is divided up."""
+"""Batch normalization with accurate statistics that do not depend on how a batch is split."""
 
 from collections.abc import Callable
 
@@ -9,36 +9,28 @@ from myxtts.models.layers.tensor import Shape, Tensor
 
 
 class BatchNormalization(keras.layers.Layer):
-    """Normalizes each channel by mean and variance of `(..., C)`, in float32 (Ioffe and Szegedy 2015).
+    """Normalizes the channels of `(..., C)` in float32 (Ioffe and Szegedy 2015).
 
-    A sum over batch and both axes of a spectrogram, taken in one go, is one float32 that grows by a hundred thousand
-    small numbers, and loses their last digits: 1e-5 of the variance, which another way to divide the batch loses
-    otherwise. Sums are taken axis by axis here (Higham 1993, "The accuracy of floating point summation"), and the
-    variance about the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+    A single float32 sum over a batch of spectrograms has an error of about 1e-5 that depends on how the batch is split.
+    So sums are taken axis by axis (Higham 1993, "The accuracy of floating point summation"), and the variance about the
+    mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
-    `training` selects the statistics of the batch; the moving ones, which follow it, are used otherwise.
+    `training` selects batch statistics and updates the moving ones, which are used otherwise.
 
     Args:
-        momentum: Share of the old value in a moving statistic.
-        epsilon: Added to the variance.
+        momentum: Share of the old value in a moving statistic: 1 minus PyTorch's momentum.
     """
 
     def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs):
         super().__init__(**kwargs)
         self.momentum, self.epsilon = momentum, epsilon
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
-        """The sum of a value over the replicas that share a batch."""
+        """Sums a value over the replicas that share a batch."""
 
     def build(self, input_shape: Shape):
         def weight(name, start, trainable=True):
-            return self.add_weight(
-                shape=input_shape[-1:],
-                initializer=start,
-                name=name,
-                trainable=trainable,
-                dtype="float32",
-                autocast=False,
-            )
+            options = dict(name=name, trainable=trainable, dtype="float32", autocast=False)
+            return self.add_weight(shape=input_shape[-1:], initializer=start, **options)
 
         self.gamma, self.beta = weight("gamma", "ones"), weight("beta", "zeros")
         self.moving_mean = weight("moving_mean", "zeros", False)
@@ -59,8 +51,8 @@ class BatchNormalization(keras.layers.Layer):
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance `(C,)` of `(..., C)` float32, over the rows of all replicas.
 
-        Groups are put together by their means and variances (Chan et al., equation 2.1), which keeps little but `x` for
-        the backward pass, the less the longer the first axis after the batch's is: that of time.
+        Means and variances of groups are combined by Chan et al., equation 2.1. Starting with axis 1, time, which is
+        the longest, keeps little besides `x` for the backward pass.
         """
         mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
         while len(mean.shape) > 1:

@@ -1,7 +1,7 @@
 """Convolutions with PyTorch's padding and initialization, channels last.
 
-TensorFlow's `"same"` pads a strided convolution on one side more than on the other, and differently for even and odd
-lengths. Here padding is a number of zeros on both sides, so that weights of the reference give its output.
+TensorFlow's `"same"` pads a strided convolution asymmetrically, and differently for even and odd lengths. Symmetric
+zero padding gives the output of the reference from its weights.
 """
 
 import math
@@ -20,15 +20,12 @@ class _Convolution(keras.layers.Layer):
     def __init__(self, filters: int, kernel_size: int, stride=1, padding=None, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)
         if stride > 1 and dilation > 1:
-            received = f"Received: stride={stride}, dilation={dilation}."
-            raise ValueError(f"A convolution may have a stride or a dilation, not both. {received}")
-        if padding is None:
-            if kernel_size % 2 == 0:
-                rule = "kernel_size must be odd for the default padding, which is the same on both sides"
-                raise ValueError(f"{rule}. Received: kernel_size={kernel_size}. Give `padding`.")
-            padding = dilation * (kernel_size - 1) // 2
+            raise ValueError(f"stride or dilation must be 1. Received: stride={stride}, dilation={dilation}.")
+        if padding is None and kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd unless padding is given. Received: kernel_size={kernel_size}.")
         self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
-        self.padding, self.dilation, self.use_bias = padding, dilation, use_bias
+        self.padding = dilation * (kernel_size - 1) // 2 if padding is None else padding
+        self.dilation, self.use_bias = dilation, use_bias
 
     def build(self, input_shape: Shape):
         shape = (self.kernel_size,) * self.rank + (input_shape[-1], self.filters)
@@ -40,8 +37,8 @@ class _Convolution(keras.layers.Layer):
             x = ops.pad(x, [[0, 0]] + [[self.padding, self.padding]] * self.rank + [[0, 0]])
         padding, stride = "same" if keeps_length else "valid", self.stride
         if self.kernel_size == 1 and stride > 1:
-            # The same values for less; the gradient of such a kernel writes past its buffer in TensorFlow 2.21 on CPUs
-            # with oneDNN, where the length is even.
+            # Slicing is equivalent and cheaper, and avoids a bug: with oneDNN, TensorFlow 2.21's gradient of such a
+            # kernel writes past its buffer if the length is even.
             x, stride = x[(slice(None), *(slice(None, None, stride),) * self.rank)], 1
         x = ops.conv(x, self.kernel, stride, padding, "channels_last", self.dilation)
         return x if self.bias is None else x + self.bias
@@ -50,28 +47,20 @@ class _Convolution(keras.layers.Layer):
 class Conv1D(_Convolution):
     """Convolution over time, `(B, T, C)` to `(B, T', filters)`.
 
-    The kernel has the shape `(kernel_size, C, filters)`: a PyTorch weight `(out, in, k)` with its axes reversed. It
-    starts as PyTorch's does, and so does the bias: uniform within 1 / sqrt(fan in).
+    `T' = 1 + (T + 2 padding - dilation (kernel_size - 1) - 1) // stride`. The kernel `(kernel_size, C, filters)` is a
+    PyTorch weight `(out, in, k)` with its axes reversed. Kernel and bias start as in PyTorch: uniform within
+    1 / sqrt(fan in).
 
     Args:
-        filters: Output channels.
-        kernel_size: Taps.
-        stride: Input samples per output sample. `T' = 1 + (T + 2 padding - dilation (kernel_size - 1) - 1) // stride`.
-        padding: Zeros on each side; None keeps the length at stride 1, `dilation (kernel_size - 1) / 2`.
-        dilation: Distance of the taps; not together with a stride.
-        use_bias: Whether to add a bias.
-
-    Call arguments: `x`.
+        padding: Zeros on each side; None is `dilation (kernel_size - 1) / 2`, which keeps the length at stride 1.
+        dilation: Distance between taps; must be 1 with a stride.
     """
 
     rank = 1
 
 
 class Conv2D(_Convolution):
-    """Convolution over two axes, `(B, H, W, C)` to `(B, H', W', filters)`, with square kernels.
-
-    The kernel has the shape `(kernel_size, kernel_size, C, filters)`; arguments as of `Conv1D`, for both axes.
-    """
+    """Convolution over two axes with a square kernel, `(B, H, W, C)` to `(B, H', W', filters)`; see `Conv1D`."""
 
     rank = 2
 
@@ -79,21 +68,15 @@ class Conv2D(_Convolution):
 class ConvTranspose1D(keras.layers.Layer):
     """Transposed convolution over time, `(B, T, C)` to `(B, stride T, filters)`.
 
-    Equals PyTorch's with `padding = (kernel_size - stride) / 2`. The kernel has the shape `(kernel_size, filters, C)`:
-    a PyTorch weight `(in, out, k)` with its axes reversed. Initial values are as of `Conv1D`.
-
-    Args:
-        filters: Output channels.
-        kernel_size: Taps; `kernel_size - stride` must be even and not negative.
-        stride: Output samples per input sample.
+    Equals PyTorch's with `padding = (kernel_size - stride) / 2`, which must be a whole number. The kernel
+    `(kernel_size, filters, C)` is a PyTorch weight `(in, out, k)` with its axes reversed; it starts as in `Conv1D`.
     """
 
     def __init__(self, filters: int, kernel_size: int, stride: int, **kwargs):
         super().__init__(**kwargs)
         if kernel_size < stride or (kernel_size - stride) % 2:
-            rule = "even and not negative, so that the length grows by exactly the stride"
-            received = f"Received: kernel_size={kernel_size}, stride={stride}."
-            raise ValueError(f"kernel_size - stride must be {rule}. {received}")
+            received = f"kernel_size={kernel_size}, stride={stride}"
+            raise ValueError(f"kernel_size - stride must be even and not negative. Received: {received}.")
         self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
 
     def build(self, input_shape: Shape):
@@ -106,7 +89,7 @@ class ConvTranspose1D(keras.layers.Layer):
 
 
 def _add_kernel_and_bias(layer, kernel_shape, use_bias):
-    """Adds the weights of a convolution whose kernel ends in one axis that the fan-in does not count."""
+    """Adds kernel and bias; the fan-in is the product of all axes of the kernel but the last."""
     bound = 1.0 / math.sqrt(math.prod(kernel_shape[:-1]))
     of_kernel, of_bias = (keras.initializers.RandomUniform(-bound, bound) for _ in range(2))
     kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=of_kernel)

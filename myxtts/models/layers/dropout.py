@@ -1,19 +1,16 @@
-"""Dropout that is a pure function of a seed, so that a step can be repeated or recomputed exactly."""
+"""Dropout as a pure function of a seed, so that a step can be repeated or recomputed exactly."""
 
 import keras
 from keras import ops
 
 from myxtts.models.layers.tensor import Shape, Tensor
 
-KEY_DTYPE = "uint32" if keras.backend.backend() == "jax" else "int32"
-"""Dtype of the seeds that the backend's random numbers take."""
-
 
 class GivenSeed(keras.random.SeedGenerator):
-    """Hands a seed tensor of ours to `keras.random`, which takes generators and integers only."""
+    """Passes a seed tensor to `keras.random`, which only takes generators and integers."""
 
-    def __init__(self, seed: Tensor):  # no state variable: the base class would create one
-        self._given = ops.cast(seed, KEY_DTYPE)
+    def __init__(self, seed: Tensor):  # the base class would create a state variable
+        self._given = ops.cast(seed, "uint32" if keras.backend.backend() == "jax" else "int32")
 
     def next(self, ordered=True) -> Tensor:
         return self._given
@@ -22,12 +19,12 @@ class GivenSeed(keras.random.SeedGenerator):
 class Dropout(keras.layers.Layer):
     """Dropout whose mask depends on `(seed, site)` alone.
 
-    Keras's own layer draws from a hidden counter, which changes between a forward pass and its recomputation and is
-    not part of a checkpoint.
+    Keras's own layer has a hidden counter, which differs between a forward pass and its recomputation and is not saved
+    in a checkpoint.
 
     Args:
         rate: Share of values set to zero.
-        site: Integer that tells this place in the model from every other one.
+        site: Number of this layer, unique within the model.
 
     Call arguments: `x` of any shape and `seed`, `(2,)` int32, or None for no dropout.
     """
@@ -40,12 +37,9 @@ class Dropout(keras.layers.Layer):
         return self.apply(x, self.keep_mask(ops.shape(x), seed))
 
     def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
-        """Where values are kept, bool of `shape`; None where nothing is dropped.
+        """Bool mask of the values to keep, of `shape`; None keeps all.
 
-        Args:
-            shape: Of the values.
-            seed: As in a call.
-            part: Number of the piece, below 1,024, where a place's values come in pieces.
+        Values computed in chunks have one mask per chunk; `part` is its number, below 1,024.
         """
         if seed is None or self.rate == 0.0:
             return None
@@ -53,15 +47,15 @@ class Dropout(keras.layers.Layer):
         return keras.random.uniform(shape, dtype="float32", seed=seed) >= self.rate
 
     def apply(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """`x` with what `keep` does not keep set to zero and the rest scaled up; unchanged where `keep` is None."""
+        """Applies the mask `keep` and scales up the kept values; None changes nothing."""
         if keep is None:
             return x
         return ops.where(keep, x * ops.cast(1.0 / (1.0 - self.rate), x.dtype), ops.cast(0.0, x.dtype))
 
 
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
-    """`(2,)` int32 added to a step's seed so that each place, and each piece of it, draws its own numbers.
+    """Offset `(2,)` int32 of a step's seed that gives each site, and each part of it, its own random numbers.
 
-    The step counts in the second number and the replica in the first: far above both, no two of them meet.
+    In a step's seed the first number has the replica and the second the step; offsets are far above any replica.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])

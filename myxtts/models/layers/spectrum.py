@@ -1,4 +1,4 @@
-"""Short-time Fourier transforms of crops of sound, for losses and discriminators."""
+"""Differentiable short-time Fourier transform for losses and discriminators."""
 
 import numpy as np
 from keras import ops
@@ -7,16 +7,16 @@ from myxtts.models.layers.tensor import Tensor
 
 
 def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
-    """Real and imaginary parts of Hann-windowed frames that overlap fourfold, with gradients.
+    """Computes real and imaginary parts of a Hann-windowed STFT with a hop of a quarter window.
 
-    Both ends are mirrored by 3/8 of a window, so that there is one frame per hop (Kong et al. 2020, their code).
+    Reflection padding of 3/8 window at both ends gives one frame per hop, as in the code of Kong et al. 2020.
 
     Args:
         wav: `(B, S)` float32; S must be a multiple of `n_fft // 4` and above `3 n_fft // 8`.
-        n_fft: Length of window and transform, a multiple of 8.
+        n_fft: Window and transform length, a multiple of 8.
 
     Returns:
-        Two of `(B, 4 S // n_fft, n_fft // 2 + 1)` float32.
+        Two tensors `(B, 4 S // n_fft, n_fft // 2 + 1)` float32.
     """
     hop, margin = n_fft // 4, 3 * n_fft // 8
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype("float32")

@@ -1,8 +1,8 @@
-"""Names for tensors and shapes in annotations."""
+"""Type aliases for tensors and shapes."""
 
 from typing import Any
 
 Tensor = Any
-"""A tensor of Keras's backend, or an array that Keras makes one of."""
+"""A backend tensor, or anything that Keras converts to one."""
 Shape = tuple[int | None, ...]
-"""Lengths of a tensor's axes; None where a length is not known yet."""
+"""Axis lengths; None where unknown."""

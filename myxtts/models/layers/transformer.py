@@ -13,7 +13,7 @@ SITES_PER_BLOCK = 3
 
 
 def layer_norm(name: str, dtype=None) -> keras.layers.LayerNormalization:
-    """LayerNormalization with the reference's epsilon (Keras's own default, 1e-3, is another function)."""
+    """LayerNormalization with the reference's epsilon instead of Keras's 1e-3."""
     return keras.layers.LayerNormalization(epsilon=1e-5, name=name, dtype=dtype)
 
 
@@ -22,11 +22,11 @@ class TransformerBlock(keras.layers.Layer):
 
     Args:
         dropout: Rate on attention probabilities and on both residual branches.
-        output_stddev: Initial standard deviation of the two projections that end a branch; GPT-2 scales it by
+        output_stddev: Initial standard deviation of the last projection of each branch; GPT-2 scales it by
             `1 / sqrt(2 * layers)`.
         site: First dropout site of this block.
 
-    Call arguments: as `CausalSelfAttention`.
+    Call arguments: see `CausalSelfAttention`.
     """
 
     def __init__(self, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
@@ -41,32 +41,33 @@ class TransformerBlock(keras.layers.Layer):
         arguments = self.heads, self.dropout_rate, self.output_stddev, self.site
         self.attention = CausalSelfAttention(*arguments, dtype=policy, name="attention")
         self.mlp_norm = built(layer_norm("mlp_norm", policy), input_shape)
-        # The MLP's initial values are drawn before those of attention.
+        # Built before attention, which fixes the order of random initial values.
         self.mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         self.mlp_out = normal_linear(width, 4 * width, "mlp_out", self.output_stddev, policy)
         self.attention.build(input_shape)
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
-        # Segments end in their matrix products, which the gradient does not need: what is recomputed is norms, scores,
-        # softmax and GELU, little work that holds most of the memory.
-        use = self.memory_use
+        return self._forward(x, key_mask, seed, self.memory_use)[0]
+
+    def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Like a call without dropout, but also returns keys and values, each `(B, heads, T, D)`."""
+        return self._forward(x, key_mask)
+
+    def _forward(self, x, key_mask, seed=None, use=MemoryUse()):
+        # Segments end in a matrix product, whose output the gradient does not need. So only norms, scores, softmax and
+        # GELU are recomputed: little work and most of the memory.
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)
-        attended = self.attention.attend_and_project(qkv, key_mask, seed, use)
-        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, use)
+        attended, keys, values = self.attention.attend_and_project(qkv, key_mask, seed, use)
+        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, use), keys, values
 
     def _mlp(self, x, seed=None, use=MemoryUse()):
         hidden = use.segment(lambda x: self.mlp_in(self.mlp_norm(x), seed=seed))(x)
         out = use.segment(lambda hidden: self.mlp_out(ops.gelu(hidden, approximate=True), seed=seed))(hidden)
         return x + self.mlp_dropout(out, seed=seed)
 
-    def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Like a call without dropout, and also returns the block's keys and values."""
-        attended, keys, values = self.attention.prefill(self.attention_norm(x), key_mask)
-        return self._mlp(x + attended), keys, values
-
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One more position; see `CausalSelfAttention.advance`."""
+        """Computes one more position; see `CausalSelfAttention.advance`."""
         attended, keys, values = self.attention.advance(self.attention_norm(x), keys, values, position, key_mask)
         return self._mlp(x + attended), keys, values

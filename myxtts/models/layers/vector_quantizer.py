@@ -1,4 +1,4 @@
-"""Vector quantizer whose codebook follows its vectors by moving averages instead of gradients."""
+"""Vector quantizer with a codebook learned by moving averages."""
 
 import keras
 from keras import ops
@@ -9,16 +9,14 @@ from myxtts.models.layers.tensor import Shape, Tensor
 class VectorQuantizer(keras.layers.Layer):
     """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
-    The layer itself never changes its codebook: `statistics` gives what a batch contributes, so that batches of
-    several replicas or accumulation steps can be added up, and `update` applies the sum once.
+    A call never changes the codebook: `statistics` of several replicas or accumulated batches are summed, and `update`
+    applies the sum once.
 
     Args:
-        num_codes: Codebook entries.
-        width: Length of a codebook vector.
         decay: Share of the old average that stays at each update.
         epsilon: Laplace smoothing of the cluster sizes.
 
-    Call arguments: `codes`, integers of any shape. Returns their vectors.
+    Call arguments: `codes`, integers of any shape. Returns their vectors `(..., width)`.
     """
 
     def __init__(self, num_codes: int, width: int, decay: float = 0.99, epsilon: float = 1e-5, **kwargs):
@@ -27,7 +25,7 @@ class VectorQuantizer(keras.layers.Layer):
 
     def build(self, input_shape: Shape | None = None):
         def weight(name, shape, start):
-            # Distances and averages stay in float32 inside a layer of lower precision: no automatic casts.
+            # Float32 even inside a layer of lower precision.
             return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
 
         shape = (self.num_codes, self.width)
@@ -39,25 +37,22 @@ class VectorQuantizer(keras.layers.Layer):
         return ops.take(self.codebook, codes, axis=0)
 
     def distances(self, vectors: Tensor) -> Tensor:
-        """Squared Euclidean distances, less the vectors' own squared norm, in float32; the smallest is the nearest.
-
-        `(..., width)` -> `(..., num_codes)`.
-        """
+        """Squared distances to all codes minus the vectors' squared norms: `(..., width)` -> `(..., num_codes)`."""
         vectors = ops.cast(vectors, "float32")
         codebook = ops.convert_to_tensor(self.codebook)
         return ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Codes of `vectors`: `(..., width)` -> `(...)` int32."""
+        """Nearest codes: `(..., width)` -> `(...)` int32."""
         return ops.cast(ops.argmin(self.distances(vectors), axis=-1), "int32")
 
     def statistics(self, vectors: Tensor, codes: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """What a batch adds to the moving averages: `count`, `(num_codes,)`, and `sum`, `(num_codes, width)`.
+        """Contribution of a batch to the moving averages: `count` `(num_codes,)` and `sum` `(num_codes, width)`.
 
         Args:
             vectors: `(B, N, width)`.
             codes: `(B, N)`, their nearest codes.
-            mask: `(B, N)`, 1 where a vector counts and 0 where it is padding.
+            mask: `(B, N)`, 0 for padding.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))
@@ -65,7 +60,7 @@ class VectorQuantizer(keras.layers.Layer):
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
     def update(self, count: Tensor, vector_sum: Tensor):
-        """One step of the moving averages; see `statistics`."""
+        """Applies summed `statistics` to the moving averages and the codebook."""
         self.cluster_size.assign(self.decay * self.cluster_size + (1.0 - self.decay) * count)
         self.codebook_sum.assign(self.decay * self.codebook_sum + (1.0 - self.decay) * vector_sum)
         total = ops.sum(self.cluster_size)
@@ -73,11 +68,11 @@ class VectorQuantizer(keras.layers.Layer):
         self.codebook.assign(self.codebook_sum / smoothed[:, None])
 
     def revive(self, candidates: Tensor, threshold: Tensor) -> Tensor:
-        """Moves codes that hardly any vector chooses onto vectors that occur; returns how many, int32.
+        """Replaces rarely used codes and returns how many, int32.
 
         Args:
-            candidates: `(num_codes, width)`, a vector for each code that may have to move.
-            threshold: Codes whose average count per step is below this move.
+            candidates: `(num_codes, width)`, a replacement for each code.
+            threshold: Codes with a lower average count per step are replaced.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")

@@ -129,7 +129,7 @@ def test_dropped_files_become_a_data_set(tmp_path):
     for files, said in (([str(given[1])], "Drop recordings"), ([str(given[0]), "/x/a.exe"], "a.exe")):
         with pytest.raises(UserError, match=said):
             data.keep("mine", files)
-    with pytest.raises(UserError, match="A data set's name"):
+    with pytest.raises(UserError, match="name of a data set"):
         data.keep("../up", [str(given[0])])
     with pytest.raises(UserError, match="Write what is said"):
         data.add_recording("mine", str(given[0]), " ")
@@ -277,7 +277,7 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
 
 @pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
 def test_name_of_a_run_is_no_path(tmp_path, name):
-    with pytest.raises(UserError, match="A run's name"):
+    with pytest.raises(UserError, match="name of a run"):
         named_folder(tmp_path, name)
 
 
