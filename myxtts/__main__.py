@@ -10,21 +10,33 @@ import myxtts
 import myxtts.cli  # noqa: F401  keeps TensorFlow's start-up messages quiet
 from myxtts.devices.process_end import run_to_exit
 
-COMMANDS = {
-    "train": ("myxtts.cli.train:main", "train a model (the same as train_main.py)"),
-    "launch": ("myxtts.cli.scaling:launch", "start several workers on this machine that train one model"),
-    "prepare": ("myxtts.cli.scaling:prepare", "encode the clips of a training set into shards, once for all workers"),
-    "convert": ("myxtts.cli.models:convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
-    "say": ("myxtts.cli.say:main", "speak a text in the voice of a recording"),
-    "export": ("myxtts.cli.models:export", "write a trained model as files that speak without this project"),
-    "evaluate": ("myxtts.apps.evaluation.command:main", "judge how well models speak, side by side"),
-    "push": ("myxtts.cli.models:push", "upload a model to the Hugging Face hub, with a model card"),
-    "serve": ("myxtts.apps.server.__main__:main", "serve a model over HTTP, as OpenAI's clients expect it"),
-    "ui": ("myxtts.apps.studio.__main__:main", "train and speak in the browser"),
-    "make-dataset": ("myxtts.apps.datasets.command:main", "cut long recordings into a checked training set"),
-    "plan": ("myxtts.cli.plan:main", "predict the memory of training, and the largest batch for a GPU"),
-    "doctor": ("myxtts.cli.doctor:main", "check the machine, or a data set, before training"),
+GROUPS = {
+    "Train": {
+        "train": ("myxtts.cli.train:main", "train or fine-tune a model (same as train_main.py)"),
+        "ui": ("myxtts.apps.studio.__main__:main", "train and speak in the browser"),
+        "launch": ("myxtts.cli.scaling:launch", "train one model with several workers on this machine"),
+    },
+    "Speak": {
+        "say": ("myxtts.cli.say:main", "speak a text in the voice of a recording"),
+        "serve": ("myxtts.apps.server.__main__:main", "serve a model over HTTP, with OpenAI's speech API"),
+    },
+    "Prepare data": {
+        "make-dataset": ("myxtts.apps.datasets.command:main", "cut long recordings into a checked training set"),
+        "prepare": ("myxtts.cli.scaling:prepare", "encode a training set into shards, once for all workers"),
+    },
+    "Check and compare": {
+        "doctor": ("myxtts.cli.doctor:main", "check the machine or a data set before training"),
+        "plan": ("myxtts.cli.plan:main", "predict training memory and the largest batch for a GPU"),
+        "evaluate": ("myxtts.apps.evaluation.command:main", "score the speech of models, side by side"),
+    },
+    "Share and export": {
+        "export": ("myxtts.cli.models:export", "write ONNX files that speak without this project"),
+        "push": ("myxtts.cli.models:push", "upload a model to the Hugging Face hub, with a model card"),
+        "convert": ("myxtts.cli.models:convert", "convert an XTTS v2 checkpoint to a MyXTTS model, or back"),
+    },
 }
+"""Subcommands by purpose: where each is defined, and its line in `myxtts --help`."""
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 OTHER_NAMES = {
     **dict.fromkeys(("speak", "tts", "synthesize", "synthesise", "infer", "generate"), "say"),
@@ -36,19 +48,21 @@ OTHER_NAMES = {
     **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
     **dict.fromkeys(("import", "download"), "convert"),
 }
-"""What other programs call them."""
+"""Names that other programs use for these commands."""
 
-HEARD_SECONDS = 1.0
-"""After which an exception that a signal raised should have got through."""
+END_SECONDS = 1.0
+"""Time after which a signal is raised again if its exception was lost."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the subcommand named first; prints the list for none or `--help`."""
+    """Runs a subcommand; without one, or with `--help`, lists them."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: myxtts COMMAND …\n")
-        print("\n".join(f"  {name:14} {help_text}" for name, (_, help_text) in COMMANDS.items()))
-        print("\n`myxtts COMMAND --help` lists its options, `myxtts --version` says which this is.")
+        print("usage: myxtts COMMAND …")
+        for title, commands in GROUPS.items():
+            print(f"\n{title}")
+            print("\n".join(f"  {name:14} {summary}" for name, (_, summary) in commands.items()))
+        print("\n`myxtts COMMAND --help` lists the options of a command, `myxtts --version` prints the version.")
         return 0
     if argv[0] in ("-V", "--version"):
         print(f"myxtts {myxtts.__version__}")
@@ -62,7 +76,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"myxtts: {printable(argv[0])} is not a command.{hint}", file=sys.stderr)
         return 2
     if threading.current_thread() is threading.main_thread():
-        # Commands that can end better have handlers of their own.
         signal.signal(signal.SIGTERM, _end)
     try:
         module, _, function = COMMANDS[argv[0]][0].partition(":")
@@ -72,14 +85,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises `SystemExit`, so that what is half written goes away; and again for as long as that does not get through.
+    """Raises `SystemExit`, so that half-written files are removed; raises it again every second until it gets through.
 
-    Where native code calls Python, as in the middle of an import, an exception may be lost, and the process would go on
-    as if nothing had been.
+    An exception is lost where native code calls Python, for example in the middle of an import.
     """
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
-    signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
-    if not isinstance(sys.exc_info()[1], SystemExit):  # else it is on its way, and clears up
+    signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
+    if not isinstance(sys.exc_info()[1], SystemExit):  # else the process is ending already
         sys.exit(128 + number)
 
 

@@ -186,7 +186,7 @@ def test_stopped_stage_is_resumed_and_one_that_is_past_what_is_asked_for_ends(fo
         describe_works(agenda(tmp_path, 9, stage="gpt")) == "Stage gpt: stopped after 5 steps and continues to step 9"
     )
     ends = agenda(tmp_path, 4, stage="gpt")
-    assert describe_works(ends) == "Stage gpt: ends as it is, at step 5, as 4 were asked for" and ends[0].trains
+    assert describe_works(ends) == "Stage gpt: finished at step 5, because 4 were requested" and ends[0].trains
 
 
 def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_path):
@@ -212,7 +212,7 @@ def test_works_are_those_of_the_stage_that_is_named_started_over_or_given_weight
     started = dict(init_from="/models/emma")
     taken = make_agenda(agenda_config(tmp_path, 9, **started), None, taken=["dvae"])
     assert [(work.stage, work.trains) for work in taken] == [("dvae", False), ("gpt", True)]
-    assert taken[0].describe() == "Stage dvae: already trained, and taken as it is"
+    assert taken[0].describe() == "Stage dvae: already trained, and used as it is"
     write_stages(tmp_path, {"dvae": 5})
     rested_on, begun = agenda(tmp_path, 9, **started)
     assert not rested_on.trains and begun.describe() == "Stage gpt: steps 1 to 9, from the weights in /models/emma"

@@ -71,7 +71,7 @@ def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_asked_for
     read, told = language_of("سلام", "--speaker", "fr_f2")
     assert read == "fa" and "it is read as fa (Persian), not as fr" in told and "fr_f2 speaks" not in told
     read, told = language_of("Hello.")
-    assert read == "en" and "The bundled model speaks English, as en_" in told
+    assert read == "en" and "The bundled model speaks English" in told
 
 
 def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers():
@@ -114,15 +114,14 @@ def test_files_are_half_precision_small_and_know_no_place():
 
 def test_a_run_from_it_reads_sounds_and_not_letters(capsys, tmp_path, tiny_corpus):
     flags = f"--init-from base --g2p am --checkpoint-dir {tmp_path}/run --train-data {tiny_corpus}".split()
-    assert "Received: --g2p am. Leave" in sentence_of(capsys, train.main, *flags)
+    assert "Received: am. Leave" in sentence_of(capsys, train.main, *flags)
     assert not (tmp_path / "run").exists()
 
 
 def test_voice_must_be_named_for_other_models(capsys, tmp_path):
     shutil.copytree(BASE_FOLDER, tmp_path / "copy")
     sentence = sentence_of(capsys, say.main, "--checkpoint", tmp_path / "copy", "--text", "Hello.")
-    assert "--reference-audio FILE" in sentence and "Try --speaker am_Gene. Speakers: am_Gene, am_" in sentence
-    assert sentence.endswith(", … (--list-speakers shows all).")
+    assert "--reference-audio FILE" in sentence and "--list-speakers" in sentence
     sentence = sentence_of(capsys, say.main, "--speaker", "bob", "--text", "Hello.")
     assert "12 voices. Received: bob. Speakers: am_Gene, am_" in sentence
 
@@ -155,7 +154,8 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
     assert adopted.data.vocabulary == str(vocabulary_path(BASE_FOLDER))
     (tmp_path / "run").mkdir()
     model = dataclasses.replace(adopted.model, num_text_tokens=stored.model.num_text_tokens)
-    origin.bring_in(dataclasses.replace(adopted, model=model), created=True)
+    config = dataclasses.replace(adopted, model=model)
+    origin.bring_in(config, origin.taken_parts(config), is_new=True)
     begun, state = CheckpointStore(tmp_path / "run/gpt").read(0, ["model"])
     assert is_start(state) and not is_start(CheckpointStore(tmp_path / "run/speaker").read_state(0))
     store = CheckpointStore(BASE_FOLDER / "gpt")

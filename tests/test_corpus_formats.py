@@ -14,7 +14,7 @@ from myxtts.config.checks import UserError
 from myxtts.data.corpora import CorpusError, find_formats, load_corpus
 from myxtts.data.corpora.tables import find_dialect
 from myxtts.data.doctor import check_data, inspect_corpus, write_report
-from myxtts.runs.progress import clip_progress
+from myxtts.utils.commons import progress_bar
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -202,9 +202,9 @@ def test_a_list_itself_is_read_alone_and_two_lists_share_one_folder(tmp_path):
     train, validation = (load_corpus(tmp_path / f"metadata_{name}.csv") for name in ("train", "eval"))
     assert [u.id for u in train.utterances] == ["a", "b", "c"] and not any(u.validation for u in train.utterances)
     assert {u.language for u in train.utterances} == {"de"} and [u.id for u in validation.utterances] == ["c"]
-    _, leaks = check_data(tmp_path / "metadata_train.csv", tmp_path / "metadata_eval.csv", progress=clip_progress)
+    _, leaks = check_data(tmp_path / "metadata_train.csv", tmp_path / "metadata_eval.csv", progress=progress_bar)
     assert [leak.reason for leak in leaks] == ["same id"]
-    assert check_data(tmp_path, progress=clip_progress)[1] == ()  # apart by themselves
+    assert check_data(tmp_path, progress=progress_bar)[1] == ()  # apart by themselves
 
 
 def test_a_validation_list_of_all_clips_is_passed_over(tmp_path):

@@ -14,11 +14,7 @@ from tiny import tiny_run_config
 from myxtts.cli.train import build_parser, config_from_arguments, set_up_options
 from myxtts.config.checks import UserError
 from myxtts.runs import device_choice
-from myxtts.runs.device_choice import Measured, Way, choose, quickest_devices
-
-
-def measured(**seconds):
-    return [Measured(Way(name), step, "" if step else "out of memory") for name, step in seconds.items()]
+from myxtts.runs.device_choice import choose, quickest_devices
 
 
 def asked_for(*flags):
@@ -28,11 +24,11 @@ def asked_for(*flags):
 
 
 def test_quickest_of_those_that_run_is_taken():
-    best, lines = choose(measured(single=0.4, dual=0.25, mirrored=None))
-    assert best.name == "dual" and "dual: 250.0 ms" in lines[1] and "does not run (out of memory)" in lines[2]
-    assert choose(measured(single=0.2, dual=0.25))[0].name == "single"
+    best, lines = choose({"single": 0.4, "dual": 0.25, "mirrored": "out of memory"})
+    assert best == "dual" and "dual: 250.0 ms" in lines[1] and "does not run (out of memory)" in lines[2]
+    assert choose({"single": 0.2, "dual": 0.25})[0] == "single"
     with pytest.raises(UserError, match="No device plan runs. single: out of memory"):
-        choose(measured(single=None, dual=None))
+        choose(dict.fromkeys(("single", "dual"), "out of memory"))
 
 
 def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys):
@@ -59,13 +55,13 @@ def test_one_device_needs_no_measurement(monkeypatch, capsys):
     config, options = asked_for()
     with stand_in_machine(1):
         assert quickest_devices(config, options) == (config, {**options, "virtual_devices": 0})
-    assert "nothing to choose" in capsys.readouterr().out
+    assert "only one device" in capsys.readouterr().out
 
 
 def test_failing_process_is_told_by_its_last_line():
     config, _ = asked_for()
-    found = device_choice.measure(Way("single"), config, {"virtual_devices": 2, "model_gpus": [7]})
-    assert found.step_seconds is None and "needs both --data-gpu and --model-gpu" in found.failure
+    found = device_choice.measure(config, {"virtual_devices": 2, "model_gpus": [7]})
+    assert "needs both --data-gpu and --model-gpu" in found
 
 
 @on_logical_devices

@@ -275,7 +275,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(export, monkeypatch, tmp
         (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
         (["--checkpoint", "{run}/nowhere"], "is not a folder"),
         (["--checkpoint", "{run}"], "is not there"),
-        (["--output", ""], "--output must name a folder"),
+        (["--output", ""], "--output must be the name of a folder"),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence(run, tmp_path, capsys, change, sentence):

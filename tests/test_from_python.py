@@ -96,7 +96,7 @@ def test_dvae_trained_by_hand_measures_its_mel_scale(tiny_corpus, tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (dict(train_data=None), ["data.train_data must name", "myxtts.train()"]),
+        (dict(train_data=None), ["data.train_data must be", "myxtts.train()"]),
         (dict(init_from="there"), ["training.init_from", "myxtts.train(config)", "XTTS.from_preset"]),
         (dict(reset_training=True), ["training.reset_training", "myxtts.train(config)"]),
     ],
@@ -112,7 +112,7 @@ def test_what_a_trainer_cannot_do_alone_is_said(tiny_corpus, tmp_path, change, w
 def test_model_with_too_few_rows_for_the_vocabulary_is_refused(tiny_corpus, tmp_path):
     config = bare_config(tiny_corpus, tmp_path)
     model = XTTS(ModelConfig(**{**config.model.__dict__, "num_text_tokens": 5}), parts=("gpt",))
-    with pytest.raises(ConfigError, match="must fit the model's 5 rows .* ModelConfig\\(num_text_tokens="):
+    with pytest.raises(ConfigError, match="vocabulary must be at most 5 tokens.* ModelConfig\\(num_text_tokens="):
         XTTSTrainer(config, model=model)
 
 

@@ -74,7 +74,7 @@ def test_end_tells_what_was_left_out_and_why(tmp_path, capsys):
     rows = [f"{n},{'rejected' if n < 4 else 'accepted'},{'too long' if n < 3 else 'silent'}" for n in range(9)]
     (tmp_path / "clips_train.csv").write_text("\n".join(["id,verdict,reason", *rows]))
     said = printed_end(capsys, tmp_path, "one")
-    assert f"4 of 9 clips (too long 3, silent 1); each with its reason in {tmp_path}/clips_train.csv" in said
+    assert f"4 of 9 clips (too long 3, silent 1); see {tmp_path}/clips_train.csv" in said
     (tmp_path / "clips_train.csv").write_text("id,verdict,reason\n1,accepted,\n")
     assert "Left out" not in printed_end(capsys, tmp_path, "one")
 

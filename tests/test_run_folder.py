@@ -115,7 +115,7 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     require_run(config)
     (store.path(1) / "model.safetensors").unlink()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="--resume needs a run to continue, and no checkpoint in .* is whole. Copy"):
+    with pytest.raises(UserError, match="--resume needs an intact checkpoint"):
         require_run(config)
     assert sorted(tmp_path.rglob("*")) == before
 

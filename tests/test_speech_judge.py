@@ -10,8 +10,8 @@ from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.configuration import plan_for
 from myxtts.hearing.spoken import Spoken
+from myxtts.runs.opening import open_stage
 from myxtts.runs.speech_judge import SpeechJudge
-from myxtts.runs.stage import open_stage
 from myxtts.training.resuming.state import TrainingState
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.trainer import XTTSTrainer

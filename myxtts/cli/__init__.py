@@ -1,4 +1,4 @@
-"""The commands. TensorFlow's start-up messages say nothing that a user could act on, so they are kept quiet."""
+"""Subcommands of `myxtts`. TensorFlow's start-up messages are silenced: a user cannot act on them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A parser that takes a flag for no other: none is abbreviated, and a misspelt one is answered with the nearest."""
+"""Argument parsing without abbreviations, with errors that suggest the nearest flag."""
 
 import argparse
 import re
@@ -11,17 +11,17 @@ from myxtts.config.settings import nearest
 
 GROUPS = ("data", "devices", "training", "optimizations")
 """Headings of `--help`, in their order."""
-GROUPS_SAY = {"optimizations": "what each did is printed after the first step"}
+GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
 class PlainParser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` whose errors are `UserError`s; help shows defaults and keeps the layout of texts."""
+    """`argparse.ArgumentParser` that raises `UserError`, shows defaults in its help and keeps line breaks of texts."""
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Like the base's; an unknown flag is named with the nearest known one."""
+        """As in the base class, but the error for an unknown flag names the nearest known one."""
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             flag = unknown[0].partition("=")[0]
@@ -34,18 +34,18 @@ class PlainParser(argparse.ArgumentParser):
         return arguments
 
     def error(self, message: str) -> NoReturn:
-        """Raises `UserError`, which names flag, rule and value."""
-        for pattern, sentence in _SENTENCES:
-            if match := pattern.fullmatch(message):
+        """Raises `UserError` with the flag, the rule and the value."""
+        for pattern, sentence in _SENTENCES.items():
+            if match := re.fullmatch(pattern, message):
                 raise UserError(sentence(*match.groups()))
         raise UserError(f"{message[:1].upper()}{message[1:]}. {self.prog} --help lists the options.")
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """The arguments of a command, from Python: its options' names with underscores, the rest as by default.
+    """Arguments of a command from Python, by option names with underscores; others have their defaults.
 
     Raises:
-        UserError: There is no such option, or one that is needed is missing.
+        UserError: An option is unknown, or a required one is missing.
     """
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
@@ -68,19 +68,15 @@ def _choice(flag, given, choices):
     return f"{flag} must be one of {', '.join(known)}. Received: {given}.{hint if 'mean' in hint else ''}"
 
 
-_SENTENCES = [
-    (re.compile(pattern), sentence)
-    for pattern, sentence in {
-        r"argument (\S+): invalid int value: '(.*)'": "{} must be a whole number. Received: {}.".format,
-        r"argument (\S+): invalid float value: '(.*)'": "{} must be a number. Received: {}.".format,
-        r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)": _choice,
-        r"argument (\S+): expected one argument": "{} needs a value after it.".format,
-        r"argument (\S+): expected at least one argument": "{} needs a value after it, or several.".format,
-        r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
-        r"argument (\S+): (must be .*)": "{} {}.".format,
-    }.items()
-]
-"""How the errors of `argparse` begin, and what is said instead."""
+_SENTENCES = {
+    r"argument (\S+): invalid int value: '(.*)'": "{} must be a whole number. Received: {}.".format,
+    r"argument (\S+): invalid float value: '(.*)'": "{} must be a number. Received: {}.".format,
+    r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)": _choice,
+    r"argument (\S+): expected (?:one|at least one) argument": "{} needs a value after it.".format,
+    r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
+    r"argument (\S+): (must be .*)": "{} {}.".format,
+}
+"""Our wording for errors of `argparse`."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -90,20 +86,20 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", default: str | None = None) -> None:
-    """Adds the flags that name a model; `more` continues the help of `--checkpoint`."""
+    """Adds the flags that select a model; `more` is appended to the help of `--checkpoint`."""
     model = f"folder of a training run or an imported model, or hf://owner/name{more}"
     parser.add_argument("--checkpoint", metavar="FOLDER", default=default, help=model)
-    licence = "accept the licence of a model from the hub without a question"
+    licence = "accept the licence of a hub model without being asked"
     parser.add_argument("--accept-licence", action="store_true", help=licence)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to use")
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds flags of settings, under their headings; one that is not given is None."""
+    """Adds flags of settings under the headings of their groups. A flag that is not given is None."""
     groups, rivals = {}, {}
     for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
         place = groups.get(flag.group) or groups.setdefault(
-            flag.group, parser.add_argument_group(flag.group, GROUPS_SAY.get(flag.group))
+            flag.group, parser.add_argument_group(flag.group, GROUP_NOTES.get(flag.group))
         )
         name = flag.field.metadata["rival"] or (flag.field.metadata["off"] and flag.field.name)
         if name:
@@ -112,7 +108,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
 
 
 def _options(flag):
-    """What `argparse` needs to know of a flag."""
+    """Keyword arguments of `add_argument` for a flag."""
     metadata = flag.field.metadata
     if flag.kind is bool:
         is_switch = flag.field.default is None

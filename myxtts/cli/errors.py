@@ -1,4 +1,4 @@
-"""Errors that a user can mend end a command with one sentence and exit code 2, not with a traceback."""
+"""Error handling of commands: an error that a user can fix is printed without a traceback, with exit code 2."""
 
 import errno
 import functools
@@ -7,16 +7,19 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
-from myxtts.config.checks import UserError, printable, require
+from myxtts.config.checks import UserError, printable, read_bounded, require
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the system for a disk without room, for all or for this user or file."""
+"""Error numbers of a full disk, a full quota and a file-size limit."""
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main`: errors that a user can mend are printed, and the exit code is 2, or the error's
-    own; 130 on Ctrl-C."""
+    """Decorates a command's `main`: prints errors that a user can fix, and returns 2 or the error's own exit code.
+
+    Ctrl-C returns 130.
+    """
 
     @functools.wraps(main)
     def wrapped(argv=None):
@@ -28,26 +31,21 @@ def exits_with_sentence(main: Callable) -> Callable:
         except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
             from myxtts.utils.commons import folded_on_terminal
 
-            told = "\n".join(map(printable, f"Error: {_told(error)}".split("\n")))
-            print(folded_on_terminal(told, sys.stderr), file=sys.stderr, flush=True)
+            message = str(error)
+            if isinstance(error, OSError) and error.errno in FULL:
+                hint = "Free the disk, or name another place, and run the same command again."
+                message = f"{error.filename or 'A file'} cannot be written: {error.strerror}. {hint}"
+            message = "\n".join(map(printable, f"Error: {message}".split("\n")))
+            print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
             return getattr(error, "exit_code", 2)
 
     return wrapped
 
 
-def _told(error):
-    """An error in words; of a disk that is full also what to do."""
-    if not isinstance(error, OSError) or error.errno not in FULL:
-        return str(error)
-    what = "It" if error.filename is None else error.filename
-    way_out = "Free the disk, or name another place, and run the same command again."
-    return f"{what} cannot be written: {error.strerror}. {way_out}"
-
-
 def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:
-    """Raises `UserError` unless a file can be written at `path`, before the work that would be lost; None passes.
+    """Raises `UserError` unless a file can be written at `path`; None passes. Called before the work starts.
 
-    With `makes_folders` the output may be a folder, and those above it need not be there.
+    With `makes_folders` the output may be a folder, and its parents need not exist.
     """
     if path is None:
         return
@@ -60,12 +58,22 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))
     if not (os.access(target, os.W_OK) if is_device else _takes_files(place)):
-        rule = f"{flag} must be in a folder that is there and can be written to. {path} is not."
-        raise UserError(f"{rule} Name {'another' if makes_folders else 'a file in another'} folder.")
+        where = "another folder" if makes_folders else "a file in another folder"
+        raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. Name {where}.")
+
+
+def read_input(flag: str, path: str, max_bytes: int) -> str:
+    """Text of the file that a flag names; raises `UserError` if it is missing, too large or not UTF-8."""
+    try:
+        return read_bounded(Path(path), max_bytes)
+    except FileNotFoundError:
+        raise UserError(f"{flag} must be an existing file. Received: {path}.") from None
+    except ValueError as error:
+        raise UserError(f"{flag} {path} {error}.") from error
 
 
 def require_port(flag: str, host: str, port: int | None) -> None:
-    """Raises `UserError` unless this process can listen at a port; None and 0, which takes a free one, pass."""
+    """Raises `UserError` unless this process can listen on a port; None and 0 (any free port) pass."""
     require(port is None or 0 <= port <= 65535, flag, "0 to 65535", port)
     try:
         if port:
@@ -74,11 +82,11 @@ def require_port(flag: str, host: str, port: int | None) -> None:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trial.bind((host.strip("[]"), port))
     except OSError as error:
-        raise UserError(f"{flag} {port} of {host} cannot be used: {error.strerror}. Try {flag} {port + 1}.") from None
+        raise UserError(f"{flag} {port} on {host} cannot be used: {error.strerror}. Try {flag} {port + 1}.") from None
 
 
 def _takes_files(folder):
-    """Whether a file can be made in a folder, which permissions alone do not say: `/proc` takes none from anybody."""
+    """Whether a file can be created in a folder; permissions alone do not tell, for example in `/proc`."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True

@@ -1,22 +1,22 @@
-"""`myxtts convert`, `myxtts export` and `myxtts push`: models from and to other people's formats, and to the hub."""
+"""`myxtts convert`, `myxtts export` and `myxtts push`: models in other formats, and on the Hugging Face hub."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.coqui.importing import RELEASED_NAMES
 
-_HELD = {
+RELEASED_CONTENTS = {
     "dvae": "speech tokenizer; training needs it",
     "mel_stats": "scale of the mel bands",
     "vocab": "text tokenizer",
     "speakers": "voices by name",
     "config": "settings",
 }
-"""What the files of `RELEASED_NAMES` hold."""
+"""Contents of the files of `RELEASED_NAMES`."""
 EXPORT_EXAMPLES = """
 examples:
   myxtts export --checkpoint runs/mine --format onnx --output exported
@@ -24,38 +24,38 @@ examples:
   myxtts export --checkpoint base --format web --output page && python -m http.server --directory page
   python exported/speak.py --text "Good morning." --voice emma --output morning.wav
 
-Every file is loaded in its engine and compared with the model before the folder appears.
+Every graph is loaded in ONNX Runtime and compared with the model before the folder appears.
 """
 PUSH_EXAMPLES = """examples:
   hf auth login
   myxtts push runs/mine hf://emma/persian-voice --private --licence cc-by-4.0
   myxtts say --checkpoint hf://emma/persian-voice --reference-audio me.wav --text "Good morning."
 
-Paths of this machine and recordings of the speakers stay here. --card shows the card and uploads nothing.
+Local paths and recordings of the speakers are not uploaded. --card prints the card and uploads nothing.
 """
 
 
 def convert_parser() -> PlainParser:
     """The command line of `myxtts convert`."""
     names = ", ".join(RELEASED_NAMES.values())
-    unnamed = "Files that are not named are taken from the folder of model.pth if they have\ntheir released names"
-    description = "Convert an XTTS v2 checkpoint or a fine-tune of one, and back."
-    parser = PlainParser(prog="myxtts convert", description=description, epilog=f"{unnamed}: {names}.")
+    defaults = f"By default, these files are read from the folder of model.pth:\n{names}."
+    description = "Convert an XTTS v2 checkpoint or a fine-tune of one to a MyXTTS model, or back."
+    parser = PlainParser(prog="myxtts convert", description=description, epilog=defaults)
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint, or its folder")
-    direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder to make a model.pth of")
-    parser.add_argument("--output", required=True, help="folder, or with --to-coqui file, to write")
-    released = parser.add_argument_group("files that go with --from-coqui")
+    direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder of the model to convert")
+    parser.add_argument("--output", required=True, help="folder to write; with --to-coqui, the .pth file")
+    released = parser.add_argument_group("files that belong to --from-coqui")
     for option, name in RELEASED_NAMES.items():
-        released.add_argument(_flag(option), metavar=name, type=Path, help=_HELD[option])
-    which = "with --to-coqui: checkpoint of the GPT to take"
+        released.add_argument(_flag(option), metavar=name, type=Path, help=RELEASED_CONTENTS[option])
+    which = "with --to-coqui: checkpoint of the GPT to convert"
     parser.add_argument("--which", choices=("best", "last"), default="best", help=which)
     return parser
 
 
 @exits_with_sentence
 def convert(argv: Sequence[str] | None = None) -> int:
-    """Converts released XTTS checkpoints to our folders, or back; returns the exit code."""
+    """Converts released XTTS checkpoints to model folders, or back; returns the exit code."""
     arguments = convert_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     filter_native_errors()
@@ -64,9 +64,8 @@ def convert(argv: Sequence[str] | None = None) -> int:
         _from_coqui(arguments.from_coqui, given, arguments.output)
         return 0
     for option in [option for option, path in given.items() if path is not None]:
-        raise UserError(f"{_flag(option)} goes with --from-coqui; --to-coqui finds all in its folder.")
-    if not arguments.to_coqui.is_dir():
-        raise UserError(f"--to-coqui must be the folder of a model. {arguments.to_coqui} is not a folder.")
+        raise UserError(f"{_flag(option)} belongs to --from-coqui. Leave it out with --to-coqui.")
+    require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
     from myxtts.interchange.coqui.exporting import export_coqui
 
     for path in export_coqui(arguments.to_coqui, arguments.output, arguments.which):
@@ -95,7 +94,7 @@ def _from_coqui(checkpoint, given, output):
     for option, path in vars(files).items():
         print(f"{option.replace('_', '-'):9} {path or 'none'}")
     if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
-        print("There is no DVAE: the model can speak, but training it needs --dvae.")
+        print("No DVAE: the model can speak, but to train it, convert it again with --dvae.")
     shape, sampling = config.model, config.sampling
     size = f"{shape.layers} layers of width {shape.width}, {shape.heads} heads"
     print(f"Wrote {output}: {size}, {shape.num_text_tokens} text tokens, {shape.num_codes} codes")
@@ -110,22 +109,22 @@ def _flag(option):
 
 def export_parser() -> PlainParser:
     """The command line of `myxtts export`."""
-    description = "Write a trained model as files that speak without this project."
+    description = "Export a trained model as ONNX files that speak without this project."
     parser = PlainParser(prog="myxtts export", description=description, epilog=EXPORT_EXAMPLES)
     add_model(parser)
     parser.add_argument("--format", default="onnx", help="onnx, or web: onnx and a page that speaks in a browser")
     parser.add_argument("--weights", help="float32, or int8 for the GPT's matrices (default for web)")
-    parser.add_argument("--output", metavar="FOLDER", help="folder to write, empty or not there")
+    parser.add_argument("--output", metavar="FOLDER", help="new or empty folder to write")
     return parser
 
 
 @exits_with_sentence
 def export(argv: Sequence[str] | None = None) -> int:
-    """Exports a trained model, and prints what was compared; returns the exit code."""
+    """Exports a trained model and prints the checks; returns the exit code."""
     arguments = export_parser().parse_args(argv)
     for name in ("checkpoint", "output"):
-        if not getattr(arguments, name):
-            raise UserError(f"--{name} must name a folder. myxtts export --help has examples.")
+        given = getattr(arguments, name)
+        require(given, f"--{name}", "the name of a folder", given, "See myxtts export --help.")
     require_output("--output", arguments.output, makes_folders=True)
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
@@ -148,17 +147,17 @@ def push_parser() -> PlainParser:
     description = "Upload the model in a folder to the Hugging Face hub, with a model card."
     parser = PlainParser(prog="myxtts push", description=description, epilog=PUSH_EXAMPLES)
     parser.add_argument("folder", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")
-    parser.add_argument("target", metavar="hf://owner/name", help="where to; made if need be. @branch may follow")
+    parser.add_argument("target", metavar="hf://owner/name", help="repository, created if needed; @branch can follow")
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to upload")
-    parser.add_argument("--private", action="store_true", help="of a repository that is made now")
-    parser.add_argument("--licence", metavar="ID", help="for the card, such as cc-by-4.0")
-    parser.add_argument("--card", action="store_true", help="only show the card")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--licence", metavar="ID", help="licence on the card, such as cc-by-4.0")
+    parser.add_argument("--card", action="store_true", help="only print the card")
     return parser
 
 
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
-    """Uploads a model with a card that states data, steps and scores, or shows the card; returns the exit code."""
+    """Uploads a model with its card, or prints the card; returns the exit code."""
     from myxtts.interchange.hub.fetching import import_hub, parse_hub_name
     from myxtts.interchange.hub.uploading import model_card
     from myxtts.storage.provenance import read_config
@@ -169,7 +168,7 @@ def push(argv: Sequence[str] | None = None) -> int:
         folder = Path(arguments.folder)
         print(model_card(repository, read_config(folder), folder, arguments.licence), end="")
         return 0
-    import_hub()  # before the model is read
+    import_hub()  # fails before the model is loaded
     from myxtts.inference.loading import load_preset
 
     model = load_preset(arguments.folder, arguments.which)

@@ -1,6 +1,6 @@
-"""`myxtts plan`: how much memory training would take, under each optimization, and the largest batch per GPU.
+"""`myxtts plan`: predicts the memory of training with each optimization, and the largest batch per GPU.
 
-Everything is arithmetic on the settings (`myxtts/planning`); no TensorFlow is imported and nothing is measured."""
+The figures are computed from the settings (`myxtts/memory`), without TensorFlow or measurements."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,20 +13,18 @@ from myxtts.storage.files import write_json
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of train_main.py and those of this command."""
-    parser = train.build_parser()
-    parser.prog = "myxtts plan"
+    parser = train.build_parser("myxtts plan")
     parser.description = (
         f"Predict the memory of training a stage ({api.PLANNED_STAGE} unless --stage names one) with the flags of\n"
-        "train_main.py: by what it is for, with and without each optimization, and the largest batch for usual GPUs."
+        "train_main.py: by purpose, with and without each optimization, and the largest batch for common GPUs."
     )
-    plan = parser.add_argument_group("plan")
+    add = parser.add_argument_group("plan").add_argument
     longest = "longest clip of the data (default: data.max_seconds, the longest that training accepts)"
-    plan.add_argument("--clip-seconds", type=float, help=longest)
-    vocabulary = f"size of the vocabulary (default: {api.PLANNED_TOKENS})"
-    plan.add_argument("--text-tokens", type=int, default=api.PLANNED_TOKENS, help=vocabulary)
-    gpus = f"GPU to find the largest batch for; may be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
-    plan.add_argument("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
-    plan.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    add("--clip-seconds", type=float, help=longest)
+    add("--text-tokens", type=int, default=api.PLANNED_TOKENS, help="size of the vocabulary")
+    gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
+    add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
+    add("--json", metavar="FILE", help="also write the figures to this file")
     return parser
 
 
@@ -36,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     require_output("--json", arguments.json)
     asked = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
-    config = train.config_from_arguments(arguments)
-    report = api.plan(config, gpu_memory=arguments.gpu_memory, **asked)
+    report = api.plan(train.config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **asked)
     print(report)
     if arguments.json:
         write_json(arguments.json, report)

@@ -1,7 +1,6 @@
-"""`myxtts say`: speaks a text, standard input or a list of texts in the voice of a recording."""
+"""`myxtts say` speaks a text, standard input or a list of texts in the voice of a recording."""
 
 import argparse
-import io
 import os
 import sys
 import time
@@ -11,17 +10,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from myxtts.cli.arguments import PlainParser, add_model
-from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, bounded_text, counted, printable, read_bounded, require
+from myxtts.cli.errors import exits_with_sentence, read_input, require_output
+from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.devices.kinds import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import BASE_NAME, is_base, require_model_folder
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""Of a text file: some thousand pages."""
 SHORT_TEXT = 400
-"""Characters up to which making graphs of all that is computed takes longer than they save."""
-PROGRESS_SECONDS = 10.0
+"""Characters up to which tracing all graphs takes longer than it saves."""
 EXAMPLES = """
 examples:
   myxtts say --text "Good morning." --output hello.wav
@@ -30,8 +27,8 @@ examples:
   echo "Good morning." | myxtts say --checkpoint runs/mine --reference-audio a.wav b.wav --stream | aplay
   myxtts say --checkpoint runs/mine --reference-audio me.wav --batch lines.txt --output-folder spoken --format ogg
 
-A batch file has a line `id|text|voice|language` for each file to be written; voice (a recording, a .voice file or a
-speaker of the model) and language may be left out. Started again, it continues where it stopped.
+A batch file has one line `id|text|voice|language` per file to write. Voice (a recording, a .voice file or a speaker of
+the model) and language are optional. The same command continues after a stop.
 """
 
 
@@ -39,15 +36,15 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts say`."""
     description = "Speak a text in the voice of a recording."
     parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
-    add_model(parser, "; base speaks in a voice of its own if none is given", default=BASE_NAME)
+    add_model(parser, "; base has a default voice", default=BASE_NAME)
     parser.add_argument("words", nargs="?", metavar="TEXT", help="the text, as --text")
     text = parser.add_argument_group("text (default: standard input)")
     one = text.add_mutually_exclusive_group()
     one.add_argument("--text", help="the text")
     one.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
-    one.add_argument("--batch", metavar="FILE", help="a file with a line for each text; see below")
-    text.add_argument("--language", help="of the text (default: that of --speaker where it is known, else en)")
-    g2p = "write text as it sounds: am, espeak, or none (default: as in training)"
+    one.add_argument("--batch", metavar="FILE", help="a list of texts; see below")
+    text.add_argument("--language", help="language of the text (default: that of --speaker if known, else en)")
+    g2p = "grapheme-to-phoneme conversion: am, espeak or none (default: as in training)"
     text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=g2p)
     voice = parser.add_argument_group("voice")
     one = voice.add_mutually_exclusive_group()
@@ -56,40 +53,33 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--voice", metavar="FILE.voice", help="a voice that --save-voice wrote")
     voice.add_argument("--list-speakers", action="store_true", help="only list the names for --speaker")
     voice.add_argument("--save-voice", metavar="FILE.voice", help="save the voice, so that it loads faster next time")
-    _add_output(parser.add_argument_group("output"))
-    _add_speech(parser.add_argument_group("speech"))
-    return parser
-
-
-def _add_output(output):
-    output.add_argument("--output", metavar="FILE", default="out.wav", help="wav, flac, mp3 or ogg file to write")
-    output.add_argument("--stream", action="store_true", help="write the sound to standard output while it is made")
-    formats = "a WAV of open length, or 16-bit PCM alone"
-    output.add_argument("--stream-format", choices=("wav", "pcm"), default="wav", help=formats)
-    output.add_argument("--output-folder", metavar="FOLDER", default="spoken", help="for the files of --batch")
-    output.add_argument("--format", choices=("wav", "flac", "mp3", "ogg"), default="wav", help="of those files")
-    output.add_argument("--subtitles", metavar="FILE.srt", help="also write what is said when")
-    output.add_argument("--sample-rate", type=int, metavar="HZ", help="of the sound (default: the model's)")
-
-
-def _add_speech(speech):
-    speech.add_argument("--speed", type=float, default=1.0, help="faster or slower at the same pitch")
-    speech.add_argument("--seed", type=int, default=0, help="of the draws")
-    retries = "how often to sample a sentence again that loops, babbles, breaks off or does not end; not with --stream"
-    speech.add_argument("--retries", type=int, default=1, metavar="N", help=retries)
+    add = parser.add_argument_group("output").add_argument
+    add("--output", metavar="FILE", default="out.wav", help="wav, flac, mp3 or ogg file to write")
+    add("--stream", action="store_true", help="write audio to standard output while it is generated")
+    add("--stream-format", choices=("wav", "pcm"), default="wav", help="WAV of unknown length, or raw 16-bit PCM")
+    add("--output-folder", metavar="FOLDER", default="spoken", help="folder for the files of --batch")
+    add("--format", choices=("wav", "flac", "mp3", "ogg"), default="wav", help="format of these files")
+    add("--subtitles", metavar="FILE.srt", help="also write subtitles")
+    add("--sample-rate", type=int, metavar="HZ", help="sample rate of the audio (default: the model's)")
+    add = (speech := parser.add_argument_group("speech")).add_argument
+    add("--speed", type=float, default=1.0, help="speaking rate, at the same pitch")
+    add("--seed", type=int, default=0, help="sampling seed")
+    retries = "how often to resample a sentence that loops, babbles, breaks off or does not end; not with --stream"
+    add("--retries", type=int, default=1, metavar="N", help=retries)
     recognizer = "recognizer that checks each sentence: base, hf://…, a folder, a command with {wav}; not with --stream"
-    speech.add_argument("--recognizer", metavar="NAME", help=recognizer)
-    own = "(default: the model's own)"
-    speech.add_argument("--temperature", type=float, help=f"0 takes the best code every time {own}")
-    speech.add_argument("--top-k", type=int, help=f"draw among this many best codes; 0 for all {own}")
-    speech.add_argument("--top-p", type=float, help=f"draw among the best codes that reach this probability {own}")
-    speech.add_argument("--repetition-penalty", type=float, help=f"1 turns it off {own}")
+    add("--recognizer", metavar="NAME", help=recognizer)
+    own = "(default: the model's)"
+    add("--temperature", type=float, help=f"sampling temperature; 0 always takes the most likely code {own}")
+    add("--top-k", type=int, help=f"sample from the k most likely codes; 0 for all {own}")
+    add("--top-p", type=float, help=f"sample from the most likely codes that reach this probability {own}")
+    add("--repetition-penalty", type=float, help=f"penalty for repeated codes; 1 turns it off {own}")
     add_choices(speech)
+    return parser
 
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Speaks; everything that can be wrong is looked at before the first sound, and most of it before TensorFlow."""
+    """Speaks; returns the exit code. Arguments are checked before anything is spoken, mostly before TensorFlow."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
     from myxtts.interchange.hub.fetching import local_folder
@@ -103,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Text and lines of a batch, one of them None; both, language, voice and sampling are fit for the model."""
+    """Text or lines of a batch, the other None, checked against the model; settles language, g2p and sampling."""
     from myxtts.cli import say_batch
     from myxtts.inference.text_front import open_text_front
     from myxtts.storage.speakers import find_speaker
@@ -113,8 +103,8 @@ def _read(arguments):
     setup_logging()
     text = None if arguments.batch else _text(arguments)
     lines = say_batch.read_lines(arguments.batch) if arguments.batch else None
-    g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
-    front, config = open_text_front(arguments.checkpoint, g2p)
+    arguments.g2p_codes = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
+    front, config = open_text_front(arguments.checkpoint, arguments.g2p_codes)
     speaker = arguments.speaker
     own, asked = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
     arguments.language, note = language_to_read(text, asked, own, printable(speaker or ""), front.tokenizer.languages)
@@ -126,13 +116,11 @@ def _read(arguments):
         front.pieces(text, arguments.language)
     given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
     arguments.sampling = config.sampling.changed(given)
-    for path in [*(arguments.reference_audio or []), *filter(None, [arguments.voice])]:
-        if not Path(path).is_file():
-            raise UserError(f"{path} is not there: --reference-audio and --voice name files. --speaker takes a name.")
     return text, lines
 
 
 def _say(arguments, text, lines, sound):
+    """Speaks a text into a file or into `sound`, or all lines of a batch; returns the exit code."""
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
@@ -140,7 +128,7 @@ def _say(arguments, text, lines, sound):
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.kinds import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
-    from myxtts.utils.commons import get_device_context
+    from myxtts.utils.commons import get_device_context, progress_bar
 
     configure_for_speech()
     with get_device_context(arguments.device and device_named(arguments.device)):
@@ -148,7 +136,7 @@ def _say(arguments, text, lines, sound):
         options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short, only_speech=True)
         synthesizer = load_synthesizer(arguments.checkpoint, arguments.which, **options)
         if arguments.g2p:
-            synthesizer.set_g2p(() if arguments.g2p == "none" else (arguments.g2p,))
+            synthesizer.set_g2p(arguments.g2p_codes)
         options = dict(sampling=arguments.sampling, seed=arguments.seed, speed=arguments.speed)
         voice = _voice(arguments, synthesizer)
         if sound is not None:
@@ -166,64 +154,50 @@ def _say(arguments, text, lines, sound):
         check = dict(retries=arguments.retries, listener=listener)
         if lines:
             return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
-        speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=_progress())
+        with progress_bar("speaking", "sentence") as progress:
+            speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=progress)
     if arguments.sample_rate:
         speech = speech.resampled(arguments.sample_rate)
     speech.save(arguments.output)
     if arguments.subtitles:
         speech.save_subtitles(arguments.subtitles)
-    codes = counted(len(speech.codes), "code")
-    print(
-        f"Wrote {arguments.output}: {speech.seconds:.2f} s at {speech.sample_rate} Hz, {codes}, {_confidence(speech)}"
-    )
+    written = f"{speech.seconds:.2f} s at {speech.sample_rate} Hz, {counted(len(speech.codes), 'code')}"
+    print(f"Wrote {arguments.output}: {written}, {_confidence(speech)}")
     return 0
 
 
-def _progress():
-    """A function that prints every few seconds how far the speaking of a long text is."""
-    printed = time.monotonic()
-
-    def progress(done, total):
-        nonlocal printed
-        if done < total and time.monotonic() - printed >= PROGRESS_SECONDS:
-            printed = time.monotonic()
-            print(f"Spoken: {done} of {total} parts of the text", file=sys.stderr, flush=True)
-
-    return progress
-
-
 def _confidence(spoken):
-    """Prints the flagged sentences, and returns the result of the self-check."""
+    """Prints the flagged sentences; returns the result of the self-check."""
     for sentence, why in spoken.doubts.items():
-        print(f"Listen to this one, {'; '.join(why)}: {printable(sentence)}", file=sys.stderr)
+        print(f"Low confidence ({'; '.join(why)}): {printable(sentence)}", file=sys.stderr)
     return spoken.summary
 
 
 def _check(arguments):
-    """Raises `UserError` for what can be seen from the command line alone."""
+    """Raises `UserError` for errors that are visible before the model is read."""
     from myxtts.audio.encoding import check_suffix
     from myxtts.interchange.hub.fetching import is_hub_name
-    from myxtts.storage.speakers import read_speakers, some_names
 
     if not arguments.checkpoint:
-        raise UserError("--checkpoint must name the folder of a model. Try: myxtts say --checkpoint runs/mine …")
-    is_elsewhere = is_base(arguments.checkpoint) or is_hub_name(arguments.checkpoint)
-    if not is_elsewhere:
+        raise UserError("--checkpoint must be the folder of a model, as in myxtts say --checkpoint runs/mine.")
+    if not (is_base(arguments.checkpoint) or is_hub_name(arguments.checkpoint)):
         require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     if arguments.list_speakers:
         return
     if arguments.words is not None:
         given = [name for name in ("text", "text_file", "batch") if getattr(arguments, name) is not None]
-        if given:
-            flag = f"--{given[0].replace('_', '-')}"
+        for name in given:
+            flag = f"--{name.replace('_', '-')}"
             raise UserError(f"{arguments.words} is given besides {flag}. Put text of several words in quotes.")
         arguments.text = arguments.words
     check_device(arguments.device)
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
     if not given and not is_base(arguments.checkpoint):
-        names = [] if is_elsewhere else [*read_speakers(arguments.checkpoint)]
-        known = f"Try --speaker {names[0]}. {some_names(names)}" if names else "--list-speakers lists the model's."
-        raise UserError(f"No voice: give --reference-audio FILE, --voice FILE.voice or --speaker NAME. {known}")
+        hint = "--list-speakers lists the names."
+        raise UserError(f"No voice: give --reference-audio FILE, --voice FILE.voice or --speaker NAME. {hint}")
+    for path in [*(arguments.reference_audio or []), *filter(None, [arguments.voice])]:
+        hint = "--speaker takes a name."
+        require(Path(path).is_file(), "A voice in --reference-audio or --voice", "an existing file", path, hint)
     for one, other in (("batch", "stream"), ("batch", "subtitles"), ("stream", "subtitles"), ("recognizer", "stream")):
         if getattr(arguments, one) and getattr(arguments, other):
             raise UserError(f"--{one} is not allowed with --{other}: give one of them.")
@@ -249,21 +223,18 @@ def _check(arguments):
 def _text(arguments):
     if arguments.text is not None:
         return arguments.text
-    is_file = arguments.text_file not in (None, "-")
+    if arguments.text_file not in (None, "-"):
+        return read_input("--text-file", arguments.text_file, MAX_TEXT_BYTES)
     if arguments.text_file is None and sys.stdin.isatty():
         raise UserError('No text: give --text "…", --text-file FILE, or a text on standard input.')
     try:
-        if is_file:
-            return read_bounded(Path(arguments.text_file), MAX_TEXT_BYTES)
         return bounded_text(sys.stdin.buffer, MAX_TEXT_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"--text-file must be a file with the text. {arguments.text_file} is not there.") from None
     except ValueError as error:
-        raise UserError(f"{f'--text-file {arguments.text_file}' if is_file else 'Standard input'} {error}.") from error
+        raise UserError(f"Standard input {error}.") from error
 
 
 def _voice(arguments, synthesizer):
-    """The voice of the command line; None where each line of a batch names its own."""
+    """The voice that the flags select; None if each line of a batch names its own."""
     from myxtts.inference.voices import stored_voice
     from myxtts.storage.base_model import default_speaker
     from myxtts.text.languages import get_language
@@ -272,8 +243,8 @@ def _voice(arguments, synthesizer):
     if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
         language = get_language(arguments.language)
         arguments.speaker = default_speaker(arguments.checkpoint, language.code)
-        note = f"The bundled model speaks {language.name}, as {arguments.speaker}"
-        print(f"{note}; --list-speakers names its other voices.", file=sys.stderr)
+        note = f"The bundled model speaks {language.name} in the voice {arguments.speaker}"
+        print(f"{note}; --list-speakers lists the others.", file=sys.stderr)
     if arguments.speaker:
         voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
     if voice is None:
@@ -286,7 +257,7 @@ def _voice(arguments, synthesizer):
 
 
 def _list_speakers(folder):
-    """Prints the names of the voices that come with a model, a line each."""
+    """Prints the names of a model's voices, one per line."""
     from myxtts.storage.speakers import read_speakers
 
     speakers = read_speakers(folder)
@@ -299,12 +270,9 @@ def _list_speakers(folder):
 
 @contextmanager
 def standard_output_for_sound() -> Iterator[BinaryIO]:
-    """Yields standard output for bytes; whatever else is written to it meanwhile goes to standard error."""
+    """Yields standard output for bytes; meanwhile, other output goes to standard error."""
     sys.stdout.flush()
-    try:
-        number = sys.stdout.fileno()
-    except (AttributeError, io.UnsupportedOperation):
-        number = 1
+    number = sys.stdout.fileno()
     with os.fdopen(os.dup(number), "wb", buffering=0) as sound:
         os.dup2(2, number)
         try:
@@ -315,7 +283,7 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
-    """Writes a stream of samples as 16-bit PCM, after a WAV header where asked; ends when the reader has gone."""
+    """Writes a stream of samples as 16-bit PCM or WAV; stops if the reader closes the pipe."""
     from myxtts.audio.encoding import resampled, wav_header
     from myxtts.audio.files import to_pcm16
 
@@ -329,9 +297,9 @@ def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_
             num_samples += len(samples)
             sound.write(to_pcm16(samples))
     except BrokenPipeError:
-        print("The listener is gone; the rest was not spoken.", file=sys.stderr)
+        print("The reader closed the pipe; the rest was not spoken.", file=sys.stderr)
         return
     finally:
         stream.close()
     spoken = f"Spoke {num_samples / to_rate:.2f} s at {to_rate} Hz"
-    print(f"{spoken}; the first sound came after {first_seconds:.2f} s", file=sys.stderr)
+    print(f"{spoken}; first audio after {first_seconds:.2f} s", file=sys.stderr)

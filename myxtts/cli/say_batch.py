@@ -1,11 +1,12 @@
-"""A list of texts, each spoken into a file of its own; what is spoken already is not spoken again."""
+"""`myxtts say --batch`: speaks each text of a list into its own file and skips the files that are up to date."""
 
 import re
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.config.checks import UserError, counted, printable, read_bounded
+from myxtts.cli.errors import read_input
+from myxtts.config.checks import ConfigError, UserError, counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json
@@ -14,9 +15,9 @@ from myxtts.storage.provenance import chosen_step
 MAX_LIST_BYTES = 64 * 2**20
 MAX_LINES = 1_000_000
 SPOKEN_FILE = "spoken.json"
-"""What each file of the output folder was spoken from: id -> digest."""
-TOGETHER = 16
-"""Texts that are drawn together; after each such batch what is done is noted."""
+"""Digests of what each file of the output folder was spoken from, by id."""
+BATCH_SIZE = 16
+"""Texts that are spoken together; `SPOKEN_FILE` is updated after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
 MAX_ID_BYTES = 200
 
@@ -26,52 +27,44 @@ class Line(NamedTuple):
 
     number: int
     id: str
-    """The name of its file, without the suffix."""
+    """Name of its file without the suffix."""
     text: str
     voice: str
-    """A recording, a `.voice` file or a speaker of the model; empty for that of the command line."""
+    """A recording, a `.voice` file or a speaker of the model; empty for the voice of the command line."""
     language: str
-    """Empty for that of the command line."""
+    """Language code; empty for the language of the command line."""
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads `id|text|voice|language`; blank lines and those that begin with # are passed over.
+    """Reads lines `id|text|voice|language`, without blank ones and those that begin with #.
 
     Raises:
-        UserError: The file or a line of it is not right; the message names the line.
+        UserError: The file cannot be read, or a line is wrong; the message names the line.
     """
-    try:
-        content = read_bounded(Path(path), MAX_LIST_BYTES)
-    except FileNotFoundError:
-        raise UserError(f"--batch must be a file with a line for each text. {path} is not there.") from None
-    except ValueError as error:
-        raise UserError(f"--batch {path} {error}.") from error
+    # Not `splitlines`, which also splits at characters that are part of a text.
+    rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
+    require(len(rows) <= MAX_LINES, "--batch", f"a list of at most {MAX_LINES:,} lines", path, "Split it.")
     lines, seen = [], {}
-    # Not `splitlines`, which also cuts at characters that are part of a text.
-    for number, row in enumerate(re.split("\r\n|\r|\n", content), 1):
-        if number > MAX_LINES:
-            raise UserError(f"--batch {path} has more than {MAX_LINES:,} lines. Split it.")
+    for number, row in enumerate(rows, 1):
         if not row.strip() or row.startswith("#"):
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
-        if not 2 <= len(parts) <= 4:
-            raise UserError(
-                f"{where} must be id|text, id|text|voice or id|text|voice|language. Received: {row[:80]!r}."
-            )
+        columns = "id|text, id|text|voice or id|text|voice|language"
+        require(2 <= len(parts) <= 4, where, columns, repr(row[:80]))
         line = Line(number, *parts, *[""] * (4 - len(parts)))
-        if not _ID.fullmatch(line.id) or len(line.id.encode()) > MAX_ID_BYTES:
-            rule = f"must begin with an id that can be a file name: letters, digits, _, - and ., {MAX_ID_BYTES} bytes"
-            raise UserError(f"{where} {rule}. Received: {line.id[:80]!r}.")
+        is_name = _ID.fullmatch(line.id) and len(line.id.encode()) <= MAX_ID_BYTES
+        rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"
+        require(is_name, f"{where}: the id", rule, repr(line.id[:80]))
         if (first := seen.setdefault(line.id.casefold(), number)) != number:
-            raise UserError(f"{where} has the id of line {first}: {line.id}. Each line needs an id of its own.")
+            raise UserError(f"{where} has the id of line {first}: {line.id}. Give each line its own id.")
         lines.append(line)
     if not lines:
-        raise UserError(f"--batch {path} holds no line to speak.")
+        raise UserError(f"--batch {path} has no line to speak.")
     return lines
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """The lines, each that names no language in that of its speaker, where it is known and not that of the rest."""
+    """The lines with the language of their speaker where they name none and it differs from `arguments.language`."""
     from myxtts.storage.speakers import read_speakers
 
     speakers = read_speakers(arguments.checkpoint)
@@ -80,14 +73,17 @@ def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
 
 
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Speaks what is not spoken yet, once all lines have been checked; `check` has options of the self-check."""
+    """Checks all lines, then speaks those whose file is missing or out of date; returns the exit code.
+
+    `options` and `check` are arguments of `Synthesizer.batch`.
+    """
     folder = Path(arguments.output_folder)
     folder.mkdir(parents=True, exist_ok=True)
     requests = _requests(lines, synthesizer, voice, arguments)
     file = folder / SPOKEN_FILE
     digests = read_json(file) if file.is_file() else {}
     if not isinstance(digests, dict):
-        raise UserError(f"{file} is damaged: it does not say what was spoken. Remove it to speak all texts again.")
+        raise UserError(f"{file} is damaged. Remove it to speak all texts again.")
     which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
     settings = repr((which, sorted(options.items(), key=str), _checkpoints(synthesizer.folder, arguments.which)))
@@ -100,15 +96,15 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     if done := len(requests) - len(waiting):
         print(f"{done} of {len(requests)} texts are spoken already, in {printable(str(folder))}", flush=True)
     started = time.monotonic()
-    for start in range(0, len(waiting), TOGETHER):
-        some, voices, languages = zip(*waiting[start : start + TOGETHER])
+    for start in range(0, len(waiting), BATCH_SIZE):
+        some, voices, languages = zip(*waiting[start : start + BATCH_SIZE])
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
         for line, speech in zip(some, speeches):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
             speech.save(path_of(line))
             digests[line.id] = wanted[line.id]
             done += 1
-            doubts = "".join(f"; listen to it, {'; '.join(why)}" for why in speech.doubts.values())
+            doubts = "".join(f"; low confidence: {'; '.join(why)}" for why in speech.doubts.values())
             print(f"[{done}/{len(requests)}] {path_of(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
         write_json(file, digests)
     print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
@@ -116,34 +112,32 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 
 
 def _checkpoints(folder, which):
-    """Digests of the checkpoints that speak, by which a model that was trained further is another one."""
+    """Digests of the checkpoints that speak; they change when the model is trained further."""
     stores = {part: CheckpointStore(folder / part) for part in STAGES}
     return [store.digest(chosen_step(store, part, which)) for part, store in stores.items() if store.steps()]
 
 
 def _requests(lines, synthesizer, voice, arguments):
-    """Line, voice and language of each text; raises `UserError` for the first line that cannot be spoken."""
+    """Line, voice and language of each text. Raises `UserError` for the first line that cannot be spoken."""
     from myxtts.inference.voices import stored_voice
     from myxtts.storage.speakers import read_speakers
 
-    voices, requests, speakers = {}, [], read_speakers(arguments.checkpoint)
-    if voice is not None:
-        voices[""] = voice
+    speakers, requests = read_speakers(arguments.checkpoint), []
+    voices = {} if voice is None else {"": voice}
+
+    def make_voice(name):
+        if name in speakers:
+            return synthesizer.as_voice(stored_voice(arguments.checkpoint, name, synthesizer.voice))
+        if name and (path := Path(arguments.batch).parent / name).is_file():
+            return synthesizer.as_voice(path)
+        rule = "a speaker of the model or a file beside the list"
+        raise ConfigError(f"Its voice must be {rule}. Received: {name or 'none, and no --reference-audio for all'}.")
+
     for line in lines:
         name, language = line.voice, line.language or arguments.language
         try:
             synthesizer.text_front.pieces(line.text, language)
-            if name in voices:
-                pass  # made for a line before
-            elif not name:
-                raise UserError("It names no voice. Give one in its third column, or --reference-audio for all.")
-            elif name in speakers:
-                stored = stored_voice(arguments.checkpoint, name, synthesizer.voice)
-                voices[name] = synthesizer.as_voice(stored)
-            elif (path := Path(arguments.batch).parent / name).is_file():
-                voices[name] = synthesizer.as_voice(path)
-            else:
-                raise UserError(f"Its voice is neither a file beside the list nor a speaker of the model: {name}.")
+            voices[name] = voices[name] if name in voices else make_voice(name)
         except (UserError, OSError) as error:
             raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
         requests.append((line, voices[name], language))

@@ -1,4 +1,4 @@
-"""`myxtts launch` and `myxtts prepare`: several workers on this machine, and clips encoded once for all of them."""
+"""`myxtts launch` starts several workers on this machine; `myxtts prepare` encodes clips once for all workers."""
 
 import argparse
 
@@ -12,8 +12,8 @@ examples:
   myxtts prepare --train-data DIR --checkpoint RUN --output SHARDS --shards 16 --shard 3
   myxtts train --train-data DIR --checkpoint-dir RUN --prepared SHARDS
 
-Shards can be made in any order, by as many processes and machines as there are shards; one that is there is left as it
-is, so the same command continues after a stop. docs/scaling.md says what training takes from them.
+Shards can be made in any order, by up to one process per shard, on any machines. Existing shards are kept, so the same
+command continues after a stop. docs/scaling.md explains what training reads from them.
 """
 
 
@@ -21,12 +21,12 @@ def launch_parser() -> PlainParser:
     """The command line of `myxtts launch`."""
     parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
     parser.description = (
-        "Start several workers on this machine that train one model together, each line of theirs with its number "
-        "before it. One Ctrl-C stops all of them after a step. On several machines, start each worker there with "
-        "--workers and --worker-index (docs/scaling.md)."
+        "Start several workers on this machine that train one model together. Each line of their output begins with "
+        "the worker's number. Ctrl-C stops all of them after the current step. On several machines, start each worker "
+        "with --workers and --worker-index (docs/scaling.md)."
     )
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="how many, at least 2")
-    restarts = "times that all are started again after one was lost (default: 0); the run resumes exactly"
+    restarts = "how often all workers are restarted after one was lost; the run resumes exactly"
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help=restarts)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- train, and its arguments")
     return parser
@@ -34,17 +34,16 @@ def launch_parser() -> PlainParser:
 
 @exits_with_sentence
 def launch(argv: list[str] | None = None) -> int:
-    """Starts the workers and follows them; returns their exit code, 75 where one was lost."""
+    """Starts the workers and prints their output; returns their exit code, or 75 if one was lost."""
     arguments = launch_parser().parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     require(2 <= arguments.workers <= 256, "--workers", "from 2 to 256", arguments.workers)
     require(arguments.restarts >= 0, "--restarts", "0 or more", arguments.restarts)
-    if command[:1] != ["train"]:
-        given = " ".join(command[:1]) or "nothing"
-        raise UserError(f"myxtts launch starts workers that train: myxtts launch --workers 2 -- train …. Got: {given}.")
+    example = "train, as in myxtts launch --workers 2 -- train …"
+    require(command[:1] == ["train"], "The command after --", example, " ".join(command[:1]) or "nothing")
     for flag in ("--workers", "--worker-index"):
         if any(one == flag or one.startswith(f"{flag}=") for one in command):
-            raise UserError(f"{flag} of train is given by myxtts launch itself. Leave it out after --.")
+            raise UserError(f"{flag} is set by myxtts launch itself. Leave it out after --.")
     from myxtts.distributed import launching
 
     return launching.launch(arguments.workers, command, arguments.restarts)
@@ -57,15 +56,15 @@ def prepare_parser() -> PlainParser:
     parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
     parser.add_argument("--checkpoint", metavar="RUN", required=True, help="folder of a run whose DVAE is trained")
     parser.add_argument("--output", metavar="DIR", required=True, help="folder for shards and manifest")
-    parser.add_argument("--shards", type=int, metavar="N", default=1, help="parts that the set is divided into")
-    parser.add_argument("--shard", type=int, metavar="I", help="make this one only, 0 to N - 1 (default: all)")
-    parser.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU, where there is one)")
+    parser.add_argument("--shards", type=int, metavar="N", default=1, help="number of shards")
+    parser.add_argument("--shard", type=int, metavar="I", help="encode only this shard, 0 to N - 1 (default: all)")
+    parser.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU if there is one)")
     return parser
 
 
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
-    """Makes the shards that are not there yet."""
+    """Encodes the missing shards."""
     arguments = prepare_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     from myxtts.devices.tensorflow_start import import_tensorflow

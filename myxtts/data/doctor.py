@@ -97,7 +97,7 @@ def check_data(
         language: Of recordings whose set names none.
         vocabulary: Tokenizer file that transcripts must fit.
         format_name, audio_roots: As `load_corpus` takes them.
-        progress: Called as `progress(folder)` for each set; gives a context with its progress, as `clip_progress` does.
+        progress: Called as `progress(folder)` for each set; gives a context, as `progress_bar` does.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 

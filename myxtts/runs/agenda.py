@@ -1,4 +1,4 @@
-"""What a run will do to each stage, settled and printed before it begins: from which step to which, or why not."""
+"""Agenda of a run: the first and last step of each stage, or why it is not trained."""
 
 import logging
 from collections.abc import Sequence
@@ -21,52 +21,58 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StageWork:
-    """What is done to one stage."""
+    """Work on one stage."""
 
     stage: str
     step: int | None
-    """Optimizer steps taken so far; None where it starts from the first."""
+    """Optimizer steps taken so far; None for a fresh start."""
     total: int
-    """Steps that are asked for."""
+    """Requested number of steps."""
     finished: bool = False
-    """Whether it was trained to an end before."""
+    """Whether an earlier run trained it to the end."""
     needed_by: tuple[str, ...] = ()
-    """Stages that were trained on its weights as they are: training it further would make those useless."""
+    """Stages that were trained on its weights and would become unusable if they changed."""
     stays: str = ""
-    """Why it cannot continue, besides `needed_by`, as the end of a sentence; empty where it can."""
+    """Reason other than `needed_by` why it cannot continue, as the end of a sentence; empty if it can."""
     origin: str | None = None
-    """Where a fresh start takes its weights from, if not from random ones."""
+    """Source of the weights of a fresh start; None for random weights."""
 
     @property
     def trains(self) -> bool:
-        """Whether the stage is opened for training, be it only to declare it finished."""
+        """Whether the stage is opened for training, if only to mark it finished."""
         return self.step is None or not self.finished or (self.step < self.total and self.can_continue)
 
     @property
     def can_continue(self) -> bool:
-        """Whether more steps, where they are asked for, would be trained."""
+        """Whether a higher number of steps would be trained."""
         return not (self.needed_by or self.stays)
 
     def describe(self) -> str:
-        """A sentence or two for the user, before it happens."""
+        """Returns a description for the user."""
         if self.step is None:
             doing = f"steps 1 to {self.total}" + (f", from the weights in {self.origin}" if self.origin else "")
         elif self.trains and self.step >= self.total:
-            doing = f"ends as it is, at step {self.step}, as {self.total} were asked for"
+            doing = f"finished at step {self.step}, because {self.total} were requested"
         elif self.trains:
             verb = "was trained for" if self.finished else "stopped after"
             doing = f"{verb} {counted(self.step, 'step')} and continues to step {self.total}"
         else:
             doing = f"already trained, {self.stays or counted(self.step, 'step')}"
             if not self.stays and self.step < self.total:
-                doing += (
-                    f". Not extended to {self.total}, because {_trained_on_it(self)}.\n  {_starts_over(self.stage)}"
-                )
+                doing += f". Not extended to {self.total}, because {self._dependents}.\n  {self._restart}"
         return f"Stage {self.stage}: {doing}"
+
+    @property
+    def _dependents(self):
+        return f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'} trained on it"
+
+    @property
+    def _restart(self):
+        return f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
 
 
 def describe_works(works: Sequence[StageWork]) -> str:
-    """What the user reads before it happens, a line or two for each stage."""
+    """Returns a description of the agenda for the user, a line or two per stage."""
     lines = [work.describe() for work in works]
     if not any(work.trains for work in works):
         more = listed([work.stage for work in works if work.can_continue])
@@ -76,31 +82,23 @@ def describe_works(works: Sequence[StageWork]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Joins names as in `a, b and c`."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-def _trained_on_it(work):
-    return f"{listed(work.needed_by)} {'was' if len(work.needed_by) == 1 else 'were'} trained on it"
-
-
-def _starts_over(stage):
-    return f"--reset-training --stage {stage} starts it over and sets aside what depends on it"
 
 
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Settles what a run does to each stage. Only damaged checkpoints of the run are moved, out of the way.
+    """Settles the work on each stage. Damaged checkpoints are set aside; nothing else is changed.
 
     Args:
-        config: With what the run began from in `training.init_from`.
-        dataset: For the number of batches of an epoch.
-        reset: Stages that start over, whatever there is.
-        taken: Finished parts that the run is about to take from `training.init_from`.
+        config: Settings, with the origin of the run in `training.init_from`.
+        dataset: Recordings, for the number of batches per epoch.
+        reset: Stages to start over.
+        taken: Finished parts that the run will take from `training.init_from`.
 
     Raises:
-        UserError: A stage was asked for by name, and training it would make those useless that depend on it.
+        UserError: Training the stage in `training.stage` would make stages that depend on it unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -115,12 +113,12 @@ def make_agenda(
         stages = [name for name in STAGES if name in states or name not in training.leave_out]
         return [_work(config, name, dataset, states, stores) for name in stages]
     work = _work(config, training.stage, dataset, states, stores)
-    # Without steps left it is opened all the same: it declares as finished what had stopped at this step.
+    # Without steps left, the stage is opened to mark it finished.
     if work.step is not None and work.step < work.total and work.needed_by:
-        asked = f"--stage {work.stage} (training.stage) would train it from step {work.step} to {work.total}"
         raise UserError(
-            f"{asked}, and {_trained_on_it(work)} as it is now. Leave --stage out to train the last stage further; "
-            f"{_starts_over(work.stage)}; another --checkpoint-dir leaves this run alone."
+            f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because "
+            f"{work._dependents}. Leave --stage out to continue with the last stage, or give another --checkpoint-dir; "
+            f"{work._restart}."
         )
     return [work]
 
@@ -139,7 +137,7 @@ def _work(config, stage, dataset, states, stores):
         if state and name in states:
             built_on = states[name].get("lineage", {}).get(stage)
             needs = built_on is not None and built_on == stores[stage].digest(state["step"])
-        else:  # its weights are another run's, which were trained on those of this stage
+        else:  # `name` has another run's weights, which were trained on this stage
             needs = name in tuned and stage not in tuned
         needed_by += [name] * needs
     if state is None:
@@ -150,16 +148,16 @@ def _work(config, stage, dataset, states, stores):
 
 
 def _stays(training, stage, states, stores):
-    """See `StageWork.stays`."""
+    """Returns the reason for `StageWork.stays`."""
     state = states[stage]
-    # Of another run, or of a stage that had nothing to learn: no step to continue from.
+    # Taken from another run, or without trainable weights: there is no step to continue from.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
-        return "and taken as it is"
+        return "and used as it is"
     lineage, steps = state.get("lineage", {}), counted(state["step"], "step")
     below = [name for name in lineage if name in states and name not in STAGES[stage].follows]
     if others := [name for name in below if stores[name].digest(states[name]["step"]) != lineage[name]]:
-        hint = f"--reset-training --stage {stage} trains it again on this run's"
-        return f"{steps}, on another {' and '.join(others)}, so it stays as it is.\n  {hint}"
+        hint = f"--reset-training --stage {stage} trains it again"
+        return f"{steps}, on another {' and '.join(others)}, so it cannot continue.\n  {hint}"
     detector = state.get("parts", {}).get("overtraining")
     with refusing_damage(f"{training.checkpoint_dir}/{stage}"):
         if 0 < training.evaluation_patience <= int(state.get("stale_evaluations", 0)):

@@ -1,4 +1,4 @@
-"""One stage trained from Python: its recordings, and the stages that it builds on, trained first where they lack."""
+"""Training of one stage from Python, with the stages that it depends on, which are trained first if needed."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
@@ -28,15 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class StageAlone:
-    """What a trainer of one stage needs.
+    """Recordings and foundations for a trainer of one stage.
 
     Args:
-        config: With `data.train_data`.
-        model: The one to be trained, whose shape and vocabulary are then those of the run; or None.
+        config: Settings with `data.train_data`.
+        model: Model to train, which determines shape and vocabulary of the run; None makes one.
 
     Raises:
-        ConfigError: There are no recordings, the model does not fit them, or the settings ask for what only a whole run
-            does.
+        ConfigError: There are no recordings, the model does not fit them, or a setting needs a whole run.
     """
 
     def __init__(self, config: XTTSConfig, stage: str, plan: DevicePlan, model: XTTS | None):
@@ -49,15 +48,19 @@ class StageAlone:
                 self._home.mkdir(parents=True, exist_ok=True)
                 model.preset[0].save(self._home / VOCABULARY)
         self.dataset: SpeechDataset = SpeechDataset.open(config)
-        """Its `config` is that of the run."""
+        """Recordings, with the settings of the run in `config`."""
         if model is not None:
-            self._fit_text_table(model.config.num_text_tokens)
+            rows, needed = model.config.num_text_tokens, self.dataset.config.model.num_text_tokens
+            hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
+            require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
+            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # some rows may be unused
+            self.dataset.config = replace(self.dataset.config, model=shape)
         below = set(STAGES[stage].builds_on)
         for name in reversed(STAGES):
             below |= set(STAGES[name].builds_on) if name in below else set()
         self._missing = [name for name in STAGES if name in below and not _is_finished(self._home / name)]
         self.foundations: dict[str, XTTS] = {}
-        """By stage, on the data device; with random weights until `train_missing` unless all are trained."""
+        """Models by stage, on the data device; with random weights until `train_missing` if any is missing."""
         self.lineage: dict[str, str] = {}
         """Digests of their weights."""
         if not self._missing:
@@ -67,33 +70,23 @@ class StageAlone:
             for name in STAGES[stage].builds_on:
                 self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
 
-    def _fit_text_table(self, rows):
-        """Lets the run's text table be that of the model, which may have rows that no token uses."""
-        config = self.dataset.config
-        needed = config.model.num_text_tokens
-        if needed > rows:
-            rule = f"The vocabulary must fit the model's {rows} rows for text tokens. Received: {needed} tokens"
-            hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size"
-            raise ConfigError(f"{rule}. {hint}.")
-        self.dataset.config = replace(config, model=replace(config.model, num_text_tokens=rows))
-
     def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
-        """Writes the run's settings, trains what is missing, and gives the foundations their weights.
+        """Writes the run's settings, trains the missing stages and loads their weights into `foundations`.
 
         Returns:
-            Whether nobody stopped it.
+            False if it was stopped.
         """
         config, device = self.dataset.config, self._plan.data_device
         write_settings(self.dataset)
         for name in self._missing:
             part = STAGE_CLASSES[name].part
             model = self._model if self._model is not None and part in self._model.parts else None
-            # A preset's part is trained; so is a DVAE that knows its mel scale.
+            # The parts of a preset are trained; so is a DVAE with a measured mel scale.
             if model is not None and (model.preset or (part == "dvae" and np.any(model.mel_stats.numpy() != 1))):
                 weights = {"model": arrays_of(model.part_weights(part))}
                 CheckpointStore(self._home / name).write(0, weights, {"finished": True}, best=True)
                 continue
-            logger.info("The %s stage needs a trained %s: it is trained first.", self._stage, name)
+            logger.info("Training the %s first, because the %s stage depends on it.", name, self._stage)
             trainer = StageTrainer(config, name, self._plan, *load_foundations(config, name, device), model=model)
             trainer.stop_requested = stop_requested
             trainer.train(self.dataset, callbacks)
@@ -108,21 +101,20 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Gives the model that was trained its tokenizer, settings and folder, so that it can be saved."""
+        """Attaches tokenizer, settings and folder to the trained model, so that it can be saved."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)
 
 
 def _require_plain_start(config, home):
-    if config.data.train_data is None:
-        raise ConfigError("data.train_data must name a training set; myxtts.train() makes a sample corpus without one.")
-    if config.training.init_from is not None:
-        raise ConfigError("training.init_from is for a whole run. Use myxtts.train(config), or XTTS.from_preset here.")
-    if config.training.reset_training and holds_run(home):
-        raise ConfigError(
-            "training.reset_training sets a whole run aside. Use myxtts.train(config), or another "
-            f"training.checkpoint_dir than {home}."
-        )
+    """Raises `ConfigError` for settings that need a whole run."""
+    source, resets = config.training.init_from, config.training.reset_training
+    hint = "myxtts.train() makes a sample corpus without one."
+    require(config.data.train_data is not None, "data.train_data", "a training set", None, hint)
+    hint = "Use myxtts.train(config), or XTTS.from_preset and model=."
+    require(source is None, "training.init_from", "None in a trainer of one stage", source, hint)
+    rule, hint = f"False where {home} holds a run", "Use myxtts.train(config), or another training.checkpoint_dir."
+    require(not (resets and holds_run(home)), "training.reset_training", rule, resets, hint)
 
 
 def _is_finished(folder):

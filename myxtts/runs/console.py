@@ -1,4 +1,4 @@
-"""What a run prints: the lines that users look for."""
+"""Console output of a run."""
 
 import csv
 import shlex
@@ -18,24 +18,22 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.runs.agenda import StageWork, describe_works, listed
-from myxtts.runs.progress import clip_progress
 from myxtts.runs.run import Run, RunListener
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress
-from myxtts.utils.commons import folded_on_terminal
+from myxtts.utils.commons import folded_on_terminal, progress_bar
 
 
 class RunConsole(ConsoleProgress, RunListener):
-    """Prints what happens to the run that has it among its `callbacks`, and the progress of each stage."""
+    """Prints the events of a run and the progress of its stages; one of the run's `callbacks`."""
 
     def __init__(self, run: Run, quiet: bool = False):
         super().__init__(quiet)
         self.run: Run = run
         self._inspection, self._clip_bar = ExitStack(), None
-        self._began, self._seconds, self._trains = 0.0, {}, []
-        self._has_told_time = False
+        self._began, self._seconds, self._trains, self._has_forecast = 0.0, {}, [], False
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -56,7 +54,7 @@ class RunConsole(ConsoleProgress, RunListener):
         if self.quiet:
             return
         if self._clip_bar is None:
-            self._clip_bar = self._inspection.enter_context(clip_progress("checking recordings"))
+            self._clip_bar = self._inspection.enter_context(progress_bar("checking recordings"))
         self._clip_bar(done, total)
 
     def on_corpus(self, dataset):
@@ -68,7 +66,7 @@ class RunConsole(ConsoleProgress, RunListener):
         minutes, held = (f"{seconds(clips) / 60:.1f} min" for clips in (dataset.train, dataset.validation))
         languages = Counter(clip.language for clip in dataset.train).most_common()
         spoken = ", ".join(language for language, _ in languages)
-        self._say(f"Speech: {minutes} to train on, {held} held out; language{'s' * (len(languages) > 1)}: {spoken}")
+        self._say(f"Speech: {minutes} for training, {held} held out; {counted(len(languages), 'language')}: {spoken}")
         usual = XTTSConfig(model=ModelConfig(size=dataset.config.model.size)).recipe()
         changed = (f"{name} {value}" for name, value in dataset.config.recipe().items() if value != usual[name])
         self._say(f"Settings other than the defaults: {printable(', '.join(changed))}")
@@ -82,11 +80,10 @@ class RunConsole(ConsoleProgress, RunListener):
 
     def on_step(self, step: int):
         super().on_step(step)
-        if not self._has_told_time and (left := self.run.time_left.seconds_left(step)) is not None:
-            self._has_told_time = True
+        if not self._has_forecast and (left := self.run.time_left.seconds_left(step)) is not None:
+            self._has_forecast = True
             ends = time.strftime("%H:%M", time.localtime(time.time() + left))
-            takes = f"{tqdm.format_interval(left)} on this machine, until {ends}"
-            self._say(f"The whole run takes about {takes}, judged by the first steps")
+            self._say(f"Estimated time for the whole run: {tqdm.format_interval(left)}, until {ends}")
 
     def on_stage(self, stage: str, order):
         self._began = time.monotonic()
@@ -106,7 +103,7 @@ class RunConsole(ConsoleProgress, RunListener):
 
     def on_spoken(self, spoken: list):
         if spoken:
-            self._say("\nThe model says:")
+            self._say("\nSample sentences:")
         for words in spoken:
             self._say(f'  {words.path}  {words.speaker}: "{printable(words.text)}"')
             self._say(f"    self-check: {'; '.join(words.doubts) or 'passed'}")
@@ -122,22 +119,22 @@ class RunConsole(ConsoleProgress, RunListener):
         if samples:
             newest = printable(max(samples, key=lambda path: (path.stat().st_mtime_ns, path.name)).name)
             count = counted(len(samples), "wav file")
-            lines.append(f"Spoken:       {home}/samples/ ({count} of speech, the newest {newest})")
+            lines.append(f"Samples:      {home}/samples/ ({count} of speech, the newest is {newest})")
         if (home / "samples").is_dir():
-            lines.append(f"Pictures:     {home}/samples/*.png, of what was spoken and copied, beside the recordings")
+            lines.append(f"Pictures:     {home}/samples/*.png, mel spectrograms of samples and recordings")
         if (home / "curves.png").is_file():
             lines.append(f"Loss curves:  {home}/curves.png")
         if any(STAGE_CLASSES[stage].speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
-            voice = f"--reference-audio {_quoted(_reference(dataset, clip.speaker))}"
-            voice += f" --language {_quoted(clip.language)}"
+            reference, language = _quoted(_reference(dataset, clip.speaker)), _quoted(clip.language)
+            voice = f"--reference-audio {reference} --language {language}"
             lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
-            # With `=`, as a text that begins with a hyphen would be taken for an option.
+            # `=`, because the text can begin with a hyphen.
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
         self._say("\n".join(lines))
 
     def _result(self, stage):
-        """What came out of a stage: steps, time, last and best validation loss; and a hint if it still fell."""
+        """Returns steps, time and validation losses of a stage, with a hint if the loss was still falling."""
         kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
         result = f"Stage {stage}: step {CheckpointStore(self.run.folder / stage).steps()[-1]}"
         if stage in self._seconds:
@@ -146,26 +143,24 @@ class RunConsole(ConsoleProgress, RunListener):
         if best in by_step:
             last = max(by_step)
             result += f"; validation {kind.main_loss} {by_step[last]:.4f} at the end"
-            result += f", {by_step[best]:.4f} at its best, step {best}"
-            if kind.speaks:
-                result += ", which is spoken with"
+            result += f", {by_step[best]:.4f} at its best, step {best}" + ", which speaks" * kind.speaks
             if best == last and len(by_step) > 1 and kind.speaks:
-                result += ".\n  It was still falling: a larger --max-steps trains it on"
+                result += ".\n  It was still falling: a larger --max-steps continues the training"
                 below = {name for one in self._trains for name in {*STAGES[one].builds_on} - {*STAGES[one].follows}}
                 if others := [name for name in self._trains if name != stage and name not in below]:
-                    result += f", and {listed(others)} as well; --stage {stage} trains it alone"
+                    result += f", also of {listed(others)}; --stage {stage} trains only this stage"
         return result
 
 
 def _reference(dataset, speaker):
-    """A recording of a speaker, one that was not trained on if it is as long as those that conditioned the model."""
+    """Path of a recording of a speaker of at least the minimum conditioning length, preferably a held-out one."""
     least = dataset.config.data.conditioning_seconds[0] * MODEL_SAMPLE_RATE
     own = [clip for clip in (*dataset.validation, *dataset.train) if clip.speaker == speaker]
     return next((clip for clip in own if clip.num_samples >= least), max(own, key=lambda one: one.num_samples)).wav_path
 
 
 def left_out(home: Path) -> list[str]:
-    """A line on the clips that a run did without, and why, from its `clips_*.csv`; none where it has all of them."""
+    """Returns a line on the rejected clips in `clips_*.csv` and their reasons; none if all were accepted."""
     reasons, total, lists = Counter(), 0, sorted(home.glob("clips_*.csv"))
     for path in lists:
         with open(path, encoding="utf-8", newline="") as file:
@@ -176,9 +171,9 @@ def left_out(home: Path) -> list[str]:
         return []
     common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
     named = " and ".join(str(path) for path in lists)
-    return [f"Left out:     {reasons.total()} of {total} clips ({common}); each with its reason in {named}"]
+    return [f"Left out:     {reasons.total()} of {total} clips ({common}); see {named}"]
 
 
 def _quoted(text):
-    """`text` for a command line that a user may paste into a shell: what recordings say must not run."""
+    """Quotes a text from elsewhere for a shell, so that a pasted command does not run it."""
     return shlex.quote(UNPRINTABLE.sub("", str(text)))

@@ -1,6 +1,6 @@
-"""`--device-plan auto`: measures the ways to use the devices that are there and takes the quickest.
+"""`--device-plan auto`: measures the ways to use the available devices and chooses the fastest.
 
-Each way is measured in a process of its own, since a process configures its devices once.
+A process configures its devices once, so each way is measured in a process of its own.
 """
 
 import json
@@ -8,11 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 from myxtts.config.checks import UserError, say
 from myxtts.config.config import XTTSConfig
@@ -25,60 +24,39 @@ MEASURED_STEPS = 12
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Way(NamedTuple):
-    """One way to use the devices, `single`, `dual` or `mirrored`: settings of `DataConfig`, options of `set_up`."""
-
-    name: str
-    gpus: Mapping[str, int] = {}
-    options: Mapping[str, object] = {}
-
-    def of(self, config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-        """Configuration and options that ask for it."""
-        return replace(config, data=replace(config.data, **self.gpus)), {**options, **self.options}
-
-
-class Measured(NamedTuple):
-    """The median training step with a way to use the devices, or why it does not run."""
-
-    way: Way
-    step_seconds: float | None
-    failure: str = ""
-
-
-def candidates(num_devices: int) -> list[Way]:
-    """The ways to use so many devices; the first prepares data where there are several."""
-    single = Way("single", options={"virtual_devices": 0})
-    dual = Way("dual", {"data_gpu": 0, "model_gpu": 1})
-    mirrored = Way("mirrored", {"data_gpu": 0}, {"model_gpus": tuple(range(1, num_devices))})
-    return [single, dual, mirrored][: max(1, num_devices)]
-
-
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Prints what was measured and which devices were chosen.
+    """Measures all ways to use the devices, prints the times and chooses the fastest.
 
     Returns:
-        The configuration and the keyword arguments of `setup.set_up`, now asking for the quickest devices.
+        The configuration and the keyword arguments of `setup.set_up` that request it.
 
     Raises:
-        UserError: None of the ways to use the devices runs.
+        UserError: None of the ways runs.
     """
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
-    ways = candidates(virtual or count_gpus())
-    if len(ways) == 1:
-        say("Device plan auto: there is one device to train on, so there is nothing to choose.")
-        return ways[0].of(config, options)
-    note = " on virtual devices, whose speed says nothing about GPUs" if virtual else ""
-    names = ", ".join(way.name for way in ways)
-    say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {names}{note}...")
-    best, lines = choose([measure(way, config, options) for way in ways])
+    count = virtual or count_gpus()
+    ways = {
+        "single": ({}, {"virtual_devices": 0}),
+        "dual": ({"data_gpu": 0, "model_gpu": 1}, {}),
+        "mirrored": ({"data_gpu": 0}, {"model_gpus": tuple(range(1, count))}),
+    }
+    requests = {
+        name: (replace(config, data=replace(config.data, **gpus)), {**options, **devices})
+        for name, (gpus, devices) in list(ways.items())[: max(1, count)]
+    }
+    if count < 2:
+        say("Device plan auto: there is only one device to train on.")
+        return requests["single"]
+    note = " on virtual devices, which say nothing about the speed of GPUs" if virtual else ""
+    say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(requests)}{note}...")
+    best, lines = choose({name: measure(*request) for name, request in requests.items()})
     say("\n".join(lines))
-    return best.of(config, options)
+    return requests[best]
 
 
-def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Measured:
-    """Times a way to use the devices, in a process of its own; arguments as in `quickest_devices`."""
-    config, options = way.of(config, options)
+def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
+    """Median seconds of a training step, measured in a new process, or the error if it does not run."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
@@ -86,29 +64,25 @@ def measure(way: Way, config: XTTSConfig, options: Mapping[str, object]) -> Meas
         command = [sys.executable, "-m", "myxtts.runs.device_choice", str(request)]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
-        return Measured(way, None, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
-    return Measured(way, json.loads(done.stdout.splitlines()[-1])["step_seconds"])
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return json.loads(done.stdout.splitlines()[-1])["step_seconds"]
 
 
-def choose(measured: Sequence[Measured]) -> tuple[Way, list[str]]:
-    """The quickest way of those that run, and lines that say why.
-
-    Raises:
-        UserError: None runs.
-    """
-    running = [one for one in measured if one.step_seconds is not None]
-    if not running:
-        raise UserError(f"No device plan runs. {measured[0].way.name}: {measured[0].failure}")
-    best = min(running, key=lambda one: one.step_seconds).way
+def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
+    """Returns the name of the fastest way and lines with all results. Raises `UserError` if none of them runs."""
+    times = {name: result for name, result in measured.items() if not isinstance(result, str)}
+    if not times:
+        raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
+    best = min(times, key=times.get)
     lines = [
-        f"  {way.name}: " + (f"{1e3 * seconds:.1f} ms per step" if seconds else f"does not run ({failure})")
-        for way, seconds, failure in measured
+        f"  {name}: {1e3 * result:.1f} ms per step" if name in times else f"  {name}: does not run ({result})"
+        for name, result in measured.items()
     ]
-    return best, [*lines, f"Device plan auto: {best.name}, the quickest"]
+    return best, [*lines, f"Device plan auto: {best} is the fastest"]
 
 
 def measure_here(path: str | Path):
-    """Body of the measuring process: reads what `measure` wrote, prints one line of JSON last."""
+    """Runs a request of `measure` in this process and prints the result as the last line, in JSON."""
     request = read_json(path)
     config, plan = set_up(config_from_dict(request["config"]), **request["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer

@@ -1,4 +1,4 @@
-"""Figures of a run: `metrics.jsonl`, a JSON object a line, and pictures of losses, of sound and of attention as PNG."""
+"""Metrics of a run in `metrics.jsonl`, and pictures of losses, mel spectrograms and attention."""
 
 import json
 import logging
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 CURVES = "curves.png"
 SHOWN_HZ = (250, 500, 1000, 2000, 4000)
-"""Marked on the axis of a mel spectrogram."""
+"""Ticks on the frequency axis of a mel spectrogram."""
 FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 
 
 class MetricsFile(Callback):
-    """Adds a line for each log line and each validation of a stage; logs the first that a disk does not take."""
+    """Appends the figures of each log line and validation; logs the first error of the disk."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
@@ -55,17 +55,13 @@ class MetricsFile(Callback):
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
-    """Draws the main losses of training and validation over steps, a field for each stage; logs what goes wrong.
-
-    Args:
-        history: See `Run.history`.
-    """
+    """Draws the main training and validation losses of each stage; logs errors. `history` is that of `Run.history`."""
     curves, metrics = {}, read_metrics(folder)
     for stage, validations in history.items():
         main, training = STAGE_CLASSES[stage].main_loss, {}
         for line in metrics:
             if line["stage"] == stage and line["kind"] == "training":
-                # A run that went back has other figures from there on.
+                # After going back to an earlier step, the later figures are replaced.
                 training = {step: loss for step, loss in training.items() if step < line["step"]}
                 if line.get(main) is not None:
                     training[line["step"]] = line[main]
@@ -90,7 +86,7 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
 
 
 class Picture(NamedTuple):
-    """A PNG file, which a notebook shows."""
+    """A PNG file that notebooks display."""
 
     path: Path
 
@@ -101,11 +97,11 @@ class Picture(NamedTuple):
 def draw_sounds(
     path: str | Path, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None
 ) -> None:
-    """Writes a picture of log-mels `(T, num_mels)` of `DVAE_MEL`, one below the other, on one time axis and scale.
+    """Writes a PNG of mel spectrograms on one time axis and color scale.
 
     Args:
-        mels: By name.
-        attention: Where codes look in their text, `(C, L)`; shown below the last one.
+        mels: Log-mels `(T, num_mels)` of `DVAE_MEL` by name, drawn one below the other.
+        attention: Attention of codes to text tokens, `(C, L)`, drawn at the bottom.
     """
     rows = len(mels) + (attention is not None)
     figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")
@@ -126,11 +122,11 @@ def draw_sounds(
         axes.set(ylabel="text token")
         figure.colorbar(image, ax=axes, label="attention")
     all_axes[-1].set(xlabel="seconds", xlim=(0, max(map(len, mels.values())) * FRAME_SECONDS))
-    figure.suptitle(title[:100], parse_math=False)  # a text may hold dollar signs
+    figure.suptitle(title[:100], parse_math=False)
     _write(figure, path)
 
 
 def _write(figure, path):
     with write_whole(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a script that the font lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # scripts that the font lacks
         figure.savefig(temporary, format="png")

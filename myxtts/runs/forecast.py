@@ -1,4 +1,4 @@
-"""What a run takes: memory and disk before its first step, and the time left once steps have been timed."""
+"""Forecast of a run: memory and disk before its first step, and the time left once steps have been timed."""
 
 import shutil
 import time
@@ -22,11 +22,11 @@ from myxtts.runs.agenda import StageWork
 from myxtts.training.watching.callbacks import Callback
 
 WARMUP_STEPS, TRIAL_STEPS = 3, 5
-"""Steps of a stage that trace and compile, and those after which its time is reported."""
+"""Steps of a stage that trace and compile, and timed steps before the first estimate."""
 
 
 class Needs(NamedTuple):
-    """Bytes that a run takes at most, and what there is."""
+    """Bytes that a run needs at most, and bytes that are available."""
 
     memory: int
     memory_free: int
@@ -35,17 +35,17 @@ class Needs(NamedTuple):
     disk_free: int
 
     def describe(self) -> str:
-        """A line for the user."""
+        """Returns a line for the user."""
         memory, free, _, disk, disk_free = (f"{count / BYTES_PER_GB:.1f} GB" for count in self)
         more = ", less than that: see --batch-size" if self.memory > self.memory_free else ""
         return f"Needs about {memory} of memory ({free} free{more}) and {disk} of disk ({disk_free} free)"
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """What the stages that will be trained take; None where none will.
+    """Estimates the memory and disk for the stages to train; None if there are none.
 
     Raises:
-        UserError: The machine, its GPU or the disk has less.
+        UserError: The machine, its GPU or the disk has less than that.
     """
     memory, disk, largest, training = 0, 0, 0, config.training
     shares = max(1, len(training.workers)) * plan_for().num_replicas
@@ -68,16 +68,16 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     there = next(place for place in (home, *home.parents) if place.exists())
     needs = Needs(*_memory(memory), disk + largest, shutil.disk_usage(there).free)
     if needs.disk > needs.disk_free:
-        way_out = "Free the disk, lower --keep, or name a --checkpoint-dir on another disk"
-        raise UserError(f"{needs.describe()}: the checkpoints do not fit. {way_out}.")
+        hint = "Free disk space, lower --keep, or name a --checkpoint-dir on another disk."
+        raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
     if needs.memory > needs.memory_in_all:
-        way_out = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for what saves memory"
-        raise UserError(f"{needs.describe()}: it does not fit. {way_out}.")
+        hint = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for what saves memory."
+        raise UserError(f"{needs.describe()}: it does not fit. {hint}")
     return needs
 
 
 def _memory(needed):
-    """Needed, free and in all, in bytes: of the plan's smallest GPU, where it has one and NVML knows it."""
+    """Bytes needed, free and in total: of the plan's smallest GPU, else of the machine."""
     plan = plan_for()
     if plan.visible_ids:
         with suppress(NVMLUnavailable):
@@ -89,14 +89,14 @@ def _memory(needed):
 
 
 class TimeLeft(Callback):
-    """Adds `seconds_left`, that of the whole run, to the timing of each log line, for the callbacks after it.
+    """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
 
-    Stages still to come are judged by the one in training: steps, clips in a step and `StageEntry.cost`.
+    The time of later stages is extrapolated from the current one by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
         self.config: XTTSConfig = config
-        """That of the run; to be replaced when it is settled."""
+        """Settings of the run; replaced once they are settled."""
         self._later, self._opening = {}, 0.0
 
     def on_agenda(self, works: Sequence[StageWork]):
@@ -119,7 +119,7 @@ class TimeLeft(Callback):
             timing["seconds_left"] = left
 
     def seconds_left(self, step: int) -> float | None:
-        """Seconds until the last step of the last stage, at a step of this one; None before `TRIAL_STEPS` of it."""
+        """Returns the seconds until the run ends, at a step of the current stage; None before `TRIAL_STEPS` of it."""
         if self._marked is None or step < self._marked[0] + TRIAL_STEPS:
             return None
         each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])

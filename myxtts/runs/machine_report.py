@@ -1,5 +1,6 @@
-"""`myxtts doctor`: what this machine is, what TensorFlow can use of it, what the automatic settings would choose, and
-how fast it trains, from a measurement. What cannot be known is None, and said to be unknown."""
+"""`myxtts doctor`: the machine, what TensorFlow can use of it, the automatic settings, and measured training speed.
+
+Unknown values are None."""
 
 import contextlib
 import os
@@ -21,22 +22,22 @@ from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, largest_
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
-"""Length of the clips in the measured steps: about the mean of read-speech corpora."""
-FLAGS_OF_NOTE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
-"""Instruction sets that matter to training."""
+"""Clip length in the measured steps, about the mean of read-speech corpora."""
+TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
-"""Bytes per second below which reading is worth a word: 16-bit sound at 22 050 Hz is 44 kB a second, and a GPU takes
-some hundred seconds of it per second."""
+"""Bytes per second below which a disk is reported as slow: a GPU reads about 100 s of 16-bit audio, 4 MB, a second."""
 Findings = dict[str, Any]
-"""JSON types; None stands for what is not known."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> Findings:
-    """Looks at everything and measures. TensorFlow is imported and configured for the default device plan.
+    """Examines and measures the machine. Imports TensorFlow and configures it for the default device plan.
 
     Args:
-        seconds: Length of the measurement of training steps; 0 leaves it out.
-        folder: Where the run would write; its disk is measured, and the reading of `data_files`.
+        seconds: Time to measure training steps; 0 skips the measurement.
+        folder: Folder of runs, whose disk is measured, as is the reading of `data_files`.
+
+    Returns:
+        Findings as JSON types.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))
@@ -47,7 +48,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    known = [flag for flag in FLAGS_OF_NOTE if flag in cpu.flags] if cpu.flags else None
+    known = [flag for flag in TRAINING_INSTRUCTIONS if flag in cpu.flags] if cpu.flags else None
     found = {"versions": versions, "memory": {**asdict(ram), "usable": ram.usable}, "disks": [*map(asdict, disks)]}
     found["processor"] = {"name": cpu.name, "cores": cpu.cores, "quota": cpu.quota, "instructions": known}
     found["gpus"] = _gpus()
@@ -64,7 +65,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _gpus():
-    """NVIDIA GPUs and driver as NVML reports them, or why it does not."""
+    """NVIDIA GPUs and driver as reported by NVML, or the reason why there is no report."""
     try:
         with nvml() as pynvml:
             driver = pynvml.nvmlSystemGetDriverVersion()
@@ -74,7 +75,7 @@ def _gpus():
 
 
 def _tensorflow_build(device):
-    """What TensorFlow is built for, which GPUs it can use, and why XLA does not compile for `device`, or None."""
+    """TensorFlow's build, its visible GPUs, and the reason why XLA does not compile for `device`, or None."""
     import tensorflow as tf
 
     from myxtts.training.loop.optimizations import xla_refusal
@@ -88,8 +89,9 @@ def _tensorflow_build(device):
 
 
 def _automatic(config, plan, found, measures):
-    """What `--precision auto` and `--attention auto` choose on the training device, why, and the largest batch that the
-    memory planner lets in. The attention is measured, for some seconds, if `measures`."""
+    """What `--precision auto` and `--attention auto` choose and why, and the largest batch by the memory estimate.
+
+    Attention is measured for some seconds if `measures`."""
     from myxtts.devices.kinds import choose_precision
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -110,7 +112,7 @@ def _automatic(config, plan, found, measures):
 
 
 def _training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
-    """Steps per second of the GPT stage on this machine, on clips of `CLIP_SECONDS` of noise."""
+    """Measures steps per second of the GPT stage on clips of noise."""
     from myxtts.devices.kinds import choose_precision
     from myxtts.training.watching.measurement import measure_training
 
@@ -123,13 +125,8 @@ def _training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
     return {**found, "steps": len(times), "step_seconds": step, **rates}
 
 
-def gigabytes(count: float | None) -> str:
-    """Bytes in words."""
-    return "unknown" if count is None else f"{count / BYTES_PER_GB:.1f} GB"
-
-
 def describe(found: Findings) -> str:
-    """The findings of `examine` in lines for people."""
+    """Formats the findings of `examine` for users."""
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
     sections = {
         "VERSIONS": [", ".join(installed)],
@@ -141,23 +138,27 @@ def describe(found: Findings) -> str:
     return "\n\n".join("\n  ".join([f"{title}:", *lines]) for title, lines in sections.items())
 
 
+def _gigabytes(count):
+    return "unknown" if count is None else f"{count / BYTES_PER_GB:.1f} GB"
+
+
 def _hardware(found):
     cpu, ram, nvidia = found["processor"], found["memory"], found["gpus"]
     quota = f", limited to {cpu['quota']:g} cores' worth of time" if cpu["quota"] else ""
     known = "unknown" if cpu["instructions"] is None else ", ".join(cpu["instructions"]) or "none of note"
     yield f"Processor: {cpu['name']}, {counted(cpu['cores'], 'core')}{quota}; instructions: {known}"
-    total, limit, used, usable = (gigabytes(ram[name]) for name in ("total", "limit", "used_of_limit", "usable"))
+    total, limit, used, usable = (_gigabytes(ram[name]) for name in ("total", "limit", "used_of_limit", "usable"))
     limited = f", limit of the container {limit}, {used} of it used" if ram["limit"] else ""
     yield f"Memory: {total}{limited}; {usable} can be used now"
     if nvidia["listed"] is None:
         yield f"NVIDIA GPUs: unknown ({nvidia['reason']})"
     else:
         names = ", ".join(f"{gpu['id']}: {gpu['name']}, {gpu['memory_mb']} MB" for gpu in nvidia["listed"])
-        yield f"NVIDIA GPUs: {names or 'none that this process may use'}; driver {nvidia['driver']}"
+        yield f"NVIDIA GPUs: {names or 'none visible to this process'}; driver {nvidia['driver']}"
     for disk in found["disks"]:
         speed = disk["read_per_second"]
         read = f"reads {speed / 2**20:.0f} MB/s, " if speed else ""
-        yield f"Disk of {disk['folder']}: {gigabytes(disk['free'])} free, {read}{disk['note']}"
+        yield f"Disk of {disk['folder']}: {_gigabytes(disk['free'])} free, {read}{disk['note']}"
 
 
 def _tensorflow(found):
@@ -174,34 +175,29 @@ def _tensorflow(found):
 
 
 def _choices(found):
-    """What the automatic settings would choose here, a line each."""
     auto, count = found["automatic"], len(found["tensorflow"]["gpus"])
-    ways = f"measures single, dual{' and mirrored' if count > 2 else ''} and takes the quickest"
+    ways = f"{count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and chooses the fastest"
     yield f"Devices without flags: {found['plan']}"
-    yield f"--device-plan auto: {f'{count} GPUs; {ways}' if count >= 2 else 'one device, nothing to choose'}"
+    yield f"--device-plan auto: {ways if count >= 2 else 'only one device'}"
     yield f"--precision auto: {auto['precision']} ({auto['precision_reason']})"
     yield f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})"
-    if auto["largest_batch"] is None:
-        yield "Largest batch: unknown, as the memory of the GPU is"
-    else:
-        fits = ", ".join(f"{batch} in {name}" for name, batch in auto["largest_batch"].items())
-        largest = f"Largest batch of clips up to {auto['clip_seconds']:g} s that the memory plan fits into"
-        yield f"{largest} {gigabytes(auto['room'])}: {fits} (`myxtts plan` has the rest)"
+    fits = ", ".join(f"{batch} in {name}" for name, batch in (auto["largest_batch"] or {}).items())
+    limits = f"clips up to {auto['clip_seconds']:g} s in {_gigabytes(auto['room'])}"
+    yield f"Largest batch of {limits}: {fits or 'unknown'} (estimated; see `myxtts plan`)"
 
 
 def _verdict(found):
-    """What to expect and what to mend, a sentence each."""
     trained, nvidia = found["training"], found["gpus"]["listed"]
     if trained:
         batches = f"{trained['batch_size']} clips of {trained['clip_seconds']:g} s, {trained['precision']}"
-        sound = f"{trained['audio_seconds_per_second']:.0f} s of recordings per second"
-        speed = f"This machine will train `{trained['size']}` at about {trained['steps_per_second']:.2g} steps/s"
-        yield f"{speed} (batches of {batches}; {sound}; median of {counted(trained['steps'], 'step')})."
+        audio = f"{trained['audio_seconds_per_second']:.0f} s of recordings per second"
+        speed = f"This machine trains `{trained['size']}` at about {trained['steps_per_second']:.2g} steps/s"
+        yield f"{speed} (batches of {batches}; {audio}; median of {counted(trained['steps'], 'step')})."
     if nvidia and not found["tensorflow"]["gpus"]:
-        unused = f"NVML sees {len(nvidia)} GPU(s) and TensorFlow can use none"
-        yield f"{unused}: pip install 'tensorflow[and-cuda]', or look at {ACCELERATOR_VARIABLES[0]}."
+        unused = f"NVML finds {counted(len(nvidia), 'GPU')}, but TensorFlow can use none"
+        yield f"{unused}: pip install 'tensorflow[and-cuda]', or check {ACCELERATOR_VARIABLES[0]}."
     elif not found["tensorflow"]["gpus"]:
-        yield "There is no GPU to train on: `nano` and `tiny` are what a CPU can train."
+        yield "There is no GPU to train on. A CPU can train `nano` and `tiny`."
     for disk in found["disks"]:
         speed = disk["read_per_second"]
         if speed is not None and speed < SLOW_DISK:

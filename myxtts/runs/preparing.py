@@ -1,4 +1,4 @@
-"""Data preparation apart from training: clips of a data set, as the GPT stage reads them, into shards."""
+"""Data preparation before training: encodes clips into shards for the GPT stage."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,8 +23,8 @@ from myxtts.training.resuming.foundations import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"
-_WIDTH_CODES = 32
-"""Clips are encoded one by one in widths of a multiple of this: few widths, and no clip's codes depend on another."""
+WIDTH_CODES = 32
+"""Each clip is padded to a multiple of this: few shapes, and its codes do not depend on other clips."""
 
 
 def prepare(
@@ -36,15 +36,16 @@ def prepare(
     train_data: str | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Makes the shards that are not there yet, or the one asked for, and the manifest once all of them are.
+    """Encodes the missing shards, and writes the manifest when all are there.
+
+    Several processes can write to `output` at once; each skips the shards of the others and waits for them at the end.
 
     Args:
-        checkpoint: Folder of a run whose DVAE is trained; its settings say which clips can be used.
-        output: Folder of the shards; several processes may write to it at the same time. A shard that another makes
-            is left to it, and waited for in the end.
-        device: TensorFlow's name of the one that encodes.
-        shard: Which one, from 0; None makes all, one after the other.
-        train_data: None takes the run's.
+        checkpoint: Folder of a run with a trained DVAE and the settings that select clips.
+        output: Folder of the shards.
+        device: TensorFlow device that encodes.
+        shard: Index of the only shard to encode; None encodes all.
+        train_data: Data set; by default the run's.
 
     Raises:
         UserError: The run has no trained DVAE, the data set cannot be read, or `output` holds other shards.
@@ -56,18 +57,17 @@ def prepare(
     output.mkdir(parents=True, exist_ok=True)
     refuse_other_count(output, shards)
     foundations, lineage = load_foundations(config, "gpt", device)
-    dvae = lineage["dvae"]
-    preparation = GPTPreparation(foundations["dvae"], device, False, 0, foundations["dvae"].dvae.reach)
+    model, dvae = foundations["dvae"], lineage["dvae"]
+    preparation = GPTPreparation(model, device, False, 0, model.dvae.reach)
     corpus = load_corpus(data.train_data, data.language, data.format, data.audio_roots)
     clips = {number: [] for number in (range(shards) if shard is None else [shard])}
     for utterance in corpus.utterances:
-        if (number := shard_of(utterance.id, shards)) in clips:
-            clips[number].append(utterance)
+        clips.get(shard_of(utterance.id, shards), []).append(utterance)
     most = max(map(len, clips.values()))
-    require(most <= MAX_SHARD_CLIPS, "--shards", f"so many that none has more than {MAX_SHARD_CLIPS} clips", shards)
+    require(most <= MAX_SHARD_CLIPS, "--shards", f"large enough for {MAX_SHARD_CLIPS} clips per shard", shards)
 
     def is_made(number):
-        """Whether the shard was made from the audio that the data set has for it today."""
+        """Whether the shard exists and its audio has not changed since."""
         index = read_index(output, number, shards, dvae)
         return index is not None and index.get("audio") == _digests(clips[number])
 
@@ -75,22 +75,22 @@ def prepare(
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
         inspection = inspect_corpus(part, clip_limits(config), workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
-        audio = _digests(clips[number])
-        count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out, audio)
+        encoded = _encoded(inspection.accepted, preparation)
+        count = write_shard(output, number, shards, dvae, encoded, left_out, _digests(clips[number]))
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
 
     waiting = [number for number in clips if not is_made(number)]
     if not waiting:
-        tell(f"Nothing to do: {'all shards are' if shard is None else f'shard {shard} is'} made already.")
+        tell("Nothing to do: all requested shards exist.")
     _make_alone(waiting, make, is_made, output / LOCK, tell)
     if missing := merge(output, shards, dvae):
-        tell(f"{len(missing)} of {shards} shards are still to be made, first {missing[0]}.")
+        tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
     else:
-        tell(f"All {shards} shards are there. Train with --prepared {output}")
+        tell(f"All {shards} shards are complete. Train with --prepared {output}")
 
 
 def _digests(utterances):
-    """Digest of each clip's audio file by id; "" for a file that cannot be read."""
+    """Digests of the audio files by clip id; empty for a file that cannot be read."""
     found = {}
     for utterance in utterances:
         try:
@@ -101,22 +101,22 @@ def _digests(utterances):
 
 
 def _config(checkpoint, train_data):
-    """The run's, of other recordings where they are named."""
+    """Settings of the run, with `train_data` if given."""
     config = read_config(checkpoint)
     data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
     if data.train_data is None:
-        raise UserError("--train-data must name the data set, as the run in --checkpoint has none that is kept.")
+        raise UserError("--train-data must name the data set, because the run in --checkpoint names none.")
     return replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
 
 
 def _make_alone(numbers, make, is_made, lock, tell):
-    """Calls `make` for each shard that no other process makes meanwhile; waits in the end for those that one does."""
+    """Calls `make` for each shard that no other process is encoding, then waits for the rest."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
             with claimed(lock, number, waits) as is_ours:
                 if not is_ours:
-                    tell(f"Shard {number}: another process makes it")
+                    tell(f"Shard {number}: another process is encoding it")
                     of_others.append(number)
                 elif not is_made(number):
                     make(number)
@@ -124,11 +124,11 @@ def _make_alone(numbers, make, is_made, lock, tell):
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Id, codes and samples of each clip, as the GPT stage would compute them."""
+    """Yields id, codes and samples of each clip, as the GPT stage would compute them."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples = cache.load(str(utterance.wav_path))
-        width = -(-len(samples) // (_WIDTH_CODES * CODE_STRIDE_SAMPLES)) * _WIDTH_CODES * CODE_STRIDE_SAMPLES
+        width = -(-len(samples) // (WIDTH_CODES * CODE_STRIDE_SAMPLES)) * WIDTH_CODES * CODE_STRIDE_SAMPLES
         padded = np.pad(samples, (0, width - len(samples)))[None]
         wave = noise_batch(1, 0, 1, CODE_STRIDE_SAMPLES, 1)
         wave = wave._replace(wav=padded, wav_lengths=np.array([len(samples)], np.int32))

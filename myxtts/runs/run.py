@@ -1,6 +1,6 @@
-"""A training run: one folder, its stages in their order, and its listeners. All front ends train through this.
+"""A training run: one folder, its stages in order, and its listeners. All front ends train through `Run`.
 
-Nothing here imports TensorFlow before `Run.train`, so that `Run.open` can still configure the devices.
+TensorFlow is not imported before `Run.train`, so that `Run.open` can configure the devices.
 """
 
 import logging
@@ -29,50 +29,51 @@ if TYPE_CHECKING:
 
 
 class RunListener:
-    """Base of listeners. A run calls those of these methods that a listener has, in the thread of `Run.train`, and
-    those of `training.watching.callbacks.Callback`, which report the steps of each stage:
+    """Base class of listeners, whose methods a run calls in the thread of `Run.train` if they exist.
+
+    A run also calls those of `training.watching.callbacks.Callback`, which report the steps of a stage.
 
     - `on_pipeline(config, plan)`: the run has its folder and its devices.
-    - `on_inspection(done, total)`: so many of the recordings have been checked.
-    - `on_corpus(dataset)`: the recordings have been read: a `data.dataset.SpeechDataset`.
-    - `on_agenda(works)`: what it is about to do, a `runs.agenda.StageWork` for each stage; nothing is changed yet.
-    - `on_needs(needs)`: what memory and disk that takes, a `runs.forecast.Needs`.
+    - `on_inspection(done, total)`: number of checked recordings.
+    - `on_corpus(dataset)`: the recordings were read: a `data.dataset.SpeechDataset`.
+    - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before anything is changed.
+    - `on_needs(needs)`: memory and disk that are needed, a `runs.forecast.Needs`.
     - `on_stage(stage, order)`: the stage is next; `order` is the `data.buckets.BatchOrder` of its batches.
-    - `on_set_aside(stage, folder)`: it starts over; earlier checkpoints were moved into a folder with all of their run.
-    - `on_stopped(stage)`: the run stops in this stage, as requested.
-    - `on_spoken(spoken)`: new sentences by the finished model, as `runs.samples.LastWords`.
-    - `on_finished(dataset)`: all stages that were asked for are trained.
+    - `on_set_aside(stage, folder)`: the stage starts over; its earlier checkpoints were moved to `folder`.
+    - `on_stopped(stage)`: the run was stopped in this stage.
+    - `on_spoken(spoken)`: sentences of the finished model, as `runs.samples.LastWords`.
+    - `on_finished(dataset)`: all requested stages are trained.
     """
 
 
 class Run:
-    """Trains the stages of XTTS in one folder, or resumes them where an earlier run stopped there.
+    """Trains the stages of XTTS in one folder, or resumes them.
 
     Args:
-        config: With `data.train_data` set; `training.checkpoint_dir` is the folder.
+        config: Settings with `data.train_data`; `training.checkpoint_dir` is the folder.
         callbacks: Objects with any methods of `RunListener` and of `training.watching.callbacks.Callback`. More can be
-            added to `callbacks` before `train`. Of several workers, only those of worker 0 are called.
+            added to `callbacks` before `train`. With several workers, only worker 0 calls them.
     """
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
         self.config: XTTSConfig = config
-        """As asked for; `train` adds what recordings and the run that it starts from settle, such as the vocabulary."""
+        """Settings as requested; `train` fills in what depends on recordings and origin, such as the vocabulary."""
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
         self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids or None)
-        """Of the plan's GPUs; samples while stages are trained."""
+        """Monitor of the plan's GPUs, active during training."""
         self.trainer = None
-        """`StageTrainer` of the stage that is trained, or was trained last."""
+        """`StageTrainer` of the current or last stage."""
         self.finished: bool = False
-        """Whether the last `train` trained all that was asked for, rather than being stopped."""
+        """Whether the last `train` trained all requested stages, rather than being stopped."""
         self._stop = threading.Event()
         self._dataset, self._synthesizer, self._early = None, None, None
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """A run on the devices and recordings that are asked for, or with `auto` the quickest; see `setup.set_up`."""
-        early = MemoryHandler(10**5)  # keeps what is said before the run's log can be written
+        """Makes a run on the requested devices, or with `device_plan="auto"` on the fastest; see `setup.set_up`."""
+        early = MemoryHandler(10**5)  # keeps the log lines until the run's log file can be written
         with _logging_to(early):
             if device_plan == "auto":
                 from myxtts.runs.device_choice import quickest_devices
@@ -84,10 +85,9 @@ class Run:
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
-        """Validation losses by stage, up to its newest checkpoint, with the `step` of each."""
-        stores = {stage: CheckpointStore(self.folder / stage) for stage in STAGES}
-        trained = {stage: store for stage, store in stores.items() if store.steps()}
-        return {stage: store.read_state(store.steps()[-1]).get("history", []) for stage, store in trained.items()}
+        """Validation losses by stage up to its newest checkpoint, each with its `step`."""
+        last = self._last_steps().items()
+        return {stage: CheckpointStore(self.folder / stage).read_state(step).get("history", []) for stage, step in last}
 
     @property
     def best(self) -> dict[str, int]:
@@ -97,33 +97,37 @@ class Run:
 
     @property
     def pictures(self) -> dict[str, "Picture"]:
-        """The loss curves, `curves`, and what was made of validation clips, by the names of their files."""
+        """Pictures by file name: the loss curves, `curves`, and samples of validation clips."""
         from myxtts.runs.figures import Picture
 
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
         return {path.stem: Picture(path) for path in paths}
 
     def __repr__(self) -> str:
+        done = ", ".join(f"{stage} step {step}" for stage, step in self._last_steps().items())
+        methods = ".speak(text), .evaluate(), .export(folder), .history, .best" if done else ".train()"
+        return f"<Run in {self.folder}: {done or 'nothing trained yet'}; {methods}>"
+
+    def _last_steps(self):
+        """Step of the newest checkpoint by stage."""
         steps = {stage: CheckpointStore(self.folder / stage).steps() for stage in STAGES}
-        done = ", ".join(f"{stage} step {found[-1]}" for stage, found in steps.items() if found)
-        way_on = ".speak(text), .evaluate(), .export(folder), .history, .best" if done else ".train()"
-        return f"<Run in {self.folder}: {done or 'nothing trained yet'}; {way_on}>"
+        return {stage: found[-1] for stage, found in steps.items() if found}
 
     def evaluate(self, **options) -> dict:
-        """Evaluates the best checkpoint as `myxtts evaluate` does; options and result as of `myxtts.evaluate`."""
-        import myxtts  # the door, which knows the apps
+        """Evaluates the best checkpoint; options and result as in `myxtts.evaluate`."""
+        import myxtts
 
         return myxtts.evaluate(self.folder, **options)
 
     def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
-        """Writes ONNX files that speak without this project into a folder that is empty or not there; returns it.
+        """Writes ONNX files that speak without this project into a new or empty folder; returns the folder.
 
         Args:
             weights: `float32`, or `int8` for the GPT's matrices.
             which: `best` or `last` checkpoint.
 
         Raises:
-            UserError: Nothing that speaks is trained yet, or the folder holds something.
+            UserError: No stage that speaks is trained yet, or the folder is not empty.
         """
         from myxtts.interchange.onnx.exporting import export_model
 
@@ -134,20 +138,20 @@ class Run:
         """Speaks with the best checkpoint.
 
         Args:
-            voice: As of `Synthesizer.speak`; None takes a recording that was held out of training, and more of its
-                speaker where it is shorter than those that conditioned the model.
-            language: Code of the text's language; None takes that of the held-out recording, or of the speaker named.
-            seed: Of the draws.
-            options: Others of `Synthesizer.speak`, such as `temperature`.
+            voice: As in `Synthesizer.speak`. By default a held-out recording, with more of its speaker if it is
+                shorter than the conditioning clips in training.
+            language: Language code of the text; by default that of the speaker or the held-out recording.
+            seed: Sampling seed.
+            options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
         Raises:
-            UserError: Nothing that speaks is trained yet, or there is no recording to take the voice from.
+            UserError: No stage that speaks is trained yet, or there is no recording for the voice.
         """
         from myxtts.interchange.onnx.engines import load_synthesizer
         from myxtts.runs.samples import held_out_voice
 
         if self._dataset is None and voice is None:
-            raise UserError("run.speak() needs voice= before run.train(), which reads the recordings.")
+            raise UserError("run.speak() needs voice= until run.train() has read the recordings.")
         if self._synthesizer is None:
             self._synthesizer = load_synthesizer(self.folder)
         if voice is None:
@@ -158,26 +162,27 @@ class Run:
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
-        """Lets `train`, in another thread, finish its step, write a checkpoint and return."""
+        """Makes `train`, in another thread, finish its step, write a checkpoint and return."""
         self._stop.set()
         if trainer := self.trainer:
             trainer.stop_requested.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
-        """Trains the stages that `training.stage` asks for. After a stop it can be called again.
+        """Trains the stages in `training.stage`. Call it again to continue after a stop.
 
         Args:
-            guard: Called with the trainer of each stage, for a `with` block around its training: `stops_on_signals`.
+            guard: Called with the trainer of each stage; returns a context manager for its training, such as
+                `stops_on_signals`.
 
         Returns:
-            Whether all are trained; False after a stop.
+            True if all are trained, False after a stop.
         """
         workers = current_workers()
         try:
             with leaving_together(workers), ExitStack() as stack:
-                if workers.is_chief:  # who alone writes
+                if workers.is_chief:
                     stack.enter_context(own_run_folder(self.folder))
-                    stack.enter_context(_logging_to(log := _log_file(self.folder / "train.log")))
+                    stack.enter_context(_logging_to(log := _LogFile(self.folder / "train.log")))
                     if self._early:
                         self._early.setTarget(log)
                         self._early.flush()
@@ -195,7 +200,6 @@ class Run:
         from myxtts.training.stages.classes import STAGE_CLASSES
 
         self.time_left = TimeLeft(self.config)
-        """Tells the steps' listeners how long the whole run still takes."""
         self._notify("on_pipeline", self.config, self.plan)
         dataset, works = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
@@ -214,17 +218,17 @@ class Run:
             return False
         speaks = any(STAGE_CLASSES[name].speaks for name in self.history)
         if works and speaks and self.config.training.sample_every_steps and workers.is_chief:
-            self.trainer = None  # not two models at a time
+            self.trainer = None  # frees the memory of its model
             self._notify("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
         self._notify("on_finished", dataset)
         return True
 
     def _train_stage(self, stage, dataset, fresh, guard, workers):
-        """Trains one stage; returns whether nobody stopped it."""
-        from myxtts.runs.stage import open_stage
+        """Trains one stage; returns False if it was stopped."""
+        from myxtts.runs.opening import open_stage
 
         self._notify("on_stage", stage, dataset.order(stage))
-        self.trainer = None  # not two models at a time
+        self.trainer = None  # frees the memory of its model
         self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
@@ -233,7 +237,7 @@ class Run:
         with guard(self.trainer):
             self.trainer.train(dataset, callbacks)
         if self.trainer.stop_requested.is_set() and not self.trainer.under_way:
-            workers.leave("was stopped before its first step", 0)  # the signal may have struck anywhere
+            workers.leave("was stopped before its first step", 0)
             return False
         return not workers.agree(self.trainer.stop_requested)
 
@@ -244,33 +248,33 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Loses lines that a full or broken disk does not take, and reports the first of them to the other handlers."""
+    """Log file that survives a full or broken disk: lost lines are reported once, to the other handlers."""
 
     _failed = False
 
-    def handleError(self, record):  # noqa: N802  the base class's name
+    def __init__(self, path: Path):
+        super().__init__(path, encoding="utf-8", delay=True)
+        self.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
+
+    def emit(self, record):
+        try:
+            super().emit(record)
+        except OSError:  # the file cannot be opened
+            self.handleError(record)
+
+    def handleError(self, record):  # noqa: N802
         if not self._failed:
             self._failed = True
             logging.getLogger(LOGGER_NAME).error("%s cannot be written to: %s", self.baseFilename, sys.exc_info()[1])
 
     def close(self):
-        with suppress(OSError):  # what is left in its buffer
+        with suppress(OSError):  # flushing its buffer can fail
             super().close()
-
-
-def _log_file(path):
-    try:
-        handler = _LogFile(path, encoding="utf-8")
-    except OSError as error:
-        logging.getLogger(LOGGER_NAME).error("%s cannot be written to: %s", path, error.strerror)
-        handler = logging.NullHandler()
-    handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
-    return handler
 
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """Inside, the package's log goes to a handler as well."""
+    """Adds a handler to the package's logger for a `with` block."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

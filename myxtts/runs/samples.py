@@ -1,4 +1,4 @@
-"""What a model in training makes of validation clips, in a folder and in TensorBoard, and what it says at the end."""
+"""Samples of a model in training, in the folder of its run and in TensorBoard, and its sentences at the end."""
 
 import logging
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
+from myxtts.hearing.spoken import spread
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.runs.figures import draw_sounds
 from myxtts.training.loop.batching import with_batch
@@ -30,73 +31,64 @@ logger = logging.getLogger(__name__)
 
 
 class Sample(NamedTuple):
-    """What was made of a clip."""
+    """Audio made from a clip, `(S,)` float32, and what its picture shows: log-mels `(T, num_mels)` and attention."""
 
     samples: np.ndarray
-    """`(S,)` float32."""
     sample_rate: int
-    """In Hz."""
     mels: dict[str, np.ndarray]
-    """What the picture shows, by name: log-mels `(T, num_mels)`."""
     attention: np.ndarray | None = None
-    """See `Synthesizer.attention`."""
 
 
-class SampleFolder:
-    """Keeps samples of some validation clips, with their recordings, as wav files, pictures and in TensorBoard.
+class SampleWriter(Callback):
+    """Base of callbacks that write samples of validation clips as WAV files, pictures and TensorBoard summaries.
 
     Args:
-        kind: First word of file names.
-        what: The samples, to people and in TensorBoard's tags.
+        folder: For WAV files and pictures; TensorBoard's files go into `log_folder`.
+        kind: First part of file names.
+        title: Name of the samples in TensorBoard and messages.
     """
 
-    def __init__(self, dataset: SpeechDataset, folder: Path, log_folder: Path, num_samples: int, kind: str, what: str):
-        self.folder: Path = folder
-        self._events = EventFile(log_folder)
-        self._texts, self._kind, self._what, self._has_recordings = dataset.texts, kind, what, False
-        count = min(num_samples, len(dataset.validation))
-        spread = np.linspace(0, len(dataset.validation) - 1, count).round().astype(int)
-        self.clips: list[Clip] = [dataset.validation[index] for index in spread]
+    def __init__(self, dataset: SpeechDataset, folder: Path, log_folder: Path, num_samples: int, kind: str, title: str):
+        self._dataset, self._folder, self._kind, self._title = dataset, folder, kind, title
+        self._events, self._shown = EventFile(log_folder), set()
+        self.clips: list[Clip] = spread(dataset.validation, num_samples)
 
     def keep(self, step: int, samples: list[Sample]) -> None:
-        """Writes a sample for each of `clips`; logs what a disk does not take."""
+        """Writes a sample for each of `clips`; logs errors of the disk."""
         try:
-            pictures = [self._write(step, *pair) for pair in zip(self.clips, samples)]
-        except (OSError, UserError) as error:  # a full disk; sound that is not finite
+            for clip, sample in zip(self.clips, samples):
+                self._write(step, clip, sample)
+        except (OSError, UserError) as error:  # UserError: audio that is not finite
             message = "The %s of step %d could not be written to %s: %s. Training continues."
-            logger.error(message, self._what, step, self.folder, error)
-        else:
-            self._events.write(step, lambda: self._show(samples, pictures))
-            self._has_recordings = True
+            logger.error(message, self._title, step, self._folder, error)
 
     def _write(self, step, clip, sample):
-        """Writes wavs and picture; returns the path of the picture."""
-        self.folder.mkdir(exist_ok=True)  # in the run's folder, which is not created again after it was moved
-        name = clip.id.replace("/", "_")
-        stem, recording = self.folder / f"{self._kind}_{step:06d}_{name}", self.folder / f"recording_{name}.wav"
+        self._folder.mkdir(exist_ok=True)  # not its parent, the run's folder: it may have been moved
+        name, is_first = clip.id.replace("/", "_"), clip.id not in self._shown
+        stem, recording = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
         if not recording.is_file():
             write_audio(recording, load_samples(clip.wav_path, DECODER_SAMPLE_RATE), DECODER_SAMPLE_RATE)
         write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
-        draw_sounds(f"{stem}.png", self._texts[clip.id], sample.mels, sample.attention)
-        return f"{stem}.png"
+        draw_sounds(f"{stem}.png", self._dataset.texts[clip.id], sample.mels, sample.attention)
 
-    def _show(self, samples, pictures):
-        for clip, sample, picture in zip(self.clips, samples, pictures):
-            # TensorBoard shows one kind of thing under a tag.
-            tf.summary.audio(f"{self._what}/{clip.id}", sample.samples[None, :, None], sample.sample_rate)
-            tf.summary.image(f"{self._what}, mel/{clip.id}", tf.io.decode_png(tf.io.read_file(picture))[None])
-            if not self._has_recordings:
-                recording = load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
-                tf.summary.audio(f"recording/{clip.id}", recording[None, :, None], DECODER_SAMPLE_RATE)
+        def show():
+            # TensorBoard needs different tags for audio and images.
+            tf.summary.audio(f"{self._title}/{clip.id}", sample.samples[None, :, None], sample.sample_rate)
+            tf.summary.image(f"{self._title}, mel/{clip.id}", tf.io.decode_png(tf.io.read_file(f"{stem}.png"))[None])
+            if is_first:
+                original = load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
+                tf.summary.audio(f"recording/{clip.id}", original[None, :, None], DECODER_SAMPLE_RATE)
+
+        self._events.write(step, show)
+        self._shown.add(clip.id)
 
 
-class SampleSpeaker(Callback):
-    """Speaks validation sentences, each in the voice of another recording of its speaker where there is one.
+class SampleSpeaker(SampleWriter):
+    """Speaks validation sentences, in the voice of another recording of the speaker if there is one.
 
     Args:
-        make_synthesizer: Gives one that shares the weights in training; not called before the first samples.
-        device: To speak on: the model device, as the data device is preparing the next batches meanwhile.
-        folder: For wav files and mel pictures; TensorBoard's go into `log_folder`.
+        make_synthesizer: Returns a synthesizer with the weights in training; first called for the first samples.
+        device: The model device; the data device is preparing the next batches.
     """
 
     def __init__(
@@ -108,42 +100,39 @@ class SampleSpeaker(Callback):
         log_folder: Path,
         config: XTTSConfig,
     ):
-        self._dataset, self._device, self._make_synthesizer = dataset, device, make_synthesizer
-        self._seed, count = config.training.seed, config.training.num_samples
-        self._folder = SampleFolder(dataset, folder, log_folder, count, "step", "sample sentences")
+        super().__init__(dataset, folder, log_folder, config.training.num_samples, "step", "sample sentences")
+        self._device, self._make_synthesizer, self._seed = device, make_synthesizer, config.training.seed
 
     def on_sample(self, step: int):
-        clips = self._folder.clips
-        if not clips:
+        if not self.clips:
             return
         speaking, samples = self._make_synthesizer(), []
-        texts = [self._dataset.texts[clip.id] for clip in clips]
+        texts = [self._dataset.texts[clip.id] for clip in self.clips]
         with tf.device(self._device):
-            voices = [speaking.voice(reference_of(self._dataset, clip)) for clip in clips]
-            speeches = speaking.batch(texts, voices, [clip.language for clip in clips], seed=self._seed)
-            for clip, voice, speech in zip(clips, voices, speeches):
+            voices = [speaking.voice(reference_of(self._dataset, clip)) for clip in self.clips]
+            speeches = speaking.batch(texts, voices, [clip.language for clip in self.clips], seed=self._seed)
+            for clip, voice, speech in zip(self.clips, voices, speeches):
                 mels = {"recording": mel_of(load_samples(clip.wav_path)), "spoken": speech.mel}
                 attention = speaking.attention(speech, voice, clip.language)
                 samples.append(Sample(speech.samples, speech.sample_rate, mels, attention))
-        self._folder.keep(step, samples)
+        self.keep(step, samples)
 
 
-class Copier(Callback):
-    """Lets a stage that rebuilds recordings do so with validation clips, after each validation."""
+class Copier(SampleWriter):
+    """Resynthesizes validation clips after each validation, with a stage that reconstructs recordings."""
 
     def __init__(self, dataset: SpeechDataset, trainer: StageTrainer, folder: Path, log_folder: Path):
-        self._trainer, self._stage = trainer, trainer.stage
-        name, count = self._stage.name, trainer.config.training.num_samples
-        self._folder = SampleFolder(dataset, folder, log_folder, count, name, f"{name} copies")
+        self._trainer, self._stage, name = trainer, trainer.stage, trainer.stage.name
+        super().__init__(dataset, folder, log_folder, trainer.config.training.num_samples, name, f"{name} copies")
         self._loader = replace(dataset, config=with_batch(dataset.config, name, 1, 1)).validation_loader(name)
         order, numbers = self._loader.order, range(len(dataset.validation))
         places = {dataset.validation[order.batch(number).indices[0]].id: number for number in numbers}
-        self._positions = [places[clip.id] for clip in self._folder.clips]
+        self._positions = [places[clip.id] for clip in self.clips]
 
     def on_validation(self, step: int, losses: dict, is_best: bool):
         samples = [self._sample(position) for position in self._positions]
         if None not in samples:
-            self._folder.keep(step, samples)
+            self.keep(step, samples)
 
     def _sample(self, position):
         wave = tf.nest.map_structure(tf.constant, self._loader(position))
@@ -160,26 +149,24 @@ class Copier(Callback):
 
 
 def mel_of(samples: np.ndarray) -> np.ndarray:
-    """Log-mel `(T, num_mels)` of `DVAE_MEL` of sound at 22 050 Hz, `(S,)`."""
+    """Returns the log-mel `(T, num_mels)` of `DVAE_MEL` of audio at 22 050 Hz, `(S,)`."""
     return np.array(MelSpectrogram(DVAE_MEL)(samples[None])[0])
 
 
 class LastWords(NamedTuple):
-    """One sentence at the end of a run, spoken into a file."""
+    """A sentence spoken at the end of a run, its file, and the findings of the self-check."""
 
     text: str
     speaker: str
     path: Path
     doubts: tuple[str, ...]
-    """Findings of the self-check; none where the sentence seems right."""
 
 
 def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
-    """Speaks `training.closing_texts`, or else texts of validation clips, with the run's best checkpoints.
+    """Speaks `training.closing_texts`, by default texts of validation clips, with the best checkpoints.
 
-    The voices are those of the validation clips, each taken from the longest training clip of its speaker.
-    Files are `samples/final_1.wav` and so on in the run's folder. What goes wrong, such as a full disk or a text that
-    cannot be spoken, is logged and costs the sounds only.
+    The voices are those of the validation clips, taken from the longest training clip of each speaker. The files are
+    `samples/final_1.wav` and so on. Errors, such as a full disk, are logged.
     """
     settings, folder = config.training, Path(config.training.checkpoint_dir)
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
@@ -208,16 +195,16 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
-    """The longest recording of the clip's speaker that was trained on, or its own: what its voice is taken from."""
+    """Returns the longest training recording of the clip's speaker and language, else the clip's own."""
     voice = clip.speaker, clip.language
     same = [other for other in dataset.train if (other.speaker, other.language) == voice]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
 
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
-    """The longest validation clip of a length that conditioned the model, in `language` where one is.
+    """Returns the longest validation clip within the conditioning lengths, preferably in `language`.
 
-    Where all are shorter, the longest, and others of its speaker until they are as long as that together.
+    If all are shorter, returns the longest, with more clips of its speaker up to the minimum conditioning length.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE

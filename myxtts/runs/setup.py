@@ -1,13 +1,13 @@
-"""What comes before a run: devices, before anything starts TensorFlow, and then recordings.
+"""Preparation of a run: early checks, devices, then recordings.
 
-Nothing here imports TensorFlow before the devices are configured.
+TensorFlow is not imported before the devices are configured.
 """
 
 import os
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.config.checks import ConfigError, UserError, printable, say
+from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
@@ -24,13 +24,13 @@ from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
-"""Sentences that a model of the sample corpus says at the end, none of which it has heard."""
+"""Held-out sentences that a model of the sample corpus speaks at the end."""
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for what can be seen to be wrong before TensorFlow is imported; arguments as in `set_up`.
+    """Raises `UserError` for errors that are visible before TensorFlow is imported; arguments as in `set_up`.
 
-    `TextsMissing` for the training data comes last, if all else is right.
+    `TextsMissing` of the training data comes last.
     """
     config = with_workers(config)
     data, training = config.data, config.training
@@ -41,7 +41,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
         get_language(data.language or "en")
     except ValueError as error:
         raise ConfigError(f"--language: {error}") from None
-    if training.workers:  # each of several may have other disks, so they meet first
+    if training.workers:  # their disks may differ, so they connect first
         return
     refuse_file(home := Path(training.checkpoint_dir))
     if training.init_from and (training.reset_training or not holds_run(home)):
@@ -49,41 +49,42 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
     for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
-        if named and "://" not in named and not os.path.isdir(named):
-            raise ConfigError(f"{flag} must be a folder that `myxtts prepare` made. {printable(named)} is not one.")
+        is_there = not named or "://" in named or os.path.isdir(named)
+        require(is_there, flag, "a folder that `myxtts prepare` made", printable(named or ""))
     for named in filter(None, (data.val_data, data.train_data)):
         if not download:
             load_corpus(named, data.language, data.format, data.audio_roots)
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
-    """Configures devices and finds a training set.
+    """Configures devices, connects workers and finds the training set.
 
     Args:
-        config: Of the run; `data.data_gpu` and `data.model_gpu` name the devices.
-        download: Fetch LJSpeech into `data.train_data` when it is missing.
-        devices: What else `early_gpu_configuration` takes, such as `virtual_devices`.
+        config: Settings of the run; `data.data_gpu` and `data.model_gpu` select the devices.
+        download: Download LJSpeech into `data.train_data` if it is missing.
+        devices: Further arguments of `early_gpu_configuration`, such as `virtual_devices`.
 
     Returns:
-        The configuration with its training set, and the plan that was applied.
+        The configuration with its training set, and the applied plan.
 
     Raises:
-        UserError: The devices cannot be had, or there is no training set.
+        UserError: The devices are not available, or there is no training set.
     """
     config = with_workers(config)
     training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
-    joined = training.workers, training.worker_index, plan, _recipe(config), training.worker_timeout_seconds
-    workers = join_workers(*joined)
+    names = ("stage", "leave_out", "init_from", "reset_training")
+    settings = config.recipe() | {f"training.{name}": getattr(training, name) for name in names}
+    workers = join_workers(training.workers, training.worker_index, plan, settings, training.worker_timeout_seconds)
     with leaving_together(workers):
         if workers.is_chief:
             config = _with_data(config, download)
-        workers.gather()  # what worker 0 makes or fetches is there for those that share its disk
-        return _with_data(config, download), plan
+        workers.gather()  # the others may share its disk, with the data set that it made
+        return config if workers.is_chief else _with_data(config, download), plan
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """The configuration with the workers that it or the environment names: Slurm's variables, else `TF_CONFIG`."""
+    """Fills in the workers from Slurm's variables, if asked for, else from `TF_CONFIG`."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -92,20 +93,14 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
     return replace(config, training=replace(config.training, workers=found[0], worker_index=found[1]))
 
 
-def _recipe(config):
-    """The settings that make the result, by dotted name, as JSON values; with the stages that are asked for."""
-    asked = ("stage", "leave_out", "init_from", "reset_training")
-    return config.recipe() | {f"training.{name}": getattr(config.training, name) for name in asked}
-
-
 def _with_data(config, download):
-    """The configuration with a training set: the one named, a downloaded one, or the sample corpus."""
+    """Fills in the training set: the given one, a downloaded one, or the sample corpus."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
 
         if folder is None:
-            raise UserError("--download-ljspeech needs --train-data, the folder to put LJSpeech into.")
+            raise UserError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
         folder = download_ljspeech(folder)
     elif folder is None:
         from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
@@ -116,7 +111,7 @@ def _with_data(config, download):
         say(f"No --train-data given: making {corpus}")
         is_new = not config.training.init_from and not holds_run(Path(config.training.checkpoint_dir))
         if is_new and config.model.size == "nano":
-            say("It starts from random weights; --config first_words.yaml starts from the bundled model.")
+            say("Training from random weights; --config first_words.yaml starts from the bundled model.")
         folder = make_sample_corpus(SAMPLE_CORPUS, languages=languages)
         if len(languages) == 1 and not config.training.closing_texts:
             unheard = unheard_sentences(*languages)
@@ -126,7 +121,7 @@ def _with_data(config, download):
 
 
 def require_source(source: str) -> None:
-    """Raises `UserError` unless `--init-from` is the bundled model, one of the hub, or a folder that is there."""
+    """Raises `UserError` unless `--init-from` is the bundled model, a hub name or an existing folder."""
     if is_hub_name(source):
         parse_hub_name(source)
     elif not is_base(source):
@@ -134,22 +129,19 @@ def require_source(source: str) -> None:
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a stage has a checkpoint in the folder, or will have one again when the run is opened."""
+    """Whether the folder has a checkpoint of a stage, or has one in `GATHERED` from an interrupted reset."""
     return any(store.steps() for store in _stores(folder))
 
 
 def require_run(config: XTTSConfig) -> None:
-    """Raises `UserError` unless the configuration's folder holds a run to resume (`--resume`)."""
+    """Raises `UserError` unless `--checkpoint-dir` holds a run to resume."""
     home = Path(config.training.checkpoint_dir)
     if config.training.init_from:
         raise UserError("--resume continues a run and --init-from starts one: give one of the two.")
     if not holds_run(home):
-        lack, hint = f"{home} holds no checkpoint", "Name its --checkpoint-dir"
-    elif not any(store.has_sound() for store in _stores(home)):
-        lack, hint = f"no checkpoint in {home} is whole", "Copy the run again"
-    else:
-        return
-    raise UserError(f"--resume needs a run to continue, and {lack}. {hint}, or leave --resume out to start one.")
+        raise UserError(f"--resume needs a run, and {home} holds none. Name its --checkpoint-dir, or leave it out.")
+    if not any(store.has_sound() for store in _stores(home)):
+        raise UserError(f"--resume needs an intact checkpoint, and {home} holds none. Copy the run again.")
 
 
 def _stores(folder):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, for front ends that are a process of their own."""
+"""Ctrl-C and SIGTERM in commands that train."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from myxtts.distributed.workers import current_workers
 
 
 def leave_in_order(code: int):
-    """Ends a process that is one of several workers, the others first; a single process continues."""
+    """Ends this process after the other workers; does nothing without workers."""
     workers = current_workers()
     if workers.count > 1:
         workers.see_off()
@@ -20,21 +20,19 @@ def leave_in_order(code: int):
 
 @contextmanager
 def stops_on_signals(trainer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM let the trainer finish its step and write a checkpoint; a second one stops at once.
+    """Makes Ctrl-C and SIGTERM set the trainer's `stop_requested`; a second signal stops at once.
 
-    Before there is a step, such as while the first is traced, the first signal ends the block. A signal sets the
-    trainer's `stop_requested`; its `under_way` says whether it has taken a step.
+    The trainer then finishes its step and writes a checkpoint. Before its first step, the signal ends the block.
     """
-
     NoStepYet = type("NoStepYet", (KeyboardInterrupt,), {})
 
     def request(number, frame):
         if trainer.stop_requested.is_set():
             raise KeyboardInterrupt
         trainer.stop_requested.set()
-        last = "finishing the step and writing a checkpoint; once more stops at once"
+        last = "finishing the step and writing a checkpoint; press again to stop at once"
         follows = last if trainer.under_way else "stopping before the first step"
-        # Not `print`: the signal may have struck in the middle of one, which cannot be entered twice.
+        # Not `print`, which is not reentrant: the signal may have interrupted one.
         os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
         if not trainer.under_way:
             raise NoStepYet
@@ -43,7 +41,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
     try:
         yield
     except (NoStepYet, Exception):
-        # An error of TensorFlow's own may come out of its code instead of what interrupted it.
+        # TensorFlow may raise an error of its own instead of the interrupt.
         if trainer.under_way or not trainer.stop_requested.is_set():
             raise
     finally:
@@ -52,7 +50,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 
 def leave_at_once(code: int = 0):
-    """Ends the process without Python's clean-up: what was broken off may hold locks that it waits for."""
+    """Ends the process without Python's clean-up, which could wait for locks of interrupted code."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""How well a model in training speaks, every so many steps."""
+"""Evaluation of speech during training: validation sentences are spoken and measured every so many steps."""
 
 import logging
 from collections.abc import Callable
@@ -24,23 +24,23 @@ logger = logging.getLogger(__name__)
 FROM_RECOGNIZER = ("cer", "wer")
 PERCENT = (*FROM_RECOGNIZER, "limit", "doubtful")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
-"""Figures that are logged, as far as there are any."""
+"""Figures that are logged if they are known."""
 UNENDED_SCORE = 100.0
-"""Added to the score of a model that does not end its sentences or breaks them off: it is never the better one."""
+"""Added to the score of a model whose sentences do not end or are cut off, so that it is never the best."""
 
 
 class SpeechJudge:
-    """Lets the model say validation sentences, each once and always with the same seed, and measures them.
+    """Speaks validation sentences, always with the same seed, and measures them.
 
-    Workers share the sentences out, and all of them get the figures of all sentences.
+    Workers divide the sentences among them, and all get the figures of all sentences.
 
     Args:
-        make_synthesizer: Gives one that shares the weights in training; not called before the first evaluation.
-        device: To speak on.
-        workers: None takes those that this process has joined.
+        make_synthesizer: Returns a synthesizer with the weights in training; first called for the first evaluation.
+        device: Device to speak on.
+        workers: By default those that this process has joined.
 
     Raises:
-        UserError: There is no such recognizer, or workers have other tools.
+        UserError: There is no such recognizer, or the workers have different tools.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SpeechJudge:
     ):
         training = config.training
         asked, self._workers = training.evaluation_recognizer, workers or current_workers()
-        # DNSMOS takes seconds for each clip: that is for `myxtts evaluate`.
+        # Without DNSMOS, which takes seconds per clip.
         self._measure = Measurer(Tools(asked and open_recognizer(asked), find_encoder()))
         tools = [asked, self._measure.tools.encoder is not None]
         self._workers.require_equal("recognizer and speaker encoder", tools, "Install the same on each.")
@@ -63,12 +63,12 @@ class SpeechJudge:
             self._sentences.append(Sentence(clip.id, text, clip.language, clip.speaker, voice, clip.wav_path))
         self._make_synthesizer, self._device, self._seed = make_synthesizer, device, training.seed
         self._trusts_recognizer: bool | None = None
-        """Whether it recognizes the recordings well; None until they have been measured."""
+        """Whether it recognizes the recordings well; None until they are measured."""
 
     def __call__(self, step: int) -> dict[str, float]:
-        """Figures by name, `score` first; none, and a line in the log, if something goes wrong.
+        """Returns figures by name, with `score` first; logs errors and returns no figures.
 
-        The score is the CER in percent or, without a recognizer that can be trusted with these recordings, mel-cepstral
+        The score is the CER in percent or, without a recognizer that recognizes the recordings well, mel-cepstral
         distortion in dB.
         """
         try:
@@ -80,7 +80,7 @@ class SpeechJudge:
         if first := next((error for _, error in shares if error is not None), None):
             logger.error("The speech of step %d could not be evaluated: %s Training continues.", step, first)
             return {}
-        # In the order of the sentences, so that sums do not depend on the number of workers.
+        # Sorted by sentence, so that sums do not depend on the number of workers.
         both = zip(*(own for own, _ in shares))
         spoken, recorded = ([parts for _, parts in sorted(chain.from_iterable(of_all))] for of_all in both)
         if self._trusts_recognizer is None:
@@ -95,13 +95,12 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Place and parts of each of this worker's sentences as spoken, and the first time as recorded, too."""
-        places = {one.id: place for place, one in enumerate(self._sentences)}
+        """Id and figures of each sentence of this worker, as spoken and, the first time, as recorded."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:
             recorded = (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in own)
-        return [[[places[one.sentence.id], self._parts(one)] for one in some] for some in (spoken, recorded)]
+        return [[[one.sentence.id, self._parts(one)] for one in some] for some in (spoken, recorded)]
 
     def _parts(self, spoken):
         return {name: (float(part), float(whole)) for name, (part, whole) in self._measure(spoken).parts.items()}

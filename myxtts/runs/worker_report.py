@@ -1,4 +1,4 @@
-"""What `myxtts doctor --workers …` finds: whether workers reach each other and fit, and how fast they sum gradients."""
+"""`myxtts doctor --workers …`: compares workers, and measures their network and the summing of gradients."""
 
 import time
 
@@ -11,37 +11,35 @@ from myxtts.memory.estimates import count_gpt
 from myxtts.storage.files import new_hasher
 
 SIZES_MB = (1, 4, 16, 64, 256)
-"""Of the sums that are measured."""
+"""Sizes of the measured sums."""
 REPEATS = 5
 TEXT_TOKENS = 5000
-"""Of the vocabulary of the model whose gradients are estimated; fewer change little."""
+"""Vocabulary size in the estimated size of gradients."""
 MESSAGES = 50
 MB = 2**20
 
 
 def examine_workers(config: XTTSConfig) -> list[str]:
-    """Meets the other workers, compares and measures; to be called on all of them at once.
+    """Connects to the other workers, compares and measures them; call it on all workers at once.
 
     Args:
-        config: With `training.workers` and `training.worker_index`, and `data.train_data` if recordings are to be
-            compared.
+        config: Settings with `training.workers`, `training.worker_index` and, to compare recordings, `data.train_data`.
 
     Returns:
-        Lines for the user; the other workers get those that worker 0 measured.
+        Lines for the user, as measured by worker 0.
 
     Raises:
-        UserError: A worker cannot be reached or does not fit: other code, versions, devices or recordings.
+        UserError: A worker cannot be reached, or has different code, versions, devices or recordings.
     """
     training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu)
-    joined = training.workers, training.worker_index, plan, {}, training.worker_timeout_seconds
-    workers = join_workers(*joined)
+    workers = join_workers(training.workers, training.worker_index, plan, {}, training.worker_timeout_seconds)
     with leaving_together(workers):
-        lines = [f"All {workers.count} workers are there, with the same code and versions, on {plan.model_device} each"]
+        lines = [f"All {workers.count} workers are connected, with the same code and versions, on {plan.model_device}"]
         if config.data.train_data:
             found = _digest(config.data.train_data)
             workers.require_equal("recordings", found, "Give each a copy of one data set in --train-data.")
-            lines.append(f"Recordings: the same {found[0]} on all, by name and size (digest {found[1]})")
+            lines.append(f"Recordings: the same {found[0]} on all, by name, text and size (digest {found[1]})")
         workers.gather()
         times = workers.gather(time.time())
         lines.append(f"Clocks: at most {max(times) - min(times):.1f} s apart")
@@ -63,17 +61,17 @@ def _digest(folder):
 
 
 def _sums(workers, timeout_seconds):
-    """A line for each size of what is summed over all workers."""
+    """Yields a line for each measured sum, and for the gradients of each model size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)
     for size in SIZES_MB:
         seconds = seconds_of_sum(workers.strategy, size * MB, REPEATS)
-        # Each worker sends and gets that share of the bytes in a ring.
+        # Bytes that each worker sends and receives in a ring all-reduce.
         rate = 2 * (workers.count - 1) / workers.count * size / seconds
         yield f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {rate:.0f} MB/s through each worker"
     workers.watch(None)
-    for name in MODEL_SIZES:  # as fast as the largest sum
+    for name in MODEL_SIZES:  # at the rate of the largest sum
         megabytes = 4 * count_gpt(ModelConfig(size=name, num_text_tokens=TEXT_TOKENS)) / MB
         milliseconds = 1000 * seconds * megabytes / SIZES_MB[-1]
         yield f"Gradients of the GPT, {name}: {megabytes:.0f} MB, {milliseconds:.0f} ms to sum"

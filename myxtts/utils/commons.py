@@ -1,9 +1,10 @@
-"""Small things every part of the package needs: the default device, the log."""
+"""The default device, logging, progress bars and the width of printed lines."""
 
 import logging
 import shutil
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -15,18 +16,21 @@ LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 LINE_WIDTH = 120
-"""Characters of a line, at most, where it can be broken."""
+"""Maximum characters of a printed line."""
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
-    """A `tf.device` scope for `device`, or else for the first visible GPU, or the CPU where there is none."""
+    """Returns a `tf.device` scope for `device`, by default the first visible GPU, else the CPU."""
     import tensorflow as tf
 
     return tf.device(device or default_device())
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """A tensor or what converts to one, on a GPU: itself if it is on one or there is none, else a copy on the first."""
+    """Returns a tensor, or a value that converts to one, on a GPU: copied to the first GPU if it is on the CPU.
+
+    Without a visible GPU, the tensor stays where it is.
+    """
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -37,15 +41,15 @@ def ensure_gpu_placement(tensor: Any) -> Any:
 
 
 def line_width() -> int:
-    """`LINE_WIDTH`, or the columns of standard output where that is a terminal with fewer."""
+    """Returns `LINE_WIDTH`, or the width of the terminal if it is narrower."""
     columns = shutil.get_terminal_size((LINE_WIDTH, 24)).columns if sys.stdout.isatty() else LINE_WIDTH
     return min(LINE_WIDTH, columns)
 
 
 def folded(line: str, width: int = 0) -> str:
-    """A line as lines of at most `width` characters, by default `line_width`; later ones are indented by two spaces.
+    """Wraps a line at `width` characters, by default `line_width()`; continuation lines are indented by two spaces.
 
-    One of parts, `a | b | c`, is broken between these, any other at spaces; a word that is longer stays whole.
+    A line of parts, `a | b | c`, is broken between parts, any other at spaces. Longer words stay whole.
     """
     lines, joint, width = [], " | " if " | " in line else " ", width or line_width()
     for part in line.split(joint) if len(line) > width else [line]:
@@ -57,12 +61,24 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """A text, each line of it folded, where `stream` is a terminal; files and pipes get whole lines to search in."""
+    """Wraps the lines of a text if `stream` is a terminal; files and pipes get whole lines, which can be searched."""
     return "\n".join(map(folded, text.split("\n"))) if stream.isatty() else text
 
 
+@contextmanager
+def progress_bar(title: str, unit: str = "clip") -> Iterator[Callable[[int, int], None]]:
+    """Shows a progress bar, updated by calling `progress(done, total)`; shows nothing outside of a terminal."""
+    with tqdm(desc=title, unit=unit, disable=not sys.stdout.isatty(), leave=False, dynamic_ncols=True) as bar:
+
+        def progress(done, total):
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
+
+
 class _AboveProgressBars:
-    """A text stream to standard output that writes above a progress bar, instead of through it."""
+    """A text stream to standard output that writes above progress bars."""
 
     def write(self, text):
         tqdm.write(folded_on_terminal(text, sys.stdout), file=sys.stdout, end="")
@@ -75,7 +91,7 @@ def setup_logging(level: str | int = "INFO") -> logging.Logger:
     """Sends the package's log to standard output; calling it again changes the level.
 
     Returns:
-        The logger `myxtts`, parent of every `logging.getLogger("myxtts.…")`.
+        The logger `myxtts`, the parent of all loggers of the package.
     """
     logger = logging.getLogger(LOGGER_NAME)
     for handler in [handler for handler in logger.handlers if handler.get_name() == LOGGER_NAME]:
@@ -86,6 +102,6 @@ def setup_logging(level: str | int = "INFO") -> logging.Logger:
     handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
     logger.addHandler(handler)
     logger.setLevel(level)
-    # TensorFlow imports absl, which puts its own handler on the root logger: every line would come twice.
+    # absl, which TensorFlow imports, adds a handler to the root logger, so every line would be printed twice.
     logger.propagate = False
     return logger
