@@ -1,6 +1,7 @@
-"""Data sets that one list or a few name: xtts-finetune-webui, Common Voice, lists with a header, LJSpeech, others."""
+"""Layouts with one list or several: xtts-finetune-webui, Common Voice, audiofolder, headers, LJSpeech, any lists."""
 
 import re
+from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, CorpusError
@@ -15,7 +16,7 @@ from myxtts.data.corpora.tables import (
 )
 
 _LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
-_MOST_LISTS = 50
+_MAX_LISTS = 50
 _ROLES = {
     "training": re.compile("(^|[_.-])train(ing)?([_.-]|$)"),
     "validation": re.compile("(^|[_.-])(val|valid|validation|dev|eval)([_.-]|$)"),
@@ -23,8 +24,12 @@ _ROLES = {
 }
 
 
+def _audio_places(folder: Path) -> tuple[Path, ...]:
+    return folder / "wavs", folder
+
+
 def read_finetune_webui(reading: Reading, place: Place) -> bool:
-    """Reads `metadata_train.csv`, or either of the two where it is named itself; the other one is for validation."""
+    """Reads `metadata_train.csv`, with `metadata_eval.csv` for validation, or the one of them that is named."""
     training, validation = "metadata_train.csv", "metadata_eval.csv"
     files, named = reading.folder.files(place.path), place.list_path.name if place.list_path else training
     if named not in (training, validation) or named not in files:
@@ -35,39 +40,36 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads `train.tsv`, else `validated.tsv`, or the list that is named itself.
-
-    `dev.tsv` is for validation, without one `test.tsv`.
-    """
+    """Reads `train.tsv`, else `validated.tsv`, with `dev.tsv`, else `test.tsv`, for validation; or one named list."""
     files, clips = reading.folder.files(place.path), place.path / "clips"
     if clips not in reading.folder.subfolders(place.path):
         return False
     if place.list_path:
         return _read_headers(reading, place, [place.list_path.name], (clips,))
-    names = [name for name in ("train.tsv", "validated.tsv", "dev.tsv", "test.tsv") if name in files]
-    if not names or names[0] not in ("train.tsv", "validated.tsv"):
+    training = [name for name in ("train.tsv", "validated.tsv") if name in files]
+    if not training:
         return False
-    lists = [names[0], *(name for name in names if name in ("dev.tsv", "test.tsv"))]
+    lists = [training[0], *(name for name in ("dev.tsv", "test.tsv") if name in files)]
     if not _read_headers(reading, place, lists, (clips,)):
-        raise ClipRefused("unreadable", f"{names[0]} has no header with the columns path and sentence.")
-    if names[:2] == ["train.tsv", "validated.tsv"]:
-        reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, name that file itself.")
+        raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
+    if training[1:]:
+        reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, give that file.")
     return True
 
 
 def _read_headers(reading, place, names, audio_places, language=""):
-    """Reads lists with headers, to train on, to validate on and for tests; False where the first one has none."""
+    """Reads lists with headers for training, validation and tests; returns False if the first one has no header."""
     tables = [header_table(reading, place.path / name, audio_places, language) for name in names]
-    for name, table in zip(names[1:], tables[1:]):
-        if tables[0] and not table:
-            reading.notes.append(f"{name} was passed over: its first line names no columns.")
-    if tables[0]:
-        read_split(reading, place, tables[0], *(tables[1:2] or [None]), [*filter(None, tables[2:])])
-    return bool(tables[0])
+    if not tables[0]:
+        return False
+    ignored = [name for name, table in zip(names, tables) if not table]
+    reading.notes += [f"{name} was ignored: its first line names no columns." for name in ignored]
+    read_split(reading, place, tables[0], *(tables[1:2] or [None]), [*filter(None, tables[2:])])
+    return True
 
 
 def read_audiofolder(reading: Reading, place: Place) -> bool:
-    """Reads the list of the folder, or those of its `train` and `validation` folders, also below `data/`."""
+    """Reads the list of a folder, or those of its `train` and `validation` folders, perhaps below `data/`."""
     if place.list_path:
         return place.list_path.suffix == ".jsonl" and _read_audiofolder(reading, place, place.list_path)
     if reading.folder.has(place.path, "metadata.jsonl"):
@@ -93,71 +95,71 @@ def _read_audiofolder(reading, place, path):
 
 
 def read_header(reading: Reading, place: Place) -> bool:
-    """Reads the list if its first line names a column for the clip and one for the text."""
+    """Reads a list whose first line names a column for the clip and one for the text."""
     files = reading.folder.files(place.path)
-    usual = [place.path / f"metadata.{suffix}" for suffix in ("csv", "tsv", "txt") if f"metadata.{suffix}" in files]
+    usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
     for path in [place.list_path] if place.list_path else usual:
-        if table := header_table(reading, path, (place.path / "wavs", place.path)):
+        if table := header_table(reading, path, _audio_places(place.path)):
             read_table(reading, place, table)
             return True
     return False
 
 
 def read_ljspeech(reading: Reading, place: Place) -> bool:
-    """Reads the list if there is one, by what is in its columns."""
-    path, audio_places = place.list_path or place.path / "metadata.csv", (place.path / "wavs", place.path)
+    """Reads a list without known column names, by the content of its columns."""
+    path, audio_places = place.list_path or place.path / "metadata.csv", _audio_places(place.path)
     if not reading.folder.has(path.parent, path.name):
         return False
-    options = reading, path, audio_places
-    read_table(reading, place, content_table(*options) or plain_table(*options))
+    table = content_table(reading, path, audio_places) or plain_table(reading, path, audio_places)
+    read_table(reading, place, table)
     return True
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads the list that is for training by its name, with one for validation; else the only one there is.
+    """Reads the list whose name says training, with one for validation; else the only list.
 
-    Lists may also lie in a folder of their own (`filelists/`).
+    Lists may also be in a folder of their own (`filelists/`).
     """
     folder = reading.folder
-    of_lists = (
-        path for path in folder.walk(place.path, 1) if not (folder.audio_stems(path) or folder.subfolders(path))
-    )
-    folders = () if place.list_path else (place.path, *of_lists)
+    is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
+    folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
     lists = next(filter(None, (_find_lists(reading, place, path) for path in folders)), {})
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
     training = roles["training"] or ([*lists] if len(lists) == 1 else [])
-    if lists and len(training) != 1:
+    if not lists:
+        return False
+    if len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
-        raise CorpusError(f"{place.path} has several lists: {names}. Name the one to train on itself.")
-    if lists:
-        held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
-        read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
-    return bool(lists)
+        raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
+    held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
+    read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
+    return True
 
 
 def _find_lists(reading, place, folder):
-    """The lists of clips among the files of a folder, `{path: how to read it}`."""
+    """Returns the lists of clips in a folder, as `{path: table}`."""
     named = [folder / name for name in reading.folder.files(folder) if name.endswith(_LISTS)]
-    if len(named) > _MOST_LISTS:  # transcripts, or facts of single clips
+    if len(named) > _MAX_LISTS:  # transcripts, or metadata of single clips
         named = [path for path in named if path.suffix not in (".txt", ".json")]
     found = {}
-    for path in named if len(named) <= _MOST_LISTS else ():
-        options = reading, path, (place.path / "wavs", place.path)
+    for path in named if len(named) <= _MAX_LISTS else ():
+        options = reading, path, _audio_places(place.path)
         try:
             found[path] = header_table(*options) or content_table(*options)
         except CorpusError:
-            if path.suffix not in (".txt", ".json"):  # notes of any kind
+            if path.suffix not in (".txt", ".json"):  # not a list
                 raise
     return {path: table for path, table in found.items() if table}
 
 
 WEBUI_HINT = "metadata_train.csv and metadata_eval.csv (xtts-finetune-webui: audio_file|text|speaker_name, lang.txt)"
-FINETUNE_WEBUI = CorpusFormat("finetune-webui", 4, WEBUI_HINT, read_finetune_webui)
 COMMON_VOICE_HINT = "train.tsv or validated.tsv (Common Voice, audio in clips/)"
-COMMON_VOICE = CorpusFormat("common-voice", 6, COMMON_VOICE_HINT, read_common_voice)
 AUDIOFOLDER_HINT = "a metadata.jsonl or metadata.csv with file_name and text (Hugging Face audiofolder), or in train/"
-AUDIOFOLDER = CorpusFormat("audiofolder", 8, AUDIOFOLDER_HINT, read_audiofolder)
-HEADER = CorpusFormat("header", 10, "a list whose first line names its columns, such as file|text|speaker", read_header)
+HEADER_HINT = "a list whose first line names its columns, such as file|text|speaker"
 LJSPEECH_HINT = "a metadata.csv (one line 'id|text|normalized text' per clip, audio in wavs/)"
-LJSPEECH = CorpusFormat("ljspeech", 20, LJSPEECH_HINT, read_ljspeech)
+FINETUNE_WEBUI = CorpusFormat("finetune-webui", 4, WEBUI_HINT, read_finetune_webui, takes_list=True)
+COMMON_VOICE = CorpusFormat("common-voice", 6, COMMON_VOICE_HINT, read_common_voice, takes_list=True)
+AUDIOFOLDER = CorpusFormat("audiofolder", 8, AUDIOFOLDER_HINT, read_audiofolder, takes_list=True)
+HEADER = CorpusFormat("header", 10, HEADER_HINT, read_header, takes_list=True)
+LJSPEECH = CorpusFormat("ljspeech", 20, LJSPEECH_HINT, read_ljspeech, takes_list=True)
 LISTS = CorpusFormat("lists", 36, "one list of clips, or train.csv and val.csv", read_lists)
