@@ -145,4 +145,4 @@ def _nothing_found(place, formats):
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
     example = f"{wanted.name} is a folder with {wanted.hint}"
-    return f"{place.list_path or place.path} is {known}. Seen: {printable(seen)}. {example}. docs/data.md lists formats."
+    return f"{place.list_path or place.path} is {known}. Seen: {printable(seen)}. {example}; docs/data.md has all."
