@@ -259,7 +259,7 @@ def test_audio_in_other_folders_is_the_users_or_needs_their_names(tmp_path, monk
     assert [(u.id, u.text) for u in corpus.utterances] == [("a", "one"), ("sub/b", "two")]
     assert [r.reason for r in corpus.rejections] == ["outside the data set", "duplicate id", "outside the data set"]
     write_report(inspect_corpus(corpus), tmp_path / "report.csv")
-    with pytest.raises(CorpusError, match="--audio-root must be .*Received: .*nowhere"):
+    with pytest.raises(UserError, match="--audio-root must be .*Received: .*nowhere"):
         load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "nowhere"])
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from myxtts.audio.files import MEDIA_EXTENSIONS
-from myxtts.config.checks import counted, printable
+from myxtts.config.checks import counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder
@@ -26,6 +26,14 @@ from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
 ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
 SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
 TEXTS, SUBTITLES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab"), (".srt", ".vtt", ".ass")
+_OTHER_FILES = {
+    ARCHIVES: "is an archive. Unpack it, and give the folder",
+    SPREADSHEETS: 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
+    MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set of it "
+    "(or use --subtitles, --transcript)",
+    MODELS: "is a model, not a data set. --init-from {0} continues training from it, `myxtts say --checkpoint {0}` "
+    "speaks with it",
+}
 
 __all__ = ["Corpus", "CorpusError", "Finding", "Utterance", "load_corpus"]
 
@@ -52,17 +60,15 @@ def load_corpus(
         audio_roots: Other folders in which lists may name audio.
 
     Raises:
+        ConfigError: There is no format `format_name`, or an audio root does not exist.
         CorpusError: `root` does not exist or has no known layout, or a list is empty, too large, not UTF-8 (or UTF-16
             with a byte-order mark), or has speakers in the place of text.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
-    if not chosen:
-        known = ", ".join(form.name for form in formats)
-        raise CorpusError(f"--format must be one of {known}. Received: {format_name}.")
+    require(bool(chosen), "--format", f"one of {', '.join(form.name for form in formats)}", format_name)
     for folder in audio_roots:
-        if not Path(folder).is_dir():
-            raise CorpusError(f"--audio-root must be an existing folder. Received: {folder}.")
+        require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
     root = Path(root)
     _refuse_other_kinds(root)
     # Each speaker folder may have a format of its own.
@@ -81,30 +87,24 @@ def load_corpus(
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
         reading.notes.append(f"Links or paths of yours lead out of the data set; audio is read from {where}.")
     _guess_language(reading)
-    found = tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes)
-    return Corpus(folder, layout, *found, is_list=place.list_path is not None)
+    return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
 
 
 def _refuse_other_kinds(root):
     """Raises `CorpusError` if `root` is missing, an archive, a recording, a spreadsheet or a model."""
-    name, kind = shlex.quote(printable(str(root))), root.suffix.lower() if root.is_file() else ""
     if not root.exists():
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"
-    elif kind in ARCHIVES:
-        what = "is an archive. Unpack it, and give the folder"
-    elif kind in MEDIA_EXTENSIONS:
-        make = f"`myxtts make-dataset {name} --output DIR --recognizer base`"
-        what = f"is a recording. {make} cuts it into clips with transcripts (or use --subtitles, --transcript)"
-    elif kind in SPREADSHEETS:
-        what = 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file'
-    elif kind in MODELS or _is_model(root):
-        use = f"--init-from {name} continues training from it, `myxtts say --checkpoint {name}` speaks with it"
-        what = f"is a model, not a data set. {use}"
+    elif root.is_file():
+        what = next((what for suffixes, what in _OTHER_FILES.items() if root.suffix.lower() in suffixes), None)
+    elif _is_model(root):
+        what = _OTHER_FILES[MODELS]
     elif (root / "speak.py").is_file() and any(root.glob("*.onnx")):
-        what = f"is an exported model, not a data set. `python {name}/speak.py --help` shows how to speak with it"
+        what = "is an exported model, not a data set. `python {0}/speak.py --help` shows how to speak with it"
     else:
         return
-    raise CorpusError(f"The data set {printable(str(root))} {what}.")
+    if what:
+        name = printable(str(root))
+        raise CorpusError(f"The data set {name} {what.format(shlex.quote(name))}.")
 
 
 def _is_model(folder):

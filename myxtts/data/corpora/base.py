@@ -50,28 +50,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Content of a data set. `format` is the name of its `CorpusFormat`.
-
-    `is_list` means that a single list in the folder `root` was read; the folder may then hold unrelated files.
-    """
+    """Content of a data set: `root` is its folder, `format` the name of its `CorpusFormat`."""
 
     root: Path
     format: str
     utterances: tuple[Utterance, ...]
     rejections: tuple[Finding, ...]
     notes: tuple[str, ...]
-    is_list: bool = False
-
-    @property
-    def given(self) -> int:
-        """Number of clips that the data set lists, usable or not."""
-        return len(self.utterances) + len(self.rejections)
 
 
 class Place(NamedTuple):
     """A folder that a format reads, or the single list `list_path` in it.
 
-    `prefix` starts the ids of its clips, `speaker` is the default speaker, and `validation` marks its clips as
+    `prefix` starts the ids of its clips, `speaker` and `language` are their defaults, and `validation` marks them as
     validation clips.
     """
 
@@ -80,6 +71,7 @@ class Place(NamedTuple):
     speaker: str
     list_path: Path | None = None
     validation: bool = False
+    language: str = ""
 
     def below(self, path: Path, **changes) -> Place:
         """Returns the place of a folder below this one; its path is added to the prefix of ids."""

@@ -13,8 +13,6 @@ from myxtts.data.corpora.tables import cells_to_utterance, names_to_columns, rea
 from myxtts.storage.files import digest_bytes, write_whole
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
-MAX_RECORDING_BYTES = 64 * 2**20
-_EXTENSION_OF_START = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff": ".mp3"}
 
 
 def read(reading: Reading, place: Place) -> bool:
@@ -72,10 +70,7 @@ def _extract(recording, folder, number):
     content = recording.get("bytes")
     if content is None:
         return str(recording.get("path") or "")
-    if len(content) > MAX_RECORDING_BYTES:
-        raise ClipRefused("too large", f"The recording has {len(content)} bytes; the maximum is {MAX_RECORDING_BYTES}.")
-    extension = next((ext for start, ext in _EXTENSION_OF_START.items() if content.startswith(start)), ".wav")
-    path = folder / f"{number:07}{extension}"
+    path = folder / f"{number:07}.wav"  # whatever its format is: audio is recognized by content
     if not path.is_file() or path.stat().st_size != len(content):
         with write_whole(path) as temporary:
             temporary.write_bytes(content)

@@ -14,7 +14,7 @@ from myxtts.config.checks import UNPRINTABLE, UserError, printable
 
 MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
-MAX_LINE_CHARACTERS = 65_536
+MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_CHARACTERS = 512
 """Longest id, speaker name or language."""
 
@@ -61,7 +61,7 @@ class CorpusFolder:
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
-        if self.audio_roots or not outside or 2 * len(outside) < len(names) or not hasattr(os, "geteuid"):
+        if self.audio_roots or not outside or 2 * len(outside) < len(names):
             return
         common = Path(os.path.commonpath([path.parent for path in outside]))
         if common.is_dir() and os.stat(common).st_uid == os.geteuid():
@@ -71,8 +71,7 @@ class CorpusFolder:
     def files(self, folder: Path) -> dict[str, str]:
         """Lists the files of a folder as `{normalized name: name on disk}`; a missing folder is empty.
 
-        Raises:
-            ClipRefused: The folder is outside of the data set or cannot be listed.
+        Raises `ClipRefused` if the folder is outside of the data set or cannot be listed.
         """
         return self._list(folder)[0]
 
@@ -95,12 +94,12 @@ class CorpusFolder:
 
     def _list(self, folder, for_audio=False):
         if (folder, for_audio) not in self._listings:
+            if not os.path.isdir(folder):
+                return {}, []
             self._check_links(folder, for_audio)
             try:
                 with os.scandir(folder) as listing:
                     entries = [*listing]
-            except (FileNotFoundError, NotADirectoryError):
-                return {}, []
             except OSError as error:
                 raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
             self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
@@ -120,10 +119,8 @@ class CorpusFolder:
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """Finds a clip's audio file, named with or without extension, in the first of `places` that has it.
 
-        The `audio_roots` are searched last.
-
-        Raises:
-            ClipRefused: There is no such file, or it is a link to somebody else's file outside of the data set.
+        The `audio_roots` are searched last. Raises `ClipRefused` if there is no such file, or it is a link to somebody
+        else's file outside of the data set.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
@@ -150,10 +147,8 @@ class CorpusFolder:
     def name_to_parts(self, name: str) -> list[str]:
         """Splits a clip's name in a list into path parts that cannot lead out of the data set.
 
-        For a full path into one of the `audio_roots`, the first part is that root.
-
-        Raises:
-            ClipRefused: The name is empty, malformed or leads elsewhere.
+        For a full path into one of the `audio_roots`, the first part is that root. Raises `ClipRefused` if the name is
+        empty, malformed or leads elsewhere.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -191,10 +186,8 @@ class CorpusFolder:
     def read_text(self, path: Path, max_bytes: int) -> str:
         """Reads a UTF-8 file (or UTF-16 with a byte-order mark) with all line ends as `\\n`.
 
-        `path` has the name on disk or the normalized one, as in `files`.
-
-        Raises:
-            CorpusError: The file is outside of the data set, unreadable, too large or in another encoding.
+        `path` has the name on disk or the normalized one, as in `files`. Raises `CorpusError` if the file is outside of
+        the data set, unreadable, too large or in another encoding.
         """
         try:
             path = path.with_name(self.files(path.parent).get(path.name, path.name))
@@ -245,8 +238,6 @@ def relative_path(path: Path, root: Path) -> str:
 
 def _is_users(path, real, root):
     """Whether the links in `path` below `root` and their target `real`, a folder or audio file, belong to this user."""
-    if not hasattr(os, "geteuid"):  # Windows has no such owners
-        return False
     links = [one for one in (path, *path.parents) if one.is_relative_to(root) and one != root and one.is_symlink()]
     try:
         target = os.stat(real)

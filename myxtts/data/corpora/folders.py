@@ -5,37 +5,37 @@ from functools import partial
 from pathlib import Path
 
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance
-from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, is_name
-from myxtts.data.corpora.tables import VALIDATION, cells_to_utterance, plain_table, read_parts, read_table
+from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
+from myxtts.data.corpora.tables import cells_to_utterance, plain_table, read_parts, read_table
 
 _NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
 _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-other"}
 _LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
 
 
-def read_text_files(reading: Reading, place: Place) -> bool:
+def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> bool:
     """Pairs audio and text files of the same names; files without a partner are rejected."""
     audio = reading.folder.audio_stems(place.path)
-    texts = {name.removesuffix(".txt") for name in reading.folder.files(place.path) if name.endswith(".txt")}
-    if audio.isdisjoint(texts):
+    texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
+    if suffix == ".txt" and audio.isdisjoint(texts):  # notes of any kind
         return False
     for stem in sorted(audio | texts):
-        transcript = place.path / f"{stem}.txt"
+        transcript = place.path / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
-            reading.add(_pair_to_utterance(reading, place, place.path / stem, transcript, stem, place.speaker))
+            reading.add(_pair_to_utterance(reading, place, place.path / stem, transcript, stem))
     return True
 
 
-def _pair_to_utterance(reading: Reading, place: Place, audio: Path, transcript: Path, name: str, speaker) -> Utterance:
+def _pair_to_utterance(reading: Reading, place: Place, audio: Path, transcript: Path, name: str) -> Utterance:
     """Makes the utterance of an audio file and a file with its transcript; raises `ClipRefused`."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
     try:
-        text = " ".join(folder.read_text(transcript, MAX_LINE_CHARACTERS).split())
+        text = " ".join(folder.read_text(transcript, MAX_TRANSCRIPT_BYTES).split())
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
-    cells = {"id": audio.name, "text": text, "speaker": speaker}
+    cells = {"id": audio.name, "text": text, "speaker": place.speaker}
     return cells_to_utterance(reading, place, cells, None, (audio.parent,), name=name)
 
 
@@ -56,8 +56,8 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
     for number, line in enumerate(lines, 1):
         key, source = (cell.strip() for cell in [*line.split(None, 1), "", ""][:2])
         with reading.clip(key, number, path):
-            if not key or len(line) > MAX_LINE_CHARACTERS or not is_name(key):
-                raise ClipRefused("bad id", "The line is too long, or its id is missing or cannot be printed.")
+            if not key or not is_name(key):
+                raise ClipRefused("bad id", "The id is missing, too long or cannot be printed.")
             if "|" in (source[-1:], source[:1]):
                 detail = "wav.scp has a command instead of a file; it was not run. Write its output to a file."
                 raise ClipRefused("command", detail)
@@ -80,14 +80,13 @@ def read_vctk(reading: Reading, place: Place) -> bool:
     audio = next((folders[name] for name in names if name in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
     for path in speakers:
-        stems = reading.folder.audio_stems(path)
+        stems, part = reading.folder.audio_stems(path), place._replace(speaker=path.name)
         for stem in sorted(stems):
             if stem.endswith("_mic2") and stem.replace("_mic2", "_mic1") in stems:
                 continue
-            clip = stem.removesuffix("_mic1").removesuffix("_mic2")
-            transcript, name = folders["txt"] / path.name / f"{clip}.txt", f"{path.name}/{clip}"
+            name = f"{path.name}/{stem.removesuffix('_mic1').removesuffix('_mic2')}"
             with reading.clip(f"{place.prefix}{path.name}/{stem}", None, path / stem):
-                reading.add(_pair_to_utterance(reading, place, path / stem, transcript, name, path.name))
+                reading.add(_pair_to_utterance(reading, part, path / stem, folders["txt"] / f"{name}.txt", name))
     return bool(speakers)
 
 
@@ -96,35 +95,31 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
 
     If there are other clips, those of `dev-…` are for validation and those of `test-…` are not used.
     """
-    walked = {path: [*reading.folder.files(path)] for path in reading.folder.walk(place.path, 3)}
-    chapters = {path: [name for name in files if name.endswith(suffix)] for path, files in walked.items()}
-    chapters = {path: names for path, names in chapters.items() if names}
-    subsets = {path: set(path.relative_to(place.path).parts) for path in chapters}
-    has_training = any(subset.isdisjoint(_VALIDATION_SETS | _TEST_SETS) for subset in subsets.values())
-    for path, names in chapters.items():
-        if has_training and subsets[path] & _TEST_SETS:
+    has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
+    chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
+    of_sets = lambda names: {path for path in chapters if names.intersection(path.relative_to(place.path).parts)}
+    held, tests = of_sets(_VALIDATION_SETS), of_sets(_TEST_SETS)
+    if held | tests >= {*chapters}:
+        held, tests = set(), set()
+    for path in chapters:
+        if path in tests:
             continue
-        part = place._replace(validation=has_training and bool(subsets[path] & _VALIDATION_SETS))
-        (_read_normalized if suffix == _NORMALIZED else _read_transcripts)(reading, part, path, names)
-    if has_training and any(subset & _TEST_SETS for subset in subsets.values()):
+        part = place._replace(speaker=path.parent.name, validation=path in held)
+        if suffix == _NORMALIZED:
+            read_text_files(reading, part.below(path), suffix)
+        else:
+            _read_transcripts(reading, part, path)
+    if tests:
         reading.notes.append("The folders test-… are not used.")
     return bool(chapters)
 
 
-def _read_normalized(reading, place, path, names):
-    texts = {name.removesuffix(_NORMALIZED) for name in names}
-    for stem in sorted(reading.folder.audio_stems(path) | texts):
-        transcript, speaker = path / f"{stem}{_NORMALIZED}", path.parent.name
-        with reading.clip(stem, None, transcript):
-            reading.add(_pair_to_utterance(reading, place.below(path), path / stem, transcript, stem, speaker))
-
-
-def _read_transcripts(reading, place, path, names):
-    for name in names:
+def _read_transcripts(reading, place, path):
+    for name in filter(lambda name: name.endswith(_TRANSCRIPTS), reading.folder.files(path)):
         for number, line in enumerate(reading.folder.read_lines(path / name), 1):
             clip, _, text = line.partition(" ")
             with reading.clip(clip, number, path / name):
-                cells = {"id": clip, "text": text, "speaker": path.parent.name}
+                cells = {"id": clip, "text": text, "speaker": place.speaker}
                 reading.add(cells_to_utterance(reading, place, cells, number, (path,)))
 
 
@@ -159,8 +154,8 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
             reading.notes.append(f"The book {folder.relative(path)} was skipped: it has several unnamed readers.")
         elif is_name(parts[-2]):
             locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
-            table = plain_table(reading, path / "metadata.csv", (path / "wavs", path), locale)
-            read_table(reading, place.below(path, speaker=parts[-2]), table)
+            book = place.below(path, speaker=parts[-2], language=locale)
+            read_table(reading, book, plain_table(reading, book, path / "metadata.csv"))
     return bool(books and (reading.utterances or reading.rejections))
 
 
@@ -168,7 +163,7 @@ def read_speaker_folders(reading: Reading, place: Place) -> bool:
     """Reads each folder of the data set in its own format, with a note for those that cannot be read."""
     folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
     read = lambda part: any(form.read(reading, part) for form in reading.formats)
-    parts = {path.name: path for path in folders if path.name in ("train", *VALIDATION)}
+    parts = {path.name: path for path in folders}
     if "train" in parts:
         read_parts(reading, place, parts, "train", read)
         if reading.utterances or reading.rejections:

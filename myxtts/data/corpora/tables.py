@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.config.checks import brief, counted, printable
+from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Place, Reading, Utterance, checked_text
-from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, is_name, parts_to_id
+from myxtts.data.corpora.folder import ClipRefused, CorpusError, is_name, parts_to_id
 
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 _SAMPLE_LINES = 100
@@ -47,8 +47,7 @@ class Dialect(NamedTuple):
 class Table(NamedTuple):
     """A list of clips: its file, its columns, and the folders that its audio is in.
 
-    Without a `dialect`, each line is a JSON object. A column that is not used is None in `columns`. `language` applies
-    to clips whose line names none, if it is not empty.
+    Without a `dialect`, each line is a JSON object. A column that is not used is None in `columns`.
     """
 
     path: Path
@@ -56,7 +55,6 @@ class Table(NamedTuple):
     columns: tuple[str | None, ...]
     audio_places: tuple[Path, ...]
     header_line: int | None = None
-    language: str = ""
 
     def name_of(self, line: str) -> str:
         """Returns the name of the clip in a line, empty if there is none."""
@@ -77,9 +75,6 @@ class Table(NamedTuple):
             raise ClipRefused("empty line", "The line is empty.")
         if line.lstrip().startswith("#") and separator not in line:
             raise ClipRefused("comment line", "The line is a comment.")
-        if len(line) > MAX_LINE_CHARACTERS:
-            detail = f"The line has {len(line)} characters; the maximum is {MAX_LINE_CHARACTERS}."
-            raise ClipRefused("line too long", detail)
         cells = self.dialect.split(line)
         if cells is None:
             raise ClipRefused("unclosed quote", "A cell starts with a double quote and does not end with one.")
@@ -89,14 +84,14 @@ class Table(NamedTuple):
         least = 1 + max(*needed, min(order[column] for column in ("text", "normalized") if column in order))
         if not least <= len(cells) <= len(self.columns):
             count = f"{counted(len(cells), 'column')} instead of {len(self.columns)}"
-            raise ClipRefused("wrong number of columns", f"The line has {count}; {brief(separator)} separates them.")
+            raise ClipRefused("wrong number of columns", f"The line has {count}; {separator!r} separates them.")
         return {column: cell.strip() for column, cell in zip(self.columns, cells) if column}
 
 
 def _json_to_cells(line):
     """Returns the named cells of a line of JSON; none if it is not an object."""
     try:
-        row = json.loads(line) if len(line) <= MAX_LINE_CHARACTERS else None
+        row = json.loads(line)
     except (ValueError, RecursionError):
         row = None
     row = row if isinstance(row, dict) else {}
@@ -144,22 +139,25 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
     return tuple(columns)
 
 
-def header_table(reading: Reading, path: Path, audio_places: tuple[Path, ...], language: str = "") -> Table | None:
+def _places(place):
+    return place.path / "wavs", place.path
+
+
+def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Recognizes a list whose first line names its columns; None without columns for clip and text."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     if path.suffix in (".json", ".jsonl"):
         is_list = index is not None and "id" in _json_to_cells(lines[index]) or path.suffix == ".jsonl"
-        return _located(reading, Table(path, None, ("id", "text"), audio_places, None, language)) if is_list else None
+        return _located(reading, Table(path, None, ("id", "text"), _places(place))) if is_list else None
     for separator in "|\t,;" if index is not None else ():
         columns = names_to_columns(lines[index].replace('"', "").split(separator))
         if separator in lines[index] and "id" in columns and not {"text", "normalized"}.isdisjoint(columns):
-            dialect = find_dialect(lines, separator)
-            return _located(reading, Table(path, dialect, columns, audio_places, index, language))
+            return _located(reading, Table(path, find_dialect(lines, separator), columns, _places(place), index))
     return None
 
 
-def content_table(reading: Reading, path: Path, audio_places: tuple[Path, ...]) -> Table | None:
+def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Recognizes a list by content: the column that names audio, and of the others the one with the most letters.
 
     A list without a header and with audio in the first column is a `plain_table`. None if no column names audio in half
@@ -167,7 +165,7 @@ def content_table(reading: Reading, path: Path, audio_places: tuple[Path, ...]) 
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
-    places, best, most = (*audio_places, *reading.folder.subfolders(path.parent)), None, 0
+    places, best, most = (*_places(place), *reading.folder.subfolders(path.parent)), None, 0
     for dialect in (find_dialect(sample, separator) for separator in "|\t,;"):
         rows = [cells for line in sample if len(cells := dialect.split(line) or ()) > 1]
         for column in range(max(map(len, rows), default=0)):
@@ -180,20 +178,19 @@ def content_table(reading: Reading, path: Path, audio_places: tuple[Path, ...]) 
     dialect, rows, column, found = best
     header = _first_line(lines) if _is_header(rows, column, found) else None
     if header is None and column == 0 and len(rows[0]) <= 4:
-        return plain_table(reading, path, audio_places)
+        return plain_table(reading, place, path)
     body, width = rows[header is not None :], max(map(len, rows))
     letters = [sum(sum(map(str.isalpha, row[k])) for row in body if len(row) > k) for k in range(width)]
     letters[column] = -1
     columns: list[str | None] = [None] * width
     text = letters.index(max(letters))
     columns[column], columns[text] = "id", "text"
-    taken = f"column {column + 1} is read as the clip, column {text + 1} as its text"
-    hint = f"To choose others, name columns file, text and speaker in {'the' if header is not None else 'a'} first line"
-    reading.notes.append(f"{reading.folder.relative(path)}: {taken}. {hint}.")
-    return _located(reading, Table(path, dialect, tuple(columns), audio_places, header))
+    taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, column {text + 1} as its text"
+    reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
+    return _located(reading, Table(path, dialect, tuple(columns), _places(place), header))
 
 
-def plain_table(reading: Reading, path: Path, audio_places: tuple[Path, ...], language: str = "") -> Table:
+def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     """Describes a list without a header: `id|text|normalized text`, and speakers if most lines have a fourth column."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
@@ -204,7 +201,7 @@ def plain_table(reading: Reading, path: Path, audio_places: tuple[Path, ...], la
     if not has_speakers:
         _refuse_speakers_for_text(path, rows)
     columns = ("id", "text", "normalized", "speaker")[: 3 + has_speakers]
-    return _located(reading, Table(path, dialect, columns, audio_places, None, language))
+    return _located(reading, Table(path, dialect, columns, _places(place)))
 
 
 def _refuse_speakers_for_text(path, rows):
@@ -254,8 +251,8 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         if index == table.header_line or name.strip('"') in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
-            more = index + 1, table.audio_places, speakers, table.language
-            reading.add(cells_to_utterance(reading, place, table.cells_of(line), *more))
+            options = index + 1, table.audio_places, speakers
+            reading.add(cells_to_utterance(reading, place, table.cells_of(line), *options))
 
 
 def cells_to_utterance(
@@ -265,19 +262,13 @@ def cells_to_utterance(
     line: int | None,
     audio_places: Sequence[Path],
     speakers: dict[str, tuple[str, str]] | None = None,
-    language: str = "",
     name: str | None = None,
 ) -> Utterance:
-    """Makes the utterance of one clip.
+    """Makes the utterance of one clip, or raises `ClipRefused`.
 
-    Args:
-        cells: `id`, which names the audio, `text` or `normalized`, and perhaps `speaker` and `language`.
-        speakers: `{id: (speaker, language)}` of a `speakers.csv`.
-        language: Language if neither names one.
-        name: Id of the clip within `place`; by default it follows from the name of its audio.
-
-    Raises:
-        ClipRefused: Something is missing or invalid.
+    `cells` has `id`, which names the audio, `text` or `normalized`, and perhaps `speaker` and `language`; `speakers` is
+    `{id: (speaker, language)}` of a `speakers.csv`. `name` is the clip's id within `place`, by default that of its
+    audio.
     """
     parts = reading.folder.name_to_parts(cells["id"])
     name = name or parts_to_id(parts)
@@ -285,10 +276,9 @@ def cells_to_utterance(
     reading.check_new(place.prefix + name, text)
     wav_path = reading.folder.find_audio(audio_places, parts)
     listed = (speakers or {}).get(name, ("", ""))
-    speaker = cells.get("speaker") or listed[0]
+    speaker, language = cells.get("speaker") or listed[0], cells.get("language") or listed[1] or place.language
     if not speaker and (speakers is not None or "speaker" in cells):
         raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
-    language = cells.get("language") or listed[1] or language
     if not (is_name(speaker) and is_name(language)):
         raise ClipRefused("bad label", "Its speaker or language is too long, or has control or direction characters.")
     language = language.lower().replace("_", "-") or reading.language
@@ -299,17 +289,16 @@ def _read_speakers(reading, path):
     """Returns `{id: (speaker, language or "")}` of a `speakers.csv`, None without one. Faulty lines are noted."""
     if not reading.folder.has(path.parent, path.name):
         return None
-    lines = reading.folder.read_lines(path) or [""]
-    columns = names_to_columns(lines[0].split(","))
+    header, *lines = reading.folder.read_lines(path) or [""]
+    columns = names_to_columns(header.split(","))
     if "id" not in columns or "speaker" not in columns:
         rule = f"{path} must begin with the line 'id,speaker' or 'id,speaker,language'."
-        raise CorpusError(f"{rule} Received: {lines[0][:100]!r}.")
+        raise CorpusError(f"{rule} Received: {header[:100]!r}.")
     speakers, faulty = {}, []
-    for number, line in enumerate(lines[1:], 2):
-        cells = line.split(",")
-        row = {column: cell.strip() for column, cell in zip(columns, cells)}
-        parts = [part for part in row.get("id", "").replace("\\", "/").split("/") if part]
-        labels = (row.get("speaker", ""), row.get("language", ""))
+    for number, cells in enumerate((line.split(",") for line in lines), 2):
+        row = dict.fromkeys(columns, "") | {column: cell.strip() for column, cell in zip(columns, cells)}
+        parts = [part for part in row["id"].replace("\\", "/").split("/") if part]
+        labels = row["speaker"], row.get("language", "")
         if len(cells) != len(columns) or not parts or speakers.setdefault(parts_to_id(parts), labels) != labels:
             faulty.append(number)
     if faulty:
@@ -333,10 +322,10 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
         if table is validation:
             read_table(reading, place._replace(validation=True), table)
         else:
-            reading.notes.append(f"{relative(table.path)} is a test list: none of its clips is used.")
-    if common := len(named & kept_back):
-        skipped = f"{counted(common, 'clip')} of {relative(training.path)}"
-        reading.notes.append(f"{skipped} skipped: also in the list for validation or tests.")
+            reading.notes.append(f"{relative(table.path)} is for tests: its clips are not used.")
+    if common := named & kept_back:
+        clips = f"{counted(len(common), 'clip')} of {relative(training.path)}"
+        reading.notes.append(f"{clips} skipped: also in a list for validation or tests.")
     read_table(reading, place, training, kept_back)
 
 
