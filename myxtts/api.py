@@ -77,13 +77,15 @@ def open_run(
         if not named.get("init_from"):  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    devices: dict[str, Any] = dict(model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices)
+    devices: dict[str, Any] = dict(
+        model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices
+    )
     devices |= dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
     _require_sense(named, config, device_plan, devices)
     try:
         check_request(config, download_ljspeech, **devices)
     except TextsMissing as missing:
-        if str(missing.root) != str(Path(config.data.train_data or "")):
+        if missing.root.resolve() != Path(config.data.train_data or "").resolve():
             raise
         config = transcribe(config, missing, quiet)
         check_request(config, **devices)

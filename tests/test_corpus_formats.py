@@ -212,7 +212,7 @@ def test_a_validation_list_of_all_clips_is_passed_over(tmp_path):
     text(tmp_path / "metadata_eval.csv", (tmp_path / "metadata_train.csv").read_text())
     corpus = load_corpus(tmp_path)
     assert not any(u.validation for u in corpus.utterances) and len(corpus.utterances) == 3
-    assert "metadata_eval.csv was passed over" in corpus.notes[0]
+    assert "metadata_eval.csv" in corpus.notes[0]
 
 
 def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):
@@ -259,7 +259,7 @@ def test_audio_in_other_folders_is_the_users_or_needs_their_names(tmp_path, monk
     assert [(u.id, u.text) for u in corpus.utterances] == [("a", "one"), ("sub/b", "two")]
     assert [r.reason for r in corpus.rejections] == ["outside the data set", "duplicate id", "outside the data set"]
     write_report(inspect_corpus(corpus), tmp_path / "report.csv")
-    with pytest.raises(CorpusError, match="--audio-root must be a folder that is there. Received: .*nowhere"):
+    with pytest.raises(UserError, match="--audio-root must be .*Received: .*nowhere"):
         load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "nowhere"])
 
 

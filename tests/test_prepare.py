@@ -107,7 +107,7 @@ def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run
     assert PreparedClips.open(tmp_path).dvae == read_json(shards / "manifest.json")["dvae"]
     for damaged in (["a"], {**manifest, "shards": 5}, {**manifest, "shards": [{}]}):
         write_json(tmp_path / "manifest.json", damaged)
-        with pytest.raises(UserError, match="manifest.json is damaged|another version"):
+        with pytest.raises(UserError, match="manifest.json is damaged"):
             PreparedClips.open(tmp_path)
     write_json(tmp_path / "manifest.json", manifest)
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}

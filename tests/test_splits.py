@@ -57,7 +57,7 @@ def test_one_clip_or_none_goes_to_training():
         split_by_hash(utterances(3), 1)
 
 
-def test_leakage_by_id_by_file_and_by_content(tmp_path):
+def test_leakage_by_id_and_by_content(tmp_path):
     train, validation = tmp_path / "train", tmp_path / "validation"
     files = {train: {"a": "aa", "b": "bb", "c": "cc"}, validation: {"a": "xx", "d": "cc", "e": "yy"}}
     for folder, contents in files.items():
@@ -73,5 +73,5 @@ def test_leakage_by_id_by_file_and_by_content(tmp_path):
     assert [(leak.train_id, leak.validation_id, leak.reason) for leak in leaks] == [
         ("a", "a", "same id"),
         ("c", "d", "same content"),
-        ("b", "link", "same file"),
+        ("b", "link", "same content"),
     ]

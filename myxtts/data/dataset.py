@@ -1,4 +1,4 @@
-"""A folder of recordings as a training set: inspected, split, tokenized, and read as a stream on the data device."""
+"""Training sets: corpora that are inspected, split, tokenized and read as batches on the data device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import ConfigError, counted
+from myxtts.config.checks import ConfigError, counted, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
@@ -31,28 +31,27 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Most silence put before a training clip: it moves the grid of codes over the sound."""
+"""Maximum silence before a training clip; it shifts the grid of codes relative to the audio."""
 
 
 @dataclass(eq=False)
 class SpeechDataset:
-    """Training and validation clips of one corpus, or of two, in any format that `load_corpus` reads."""
+    """Training and validation clips of one or two corpora, in any format that `load_corpus` reads."""
 
     config: XTTSConfig
-    """With the vocabulary, the number of speakers and the length of conditioning clips filled in."""
+    """Includes the size of the vocabulary, the number of speakers and the length of conditioning clips."""
     train: Sequence[Clip]
     validation: Sequence[Clip]
     tokenizer: XTTSTokenizer
     texts: dict[str, str]
-    """Transcript of each clip by id, as written."""
+    """Original transcript of each clip by id."""
     prepared: PreparedClips | None = None
-    """Shards in which clips of the training set, of the validation set or of both are, if any."""
+    """Shards with the clips of the training set, the validation set or both."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
-    """Where the order of a stage's batches begins, by stage; for others at position 0."""
+    """Start of the batch order by stage, by default position 0."""
     speakers: tuple[str, ...] | None = None
-    """In the order in which batches number them; by default those of the training clips."""
+    """Speakers in the order of their numbers in batches; by default those of the training clips, sorted."""
     cache: SampleCache | None = None
-    """By default a new one."""
 
     def __post_init__(self):
         if self.cache is None:
@@ -62,18 +61,18 @@ class SpeechDataset:
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
-        """Reads the corpora that `config.data` names; nothing in them is changed.
+        """Reads the corpora that `config.data` names, without changing them.
 
-        What was left out, and why, goes to `clips_train.csv` under the checkpoint folder. The vocabulary is the
-        run's own when it has one, else `data.vocabulary`, else one trained on the corpus. The result's `config` is a
-        copy with `model.num_text_tokens`, the token ids and the conditioning length set. `progress(done, total)` is
-        called while recordings are checked.
+        Rejected clips and their reasons are written to `clips_train.csv` in the checkpoint folder. The vocabulary is
+        that of the run, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
+        recordings are checked.
+
+        Returns:
+            The data set; its `config` is a copy with the vocabulary, speakers and conditioning length filled in.
         """
-        try:
-            language = config.data.language and get_language(config.data.language).code
-        except ValueError as error:
-            raise ConfigError(f"--language: {error}") from error
+        language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
+        Path(config.training.checkpoint_dir).mkdir(parents=True, exist_ok=True)
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
@@ -81,9 +80,9 @@ class SpeechDataset:
         prepared = _prepared(config, sides)
         train, validation = _divide(sides, inspections[0], config.data.validation_share)
         for leak in find_leakage(train, validation):
-            logger.warning("Leakage: %s; its loss says little.", leak)
+            logger.warning("Leakage: %s; its validation loss says little.", leak)
         if not validation:
-            logger.warning("One clip alone cannot be split: it is validated on as well.")
+            logger.warning("The only clip is used for training and for validation.")
             validation = train
         token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
@@ -93,7 +92,7 @@ class SpeechDataset:
         return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts, prepared)
 
     def order(self, stage: str) -> BatchOrder:
-        """The training batches of a stage."""
+        """Returns the order of a stage's training batches."""
         data, crop = self.config.data, self._crop_samples(stage)
         lengths = [min(clip.num_samples, crop or clip.num_samples) for clip in self.train]
         tokens = [len(clip.tokens) for clip in self.train]
@@ -102,11 +101,11 @@ class SpeechDataset:
         return BatchOrder(lengths, tokens, *settings, *self._fixed_shape(), **more)
 
     def train_loader(self, stage: str) -> BatchLoader:
-        """Reads the training batches of a stage."""
+        """Returns the reader of a stage's training batches."""
         return self._loader(self.train, self.order(stage), stage, training=True)
 
     def validation_loader(self, stage: str) -> BatchLoader:
-        """Reads the validation batches of a stage; the same every time."""
+        """Returns the reader of a stage's validation batches, which never change."""
         lengths, tokens = zip(*((clip.num_samples, len(clip.tokens)) for clip in self.validation))
         order = SequentialOrder(lengths, tokens, self.config.stage(stage).batch_size)
         return self._loader(self.validation, order, stage, training=False)
@@ -114,10 +113,12 @@ class SpeechDataset:
     def stream(
         self, stage: str, device: str, start: int = 0, stop: int | None = None, buffer_size: int | None = None
     ) -> Iterator[WaveBatch]:
-        """Training batches `start` to `stop`, read by tf.data; the elements live on `device`, where so many are ready.
+        """Iterates over training batches `start` to `stop` on `device`, with `buffer_size` of them prefetched.
 
-        A worker reads its own rows of each batch. A recording that cannot be read any more raises `AudioError` or
-        `OSError` in the middle.
+        A worker reads its own rows of each batch.
+
+        Raises:
+            AudioError, OSError: A recording can no longer be read.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training
@@ -125,7 +126,7 @@ class SpeechDataset:
         return stream_batches(loader, device, start, stop, num_workers, buffer_size)
 
     def what_speaking_needs(self) -> dict[str, bytes]:
-        """Files that belong to weights that were trained on these clips, by name: vocabulary and rates of speech."""
+        """Returns the content of files that a model of these clips needs to speak: vocabulary and speech rates."""
         texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
         spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
@@ -135,8 +136,7 @@ class SpeechDataset:
         low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
         entry, shift = STAGES[stage], MAX_SHIFT_SAMPLES * data.augment
         keeps_codes = entry.codes and not data.augment
-        # On the frames of the recording's mel, as runs without augmentation have always been given them.
-        grid = MEL_HOP_SAMPLES if keeps_codes else 1
+        grid = MEL_HOP_SAMPLES if keeps_codes else 1  # frames of the mel spectrogram
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
         rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
         fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None)
@@ -168,41 +168,40 @@ def _inspect(config, folder, progress):
 
 
 def clip_limits(config: XTTSConfig) -> ClipLimits:
-    """What the clips of a run keep to."""
-    return ClipLimits(min_seconds=config.data.min_seconds, max_seconds=config.max_samples / MODEL_SAMPLE_RATE)
+    """Returns the shortest and longest duration of a run's clips."""
+    return ClipLimits(config.data.min_seconds, config.max_samples / MODEL_SAMPLE_RATE)
 
 
 def _prepared(config, sides):
-    """What is read from shards: of the training set, of that in `data.val_data`, or of both; None for neither."""
+    """Opens the shards of the training set, of the set in `data.val_data`, or of both; None without any."""
     data, found = config.data, None
     if data.val_prepared and not data.val_data:
-        raise ConfigError(f"--val-prepared needs --val-data, whose clips are in {data.val_prepared}. Name it, too.")
-    flags = ("--prepared", "--train-data"), ("--val-prepared", "--val-data")
-    for (flag, of), folder, clips in zip(flags, (data.prepared, data.val_prepared), (*sides, ())):
-        if folder:
-            found = PreparedClips.open(folder, flag).adopt(clips, of, found)
-            logger.info("%d clips of %s are read from the shards in %s.", len(clips), of, folder)
+        raise ConfigError(f"--val-prepared needs --val-data, the data set that {data.val_prepared} was made from.")
+    if data.prepared:
+        found = PreparedClips.open(data.prepared).adopt(sides[0])
+    if data.val_prepared:
+        found = PreparedClips.open(data.val_prepared, "--val-prepared").adopt(sides[1], "--val-data", found)
     if data.prepared and data.augment:
         logger.warning("data.augment is on: codes are computed. data.augment: false takes its codes from --prepared.")
     return found
 
 
 def _divide(sides, inspection, share):
-    """Training and validation clips: of two sets, as the one set itself keeps them apart, or by a hash."""
+    """Returns training and validation clips: two sets, the parts that the set itself defines, or a split by hash."""
     kept = {utterance.id for utterance in inspection.accepted if utterance.validation}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
     if not (train and held):
         return sides if len(sides) == 2 else split_by_hash(*sides, share)
+    clips = counted(len(held), "clip")
     if len(sides) == 2:
-        logger.info("--val-data is given: %s kept for validation by the training set are not used.", len(held))
+        logger.info("The training set keeps %s for validation, which are not used because of --val-data.", clips)
         return train, sides[1]
-    logger.info("The data set itself keeps %s for validation.", counted(len(held), "clip"))
+    logger.info("The data set itself keeps %s for validation.", clips)
     return train, held
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """`DataConfig.conditioning_seconds`, shortened where the clips are shorter and would only be repeated."""
-    # A corpus of half-second clips would otherwise spend most of the conditioning encoder's work on repetitions.
+    """Returns `DataConfig.conditioning_seconds`, shortened to the clips if longer ones would only repeat them."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -212,31 +211,30 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
 
 
 def _own_vocabulary(config):
-    """The vocabulary file of the run that the configuration continues; None where there is none."""
+    """Returns the vocabulary file of the run that is continued, else None."""
     path = vocabulary_path(Path(config.training.checkpoint_dir))
     return path if path.is_file() and not config.training.reset_training else None
 
 
 def _g2p(config):
-    """Codes of the languages that are written as they sound: the run's own, or those asked for."""
-    asked, home = config.data.g2p, Path(config.training.checkpoint_dir)
+    """Returns the codes of the languages that are converted to phonemes: those of the run, else those requested."""
+    home = Path(config.training.checkpoint_dir)
     try:
-        asked = None if asked is None else g2p_codes(asked)
+        asked = None if config.data.g2p is None else g2p_codes(config.data.g2p)
     except ValueError as error:
         raise ConfigError(f"--g2p: {error}") from error
     try:
-        own = (read_config(home).data.g2p or ()) if _own_vocabulary(config) else None
-    except CheckpointError:  # a vocabulary alone
-        own = None
-    if asked is not None and own not in (None, asked):
-        known, received = (", ".join(codes) or "no language" for codes in (own, asked))
-        hint = "Leave it out, or give --reset-training."
-        raise ConfigError(f"--g2p must be as in the run in {home}: {known}. Received: {received}. {hint}")
-    return (asked or ()) if own is None else own
+        own = read_config(home).data.g2p or () if _own_vocabulary(config) else asked or ()
+    except CheckpointError:  # a vocabulary without a configuration
+        own = asked or ()
+    known, received = (", ".join(codes or ()) or "no language" for codes in (own, asked))
+    hint = "Leave it out, or give --reset-training."
+    require(asked in (None, own), "--g2p", f"as in the run in {home}: {known}", received, hint)
+    return own
 
 
 def _tokenizer(config, utterances):
-    """The run's own vocabulary; else the given one, grown by what it lacks for the corpus; else one trained on it."""
+    """Returns the run's vocabulary; else the given one, extended for the corpus; else one trained on the corpus."""
     data, own = config.data, _own_vocabulary(config)
     texts = [(utterance.text, utterance.language) for utterance in utterances]
     if not (own or data.vocabulary):
@@ -249,13 +247,13 @@ def _tokenizer(config, utterances):
     lacking = [] if own else [pair for pair in texts if tokenizer.check(*pair)]
     grown = tokenizer.extend(lacking) if lacking else tokenizer
     if grown.num_tokens > tokenizer.num_tokens:
-        growth = f"grew from {tokenizer.num_tokens} to {grown.num_tokens} tokens"
-        logger.info("Vocabulary %s %s, for %s.", data.vocabulary, growth, counted(len(lacking), "transcript"))
+        growth = f"{tokenizer.num_tokens} to {grown.num_tokens} tokens"
+        logger.info("%s was extended from %s, for %s.", data.vocabulary, growth, counted(len(lacking), "transcript"))
     return grown
 
 
 def _clips(inspection, name, tokenizer, config):
-    """Clips of the accepted utterances whose text the vocabulary can write; reports what is left out, and why."""
+    """Returns the accepted clips whose transcript can be encoded; writes the report on all clips."""
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
     encoded = ((spoken, tuple(tokenizer.encode(spoken.text, spoken.language))) for spoken in inspection.accepted)
@@ -265,7 +263,6 @@ def _clips(inspection, name, tokenizer, config):
     ]
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
-        report.parent.mkdir(parents=True, exist_ok=True)
         write_report(inspection, report)
     summary = summarize(inspection)
     for line in (*summary.splitlines(), f"every clip and its reason: {report}"):

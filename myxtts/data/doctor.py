@@ -1,20 +1,20 @@
-"""The data doctor: decodes every clip of a corpus and says of each whether it can be trained on, and why not."""
+"""Inspection of a data set: decodes every clip, and decides whether it can be used for training, and why not."""
 
 import json
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from myxtts.audio.files import AudioError, read_audio, to_pcm16
-from myxtts.config.checks import counted, read_bounded, require
+from myxtts.config.checks import counted
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
@@ -23,14 +23,12 @@ from myxtts.storage.files import csv_text, digest_bytes, write_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
-"""Nobody speaks so fast: the transcript belongs to other audio, or the audio was cut."""
+"""Faster than anybody speaks: the transcript belongs to other audio, or the audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
-"""Below it a clip gets a warning: part of its transcript may be missing, or much of it is silence."""
+"""Slower clips get a warning: part of the transcript may be missing, or much of the audio is silence."""
 _CACHE_FORMAT = 4
-_MAX_CACHE_BYTES = 2**30
-_CHUNK_CLIPS = 1_024
-# Clips that end in the middle of a sound have 0.3 to 2 times their mean level in the last 20 ms; LJSpeech, VCTK and
-# other carefully cut recordings stay below 0.15.
+# Clips that end within a sound have 0.3 to 2 times their mean level in the last 20 ms; carefully cut recordings, such
+# as LJSpeech and VCTK, are below 0.15.
 _CUT_SECONDS = 0.02
 _CUT_LEVEL = 0.5
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
@@ -38,43 +36,40 @@ _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
 
 Progress = Callable[[int, int], None]
-"""Called with how many clips are done, and of how many."""
+"""Called with the number of clips that are done, and of all clips."""
 
 
-@dataclass(frozen=True)
-class ClipLimits:
-    """Lengths that a clip must keep to."""
+class ClipLimits(NamedTuple):
+    """Shortest and longest duration of a clip."""
 
     min_seconds: float = 0.1
     max_seconds: float = 30.0
 
-    def __post_init__(self):
-        require(self.min_seconds < self.max_seconds, "min_seconds", f"below {self.max_seconds}", self.min_seconds)
-
 
 @dataclass(frozen=True)
 class Inspection:
-    """Every clip of the corpus at `root` is either in `accepted` or in `rejections`, which include the corpus's own."""
+    """Result of the inspection of the corpus at `root`: every clip is in `accepted` or in `rejections`.
+
+    `warnings` are about accepted clips. The rejections include those of the corpus.
+    """
 
     root: Path
     accepted: tuple[Utterance, ...]
     rejections: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
-    """Of accepted clips."""
     notes: tuple[str, ...]
 
     @property
     def given(self) -> int:
-        """How many clips the folder names, usable or not."""
+        """Number of clips that the data set lists, usable or not."""
         return len(self.accepted) + len(self.rejections)
 
     def checked(self, check_text: Callable[[str, str], str | None]) -> "Inspection":
-        """The inspection without the clips for whose text and language `check_text` returns what is wrong with it."""
-        faults = [check_text(utterance.text, utterance.language) for utterance in self.accepted]
-        refused = [
-            _finding(self.root, clip, "text not usable", fault) for clip, fault in zip(self.accepted, faults) if fault
-        ]
-        accepted = tuple(clip for clip, fault in zip(self.accepted, faults) if not fault)
+        """Rejects accepted clips for whose text and language `check_text` returns an error."""
+        faults = [check_text(clip.text, clip.language) for clip in self.accepted]
+        pairs = [*zip(self.accepted, faults)]
+        refused = [_finding(self.root, clip, "text not usable", fault) for clip, fault in pairs if fault]
+        accepted = tuple(clip for clip, fault in pairs if not fault)
         return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
 
 
@@ -89,15 +84,15 @@ def check_data(
     audio_roots: Sequence[str | Path] = (),
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
 ) -> tuple[Inspection, tuple[Leak, ...]]:
-    """Inspects a data set as training would. Also returns which validation clips are trained on as well.
+    """Inspects a data set as training does, and finds validation clips that are also training clips.
 
-    Validation clips are those of `validation`, without one those that the data set itself keeps for it.
+    Validation clips are those of `validation`, by default those that the data set itself keeps for it.
 
     Args:
-        language: Of recordings whose set names none.
-        vocabulary: Tokenizer file that transcripts must fit.
-        format_name, audio_roots: As `load_corpus` takes them.
-        progress: Called as `progress(folder)` for each set; gives a context, as `progress_bar` does.
+        language: Language of recordings whose data names none.
+        vocabulary: Tokenizer file that must be able to encode the transcripts.
+        format_name, audio_roots: As in `load_corpus`.
+        progress: `progress(folder)` returns a context with the progress of one set, as `clip_progress` does.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 
@@ -120,32 +115,28 @@ def inspect_corpus(
     keeps_cache: bool = True,
     progress: Progress | None = None,
 ) -> Inspection:
-    """Decodes every clip of a corpus, checks it and its transcript, and says what became of each, in their order.
+    """Decodes every clip of a corpus, and checks it and its transcript.
 
     Args:
-        workers: Threads that decode.
-        cache_path: JSON file that remembers the result for each audio file until its size, its time or the limits
-            change. A damaged one is ignored and one inside the corpus is not written, each with a note.
-        keeps_cache: False only reads that file.
+        workers: Number of decoding threads.
+        cache_path: JSON file with the results of an earlier inspection. A result holds while size and time of the audio
+            file and the limits are the same.
+        keeps_cache: Whether that file is written.
         progress: Called after each clip.
     """
-    notes = list(corpus.notes)
-    if cache_path is not None and not corpus.is_list and Path(cache_path).resolve().is_relative_to(corpus.root):
-        notes.append(f"The results are not cached: {cache_path} lies in the data set, which is never written to.")
-        cache_path = None
-    key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, limits.min_seconds, limits.max_seconds]
-    cached, note = _load_cache(cache_path, key) if cache_path is not None else ({}, None)
-    verdicts = []
-    with ThreadPoolExecutor(workers) as pool:
-        # In chunks: a million clips submitted at once would hold a million pending calls.
-        for start in range(0, len(corpus.utterances), _CHUNK_CLIPS):
-            paths = [utterance.wav_path for utterance in corpus.utterances[start : start + _CHUNK_CLIPS]]
-            for verdict in pool.map(lambda path: _examine(path, limits, cached.get(str(path))), paths):
-                verdicts.append(verdict)
-                if progress is not None:
-                    progress(len(verdicts), len(corpus.utterances))
+    key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, *limits]
+    cached = _load_cache(cache_path, key) if cache_path is not None else {}
+    verdicts, paths = [], [utterance.wav_path for utterance in corpus.utterances]
+    with ThreadPool(workers) as pool:
+        for verdict in pool.imap(lambda path: _examine(path, limits, cached.get(str(path))), paths):
+            verdicts.append(verdict)
+            if progress is not None:
+                progress(len(verdicts), len(paths))
     if cache_path is not None and keeps_cache:
-        notes.extend(filter(None, (note, _save_cache(cache_path, key, cached, corpus, verdicts))))
+        found = zip(map(str, paths), verdicts)
+        clips = {path: verdict for path, verdict in found if verdict.reason not in ("missing file", "unreadable")}
+        if clips != cached:
+            write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
         if refusal := _refusal(utterance.text, verdict):
@@ -153,19 +144,18 @@ def inspect_corpus(
         else:
             good.append((replace(utterance, num_samples=verdict.num_samples), verdict))
     accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good)
-    return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), tuple(notes))
+    return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), corpus.notes)
 
 
 def summarize(inspection: Inspection) -> str:
-    """The inspection in a few lines: totals, then one line a reason with its count and the first clip.
+    """Returns totals, one line per reason with its count and first clip, and the notes.
 
-    A reason that most clips are rejected for is given in full.
+    The detail is added to a reason for which most clips are rejected.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-    given, accepted = f"clips given: {inspection.given}", f"accepted: {len(inspection.accepted)} ({duration})"
-    found = f"rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"
-    lines = [f"{given}, {accepted}, {found}"]
+    accepted = f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration})"
+    lines = [f"{accepted}, rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"]
     for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
         firsts = {finding.reason: finding for finding in reversed(findings)}
         for reason, count in Counter(finding.reason for finding in findings).most_common():
@@ -176,7 +166,7 @@ def summarize(inspection: Inspection) -> str:
 
 
 def write_report(inspection: Inspection, path: str | Path):
-    """Writes a CSV file with a row for every clip: what became of it, and every reason."""
+    """Writes a CSV file with one row per clip: its verdict and all reasons."""
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)
@@ -190,7 +180,7 @@ def write_report(inspection: Inspection, path: str | Path):
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Whether a file with something in it is there that `write_report` did not write."""
+    """Returns whether `path` is a non-empty file that `write_report` did not write."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -198,7 +188,7 @@ def is_foreign(path: str | Path) -> bool:
 
 
 class _Verdict(NamedTuple):
-    """What one audio file is found to be, apart from its transcript. `size` and `mtime_ns` say for which content."""
+    """Result for one audio file, apart from its transcript. It holds for the content with `size` and `mtime_ns`."""
 
     size: int
     mtime_ns: int
@@ -210,16 +200,25 @@ class _Verdict(NamedTuple):
     warnings: Sequence[str] = ()
 
 
+def _load_cache(path, key):
+    """Returns the results in a cache as `{audio path: _Verdict}`; none if it is damaged or of other limits."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        clips = content["clips"].items() if content["limits"] == key else ()
+        return {audio: _Verdict(*verdict) for audio, verdict in clips}
+    except (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return {}
+
+
 def _examine(path, limits, known):
     try:
         status = os.stat(path)
-    except OSError as error:
-        return _Verdict(0, 0, "missing file", f"It cannot be found any more: {error.strerror}.")
-    content = status.st_size, status.st_mtime_ns
-    if known is not None and known[:2] == content:
-        return known
-    try:
+        content = status.st_size, status.st_mtime_ns
+        if known is not None and known[:2] == content:
+            return known
         recording = read_audio(path, min_seconds=limits.min_seconds, max_seconds=limits.max_seconds)
+    except OSError as error:
+        return _Verdict(0, 0, "missing file", f"It was removed or cannot be read: {error.strerror}.")
     except AudioError as error:
         return _Verdict(*content, error.reason, error.detail[0].upper() + error.detail[1:])
     samples, warnings = recording.samples, [*recording.warnings]
@@ -227,13 +226,13 @@ def _examine(path, limits, known):
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
-    # Rounded to 16 bit, so that a copy in another sample format counts as the same.
+    # Rounded to 16 bit, so that copies in other sample formats have the same digest.
     digest = digest_bytes(to_pcm16(samples))
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 
 def _refusal(text, verdict):
-    """Reason and detail for a clip that cannot be used, else None."""
+    """Returns reason and detail for a clip that cannot be used, else None."""
     if verdict.reason:
         return verdict.reason, verdict.detail
     is_certain, fault = _encoding_fault(text)
@@ -241,8 +240,8 @@ def _refusal(text, verdict):
         return "text wrongly encoded", fault
     seconds = verdict.num_samples / MODEL_SAMPLE_RATE
     if len(text) > MAX_CHARACTERS_PER_SECOND * seconds:
-        many = f"{counted(len(text), 'character')} in {seconds:.3g} s"
-        return "text too long for the audio", f"{many}; the most is {MAX_CHARACTERS_PER_SECOND:g} a second."
+        pace = f"{counted(len(text), 'character')} in {seconds:.3g} s"
+        return "text too long for the audio", f"{pace}; the maximum is {MAX_CHARACTERS_PER_SECOND:g} per second."
     return None
 
 
@@ -250,24 +249,25 @@ def _warnings(corpus, good):
     rates = Counter(verdict.original_sample_rate for _, verdict in good)
     usual_rate = max(rates, key=rates.get, default=0)
     first_uses = {}
-    for utterance, verdict in good:
+    for clip, verdict in good:
         found, rate = [warning.split(": ", 1) for warning in verdict.warnings], verdict.original_sample_rate
-        seconds = utterance.seconds
-        if len(utterance.text) < MIN_CHARACTERS_PER_SECOND * seconds:
-            few = f"{counted(len(utterance.text), 'character')} in {seconds:.3g} s"
-            found.append(("text short for the audio", f"{few}; {MIN_CHARACTERS_PER_SECOND:g} a second is already few."))
-        if fault := _encoding_fault(utterance.text)[1]:
+        if len(clip.text) < MIN_CHARACTERS_PER_SECOND * clip.seconds:
+            pace = f"{counted(len(clip.text), 'character')} in {clip.seconds:.3g} s"
+            found.append(
+                ("text short for the audio", f"{pace}; below {MIN_CHARACTERS_PER_SECOND:g} per second is unusual.")
+            )
+        if fault := _encoding_fault(clip.text)[1]:
             found.append(("text perhaps wrongly encoded", fault))
         if rate < MODEL_SAMPLE_RATE:
-            limit = f"It was recorded at {rate} Hz and has nothing above {rate // 2} Hz"
-            found.append(("low sample rate", f"{limit}; use {MODEL_SAMPLE_RATE} Hz or more."))
+            detail = f"It has {rate} Hz, so nothing above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
+            found.append(("low sample rate", detail))
         if rate != usual_rate:
-            found.append(("unusual sample rate", f"It has {rate} Hz where most clips have {usual_rate} Hz."))
-        first = first_uses.setdefault(verdict.content_hash, utterance)
-        if first is not utterance:
-            same = "the same text" if first.text == utterance.text else "another text"
+            found.append(("unusual sample rate", f"It has {rate} Hz; most clips have {usual_rate} Hz."))
+        first = first_uses.setdefault(verdict.content_hash, clip)
+        if first is not clip:
+            same = "the same text" if first.text == clip.text else "another text"
             found.append(("duplicate audio", f"It is the same recording as {first.id}, with {same}."))
-        yield from (_finding(corpus.root, utterance, *warning) for warning in found)
+        yield from (_finding(corpus.root, clip, *warning) for warning in found)
 
 
 def _finding(root, utterance, reason, detail):
@@ -275,43 +275,17 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Signs of a text saved or read in the wrong encoding. Returns whether they are certain, and a sentence or ''."""
+    """Detects a text saved or read in the wrong encoding; returns whether that is certain, and a sentence or ""."""
     if "\ufffd" in text:
-        return True, "The text holds U+FFFD, which replaces letters that were lost."
+        return True, "The text has U+FFFD, which replaces lost letters."
     if control := _CONTROL_CHARACTER.search(text):
-        return True, f"The text holds the control character U+{ord(control[0]):04X}."
+        return True, f"The text has the control character U+{ord(control[0]):04X}."
     for encoding in ("cp1252", "latin-1"):
         try:
             meant = text.encode(encoding).decode("utf-8")
         except UnicodeError:
             continue
-        fault = f"The text reads like UTF-8 taken for {encoding}; it probably says {meant[:60]!r}."
-        # A capital letter and a no-break space, as in "ALLÉ !", can look like one letter in UTF-8: two cannot.
+        fault = f"The text looks like UTF-8 read as {encoding}; it may mean {meant[:60]!r}."
+        # One such letter can be correct: a capital and a no-break space, as in "ALLÉ !". Two cannot.
         return len(text) - len(meant) > 1, "" if meant == text else fault
     return False, ""
-
-
-def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` and a note or None."""
-    if not os.path.lexists(path):
-        return {}, None
-    try:
-        content = json.loads(read_bounded(Path(path), _MAX_CACHE_BYTES))
-        clips = content["clips"].items() if content["limits"] == key else ()
-        return {audio: _Verdict(*verdict) for audio, verdict in clips}, None
-    except (OSError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return {}, f"The cache {path} is damaged or of another version, and was ignored."
-
-
-def _save_cache(path, key, cached, corpus, verdicts):
-    """Keeps what is known of other corpora. Returns a note where the file cannot be written, which loses only time."""
-    clips = {name: verdict for name, verdict in cached.items() if not Path(name).is_relative_to(corpus.root)}
-    found = zip((str(utterance.wav_path) for utterance in corpus.utterances), verdicts)
-    clips |= {name: verdict for name, verdict in found if verdict.reason not in ("missing file", "unreadable")}
-    if clips == cached:
-        return None
-    try:
-        write_text(path, json.dumps({"limits": key, "clips": clips}))
-    except OSError as error:
-        return f"The cache {path} could not be written: {error.strerror}."
-    return None

@@ -1,4 +1,4 @@
-"""Fetches LJSpeech, the public-domain corpus of one English voice, into a folder of the user's choice."""
+"""Download of LJSpeech, the public-domain corpus of one English voice."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 2**18
 
 
 class Archive(NamedTuple):
-    """A `.tar.bz2` with one folder in it, and all that is known of it before it is fetched."""
+    """A `.tar.bz2` that contains one folder, with its checksum and sizes."""
 
     name: str
     url: str
@@ -34,24 +34,24 @@ LJSPEECH = Archive(
     2_748_572_632,
     4 * 10**9,
 )
-"""The checksum is the one that torchaudio's `LJSPEECH` has; 13,102 files of 3.8 GB."""
+"""13,102 files, 3.8 GB; the checksum is the one in torchaudio's `LJSPEECH`."""
 
 
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
-    """Makes `folder` hold LJSpeech's `metadata.csv` and `wavs/`, unless it has a metadata.csv already; returns it.
+    """Downloads LJSpeech into `folder`, unless it already has a `metadata.csv`, and returns the folder.
 
-    The archive is kept next to `folder` as `NAME.myxtts-part` until it is whole, has its checksum and is unpacked, so
-    that the next call continues where one was cut off. It is unpacked next to `folder` and moved there whole.
+    The archive is kept next to `folder` as `NAME.myxtts-part` until it has been verified and unpacked, so that the next
+    call resumes an interrupted download. It is unpacked next to `folder` and moved there as a whole.
 
     Raises:
-        CorpusError: The folder holds something else, there is too little room, or the download failed.
+        CorpusError: The folder has other files, the disk has too little space, or the download failed.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
         return folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        rule = f"--download-ljspeech needs a new or empty folder. {folder} holds something else."
-        raise CorpusError(f"{rule} Name another --train-data.")
+        rule = f"--download-ljspeech needs a new or empty folder. {folder} has other files."
+        raise CorpusError(f"{rule} Choose another --train-data.")
     part = Path(os.path.realpath(folder)).parent / f"{archive.name}.myxtts-part"
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
         part.unlink()
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
-            part.unlink(missing_ok=True)  # nothing can be made of it
+            part.unlink(missing_ok=True)  # empty or not the archive
         kept = f" What has arrived is kept in {part}." if part.exists() else ""
         hint = f"Run the same command again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be fetched from {archive.url}: {error}.{kept} {hint}") from error
@@ -75,16 +75,14 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
 
 
 def _fetch(archive, file, part):
-    """Appends to `file` what it lacks of the archive, and compares the whole with its checksum."""
+    """Downloads the rest of the archive into `file`, and verifies its checksum."""
     start = file.tell()
     needed = max(0, archive.num_bytes - start) + archive.unpacked_bytes
     if (free := shutil.disk_usage(part.parent).free) < needed:
         raise OSError(f"{part.parent} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed")
 
     def begin(response, **_):
-        if response.status_code == 416:
-            raise ValueError("the server has less than what is here already")
-        if response.status_code == 200:  # all of it, whatever was asked for
+        if response.status_code == 200:  # the whole file in spite of the range
             file.truncate(0)
 
     if start < archive.num_bytes:
@@ -95,18 +93,18 @@ def _fetch(archive, file, part):
     if (size := part.stat().st_size) < archive.num_bytes:
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")
     if pooch.file_hash(part) != archive.sha256:
-        raise ValueError("what came is another file: its SHA-256 is not that of the archive")
+        raise ValueError("the file is another one: its SHA-256 is not that of the archive")
 
 
 def _unpack(part, folder):
-    # Not synced: that would take a minute for LJSpeech's 13,102 files.
+    # Not synced: that takes a minute for 13,102 files.
     with write_whole_folder(folder, sync=False) as new:
-        # As a stream: seeking back in a bz2 unpacks it from the start.
+        # As a stream: seeking backwards in a bz2 file decompresses it from the start.
         with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
             tar.extractall(work, filter="data")
             (corpus,) = Path(work).iterdir()
             for entry in corpus.iterdir():
                 shutil.move(entry, new)
         if folder.exists():
-            # Fails where something was put there in the meantime, which is then kept.
+            # Fails if a file was put there in the meantime.
             folder.resolve().rmdir()

@@ -1,7 +1,7 @@
-"""eSpeak NG speaks a list of sentences into files.
+"""Speech synthesis of sentences into files by eSpeak NG.
 
-eSpeak NG keeps its state in globals, and what it says depends a little on what it said before. So it is used in a
-process of its own, with its sentences in a fixed order: `speak_to_files` runs this module as a script.
+The state of eSpeak NG is global, and its audio depends slightly on earlier sentences. So `speak_to_files` runs this
+module as a script: in a process of its own, with the sentences in a fixed order.
 """
 
 import ctypes
@@ -27,10 +27,9 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class SpeechJob(NamedTuple):
-    """One sentence to be spoken into one wav file.
+    """A sentence to speak into a WAV file.
 
-    `language` and `variant` (the vocal tract) are eSpeak NG's names, for example `en-us` and `f2`; `pitch` is 0 to 100,
-    its usual 50.
+    `language` and `variant` (the vocal tract) are names of eSpeak NG, such as `en-us` and `f2`; `pitch` is 0 to 100.
     """
 
     path: str
@@ -42,33 +41,32 @@ class SpeechJob(NamedTuple):
 
 
 def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
-    """Speaks `jobs` in their order into 16-bit wav files at `SAMPLE_RATE`, in a process of its own.
+    """Speaks `jobs` in order into 16-bit WAV files at `SAMPLE_RATE`, in a process of its own.
 
     Raises:
         RuntimeError: eSpeak NG failed, or does not know a language.
     """
-    # -P keeps the working folder out of the child's import path.
+    # -P: no imports from the working folder.
     command = [sys.executable, "-P", "-m", "myxtts.data.espeak_ng"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     options = dict(capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env=environment)
     child = subprocess.run(command, input=json.dumps(jobs), **options)
     if child.returncode != 0:
-        raise RuntimeError(f"eSpeak NG must exit with code 0. Received: {child.returncode}, with: {child.stderr}")
+        raise RuntimeError(f"eSpeak NG failed with exit code {child.returncode}: {child.stderr}")
 
 
-def trim_silence(samples: np.ndarray) -> np.ndarray:
-    """Leaves 50 ms before and after the first and last of the `(S,)` int16 samples above -50 dB of full scale."""
+def _trim_silence(samples):
+    """Removes silence (below -50 dB of full scale) at both ends of `(S,)` int16, except 50 ms."""
     loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 104)
     if not len(loud):
-        raise RuntimeError("eSpeak NG gave a silent clip.")
+        raise RuntimeError("eSpeak NG produced a silent clip.")
     margin = SAMPLE_RATE // 20
     return samples[max(loud[0] - margin, 0) : loud[-1] + margin]
 
 
 def _speak(jobs):
-    """Speaks the jobs into their files, in this process: eSpeak NG's state is global."""
     library, chunks = load_library(), []
-    # Without them a size_t and the pointers would be passed as C ints.
+    # Without argument types, ctypes would pass the size_t and the pointers as C ints.
     text, size, number, pointer = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
     library.espeak_Synth.argtypes = [text, size, number, ctypes.c_int, number, number, pointer, pointer]
 
@@ -87,13 +85,13 @@ def _speak(jobs):
         call("espeak_SetVoiceByName", f"{job.language}+{job.variant}".encode())
         call("espeak_SetParameter", RATE, job.words_per_minute, 0)
         call("espeak_SetParameter", PITCH, job.pitch, 0)
-        # Breathy variants draw their noise from a generator that the library seeds with the time of day.
+        # Breathy variants use random noise, which the library seeds with the time of day.
         call("espeak_ng_SetRandSeed", ctypes.c_long(1))
         chunks.clear()
         data = job.text.encode()
         call("espeak_Synth", data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None)
         call("espeak_Synchronize")
-        samples = trim_silence(np.concatenate([np.zeros(0, np.int16), *chunks]))
+        samples = _trim_silence(np.concatenate([np.zeros(0, np.int16), *chunks]))
         soundfile.write(job.path, samples, SAMPLE_RATE, subtype="PCM_16")
 
 

@@ -1,7 +1,4 @@
-"""The LJSpeech-format dataset and its device-aware tf.data pipeline, under their public names.
-
-`SpeechDataset` reads this and every other format of `myxtts.data.corpora`.
-"""
+"""Public names of the LJSpeech-format dataset, which reads all other formats too, and of its tf.data pipeline."""
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import prefetch_to, wave_dataset

@@ -19,7 +19,7 @@ from myxtts.devices.process_end import AbandonedThread
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording, ready to be trained on."""
+    """A checked recording, ready for training. `num_samples` is its length at 22 050 Hz."""
 
     id: str
     wav_path: str
@@ -27,25 +27,20 @@ class Clip:
     speaker: str
     language: str
     num_samples: int
-    """Length at 22 050 Hz."""
 
 
 class SampleCache:
-    """Decoded recordings kept as 16-bit samples until a memory budget is full; what is `prepared` comes from shards."""
+    """Decoded recordings, kept in memory as 16-bit samples up to a budget. `prepared` clips are read from shards."""
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
         self._arrays: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
         self._lock = threading.Lock()
 
-    def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
-        """Samples of `path`, `(S,)` float32, rounded to 16 bit whether they were kept or not."""
-        return self.load_with_rate(path, sample_rate)[0]
+    def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
+        """Returns samples at `sample_rate` Hz, `(S,)` float32 rounded to 16 bit, and the sample rate of the file.
 
-    def load_with_rate(self, path: str, sample_rate: int) -> tuple[np.ndarray, int]:
-        """Samples of `path` at `sample_rate` Hz, decoded and resampled once, and the rate that the file has.
-
-        The rate of a prepared clip is the one it is kept at.
+        For a prepared clip, the latter is the rate of the shards.
         """
 
         def read():
@@ -58,7 +53,7 @@ class SampleCache:
         return samples.astype(np.float32) * (1.0 / 32767.0), source_rate
 
     def codes(self, path: str) -> np.ndarray:
-        """Codes of a prepared recording, `(C,)` int32."""
+        """Returns the codes of a prepared recording, `(C,)` int32."""
         return self._kept((path, 0), lambda: (self._prepared.read_codes(path), 0))[0]
 
     def _kept(self, key, read):
@@ -73,7 +68,7 @@ class SampleCache:
 
 @dataclass(frozen=True)
 class ConditioningRule:
-    """How the clip that a voice is taken from is chosen, and filled up to `max_samples`."""
+    """How conditioning clips are chosen and padded to `max_samples`."""
 
     min_samples: int
     max_samples: int
@@ -82,14 +77,10 @@ class ConditioningRule:
     padding: str
     """`repeat` or `zeros`."""
     grid: int = 1
-    """Where it begins, and its length where it does not fill its room, are multiples of so many samples."""
-
-    def whole(self, length: int) -> int:
-        """As many of `length` samples as the grid allows; all where they are fewer than it, or fill the room."""
-        return length if length >= self.max_samples or length < self.grid else length // self.grid * self.grid
+    """Starts, and lengths below `max_samples`, are multiples of so many samples."""
 
     def fill(self, samples: np.ndarray) -> np.ndarray:
-        """Brings `(S,)` to `(max_samples,)`, by repetition or by zeros at the end."""
+        """Extends `(S,)` to `(max_samples,)` by repetition or zeros."""
         if self.padding == "repeat":
             return np.resize(samples, self.max_samples)
         return np.pad(samples, (0, self.max_samples - len(samples)))
@@ -97,7 +88,7 @@ class ConditioningRule:
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Reads the batch at a position. A pure function of position: choices are seeded by (seed, epoch, offset, row)."""
+    """Reads the batch at a position, as a pure function of it: random values depend on (seed, epoch, offset, row)."""
 
     clips: Sequence[Clip]
     order: BatchOrder | SequentialOrder
@@ -105,19 +96,19 @@ class BatchLoader:
     seed: int
     conditioning: ConditioningRule | None = None
     crop_samples: int | None = None
-    """Longest slice of a clip, or None for whole clips."""
+    """Maximum length of a slice, or None for whole clips."""
     max_shift: int = 0
-    """Most samples of silence put before a training clip, at random."""
+    """Maximum random silence before a training clip, in samples."""
     training: bool = True
-    """False takes fixed choices: no shift, first slices, the same conditioning clip every time."""
+    """False makes fixed choices: no shift, the first slice, the same conditioning clip every time."""
     targets: bool = False
-    """Whether batches bring the sound at 24 000 Hz; clips then begin on `TARGET_GRID`."""
+    """Whether batches contain the audio at 24 000 Hz; slices then start on `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
-    """Speakers by index, where batches say whose clips they are."""
+    """Speakers by index, if batches contain the speakers of their clips."""
     prepared: bool = False
-    """Whether batches bring codes instead of samples; all clips are then prepared, whole and not shifted."""
+    """Whether batches contain codes instead of samples; the clips are then whole and not shifted."""
     share: tuple[int, int] = (0, 1)
-    """Which of how many equal parts of each batch is read: a worker's own rows."""
+    """Part of each batch that is read, and the number of equal parts: a worker's own rows."""
 
     def __post_init__(self):
         self._by_speaker: dict[tuple[str, str], list[int]] = {}
@@ -134,7 +125,7 @@ class BatchLoader:
         batch.index[:] = indices
         for row, index in enumerate(indices):
             clip = self.clips[index]
-            # A generator for each row: what is drawn for one depends on no other, which another worker reads.
+            # One generator per row: another worker, which reads other rows, draws the same values for its own.
             rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1, first + row])
             batch.text[row, : len(clip.tokens)] = clip.tokens
             batch.text_lengths[row] = len(clip.tokens)
@@ -151,9 +142,18 @@ class BatchLoader:
                 self._fill_conditioning(batch, row, clip, rng, samples, shift)
         return check_wave_batch(batch)
 
+    def _empty(self, rows, ordered):
+        wav, codes = ordered.num_samples, 0
+        if self.prepared:
+            wav, codes = 0, wav // CODE_STRIDE_SAMPLES
+        voice = self.conditioning.max_samples if self.conditioning is not None else 0
+        target = target_width(ordered.num_samples) * self.targets
+        widths = (), (wav,), (), (ordered.num_tokens,), (), (voice,), (2,), (target,), (), (), (), (codes,)
+        return WaveBatch(*(np.zeros((rows, *width), dtype) for width, dtype in zip(widths, WAVE_DTYPES)))
+
     def _fill_wav(self, batch, row, clip, rng):
-        """Puts a clip's samples into a row; returns them, and the samples of silence before them."""
-        samples, start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
+        """Writes a clip's samples into a row; returns them and the silence before them in samples."""
+        (samples, _), start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
         if self.crop_samples is not None:
             start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
             samples = samples[start : start + self.crop_samples]
@@ -166,43 +166,34 @@ class BatchLoader:
         batch.wav_lengths[row] = shift + len(samples)
         return samples, shift
 
+    def _fill_target(self, batch, row, clip, start, length, shift):
+        """Writes the slice of `length` samples from `start`, moved by `shift`, into the row at 24 000 Hz."""
+        samples, batch.source_rate[row] = self.cache.load(clip.wav_path, DECODER_SAMPLE_RATE)
+        start, shift = (place // TARGET_GRID[0] * TARGET_GRID[1] for place in (start, shift))
+        room = min(-(-length * TARGET_GRID[1] // TARGET_GRID[0]), batch.target_wav.shape[1] - shift)
+        samples = samples[start : start + room]
+        batch.target_wav[row, shift : shift + len(samples)] = samples
+        batch.target_lengths[row] = shift + len(samples)
+
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Puts the voice's clip into a row; the row's own `samples`, None if prepared, begin at `shift`."""
+        """Writes the conditioning clip into a row whose own `samples`, None if prepared, start at `shift`."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
         if rule.source == "speaker" and len(same_voice) > 1:
             steps = int(rng.integers(1, len(same_voice))) if self.training else 1
             other = self.clips[same_voice[(same_voice.index(batch.index[row]) + steps) % len(same_voice)]]
-        if other is not None:
-            samples = self.cache.load(other.wav_path)
+            samples, _ = self.cache.load(other.wav_path)
         elif samples is None:
-            samples = self.cache.load(clip.wav_path)[: batch.wav_lengths[row]]
+            samples = self.cache.load(clip.wav_path)[0][: batch.wav_lengths[row]]
         if other is None and len(samples) < length:
             length = max(1, len(samples) // 2)
-        start, length = self._start(len(samples), length, rng, rule.grid), rule.whole(min(length, len(samples)))
+        start, length = self._start(len(samples), length, rng, rule.grid), min(length, len(samples))
+        if rule.grid <= length < rule.max_samples:
+            length -= length % rule.grid
         batch.conditioning[row] = rule.fill(samples[start : start + length])
         if other is None:
             batch.conditioning_span[row] = shift + start, shift + start + length
-
-    def _empty(self, rows, ordered):
-        """A batch of zeros; codes take the place of samples if the clips are prepared."""
-        wav, codes = ordered.num_samples, 0
-        if self.prepared:
-            wav, codes = 0, wav // CODE_STRIDE_SAMPLES
-        voice = self.conditioning.max_samples if self.conditioning is not None else 0
-        target = target_width(ordered.num_samples) * self.targets
-        widths = (), (wav,), (), (ordered.num_tokens,), (), (voice,), (2,), (target,), (), (), (), (codes,)
-        return WaveBatch(*(np.zeros((rows, *width), dtype) for width, dtype in zip(widths, WAVE_DTYPES)))
-
-    def _fill_target(self, batch, row, clip, start, length, shift):
-        """Puts what `wav` shows, `length` samples from `start` on, put off by `shift`, into the row at 24 000 Hz."""
-        samples, batch.source_rate[row] = self.cache.load_with_rate(clip.wav_path, DECODER_SAMPLE_RATE)
-        start, shift = (place // TARGET_GRID[0] * TARGET_GRID[1] for place in (start, shift))
-        room = min(-(-length * TARGET_GRID[1] // TARGET_GRID[0]), batch.target_wav.shape[1] - shift)
-        samples = samples[start : start + room]
-        batch.target_wav[row, shift : shift + len(samples)] = samples
-        batch.target_lengths[row] = shift + len(samples)
 
     def _start(self, num_samples, length, rng, grid):
         start = int(rng.integers(num_samples - length + 1)) if self.training and num_samples > length else 0
@@ -212,10 +203,10 @@ class BatchLoader:
 def wave_dataset(
     loader: Callable[[int], WaveBatch], start: int = 0, stop: int | None = None, num_workers: int = 8
 ) -> tf.data.Dataset:
-    """Batches `start` to `stop` of `loader` (without end for None), read in parallel, in order."""
+    """Reads batches `start` to `stop` (None: without end) of `loader`, in parallel and in order."""
 
     def read(position):
-        # Stateless, as it follows from the position: where determinism is asked for, others are not read in parallel.
+        # Stateless: with op determinism, TensorFlow would run stateful functions one at a time.
         dtypes = [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]
         batch = WaveBatch(*tf.numpy_function(loader, [position], dtypes, stateful=False))
         for value, rank in zip(batch, WAVE_RANKS):
@@ -234,10 +225,10 @@ def wave_dataset(
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Iterates over `wave_dataset` on `device`; raises what `loader` raised.
+    """Iterates over `wave_dataset` on `device`; raises the errors of `loader`.
 
-    TensorFlow never sees the data end or fail: an eager operation that fails in one thread aborts those that run in
-    others, since all share one rendezvous, and the training step would report the end of the data.
+    TensorFlow sees neither errors nor the end of the data: an eager operation that fails in one thread aborts those in
+    other threads, since all share one rendezvous, and the training step would report the error.
     """
     failures = {}
 
@@ -256,13 +247,13 @@ def stream_batches(
                 raise failures[position]
             yield batch
     finally:
-        # Taking an iterator apart waits for its thread that tunes buffers, which may sleep for up to a minute.
+        # The destructor of the iterator waits for its autotune thread, which may sleep for a minute.
         last_reference = [batches]
         del batches
-        if not sys.is_finalizing():  # when Python ends, a new thread would never get to run, and be waited for
+        if not sys.is_finalizing():  # no new thread runs then
             AbandonedThread(last_reference.clear, "myxtts-ended-reader").start()
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
-    """Ends a dataset in a buffer on `device`. Its elements live there, so nothing may be mapped after it."""
+    """Ends a dataset with a buffer on `device`; no transformation may follow, since the elements live there."""
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))

@@ -1,9 +1,8 @@
-"""The sample corpus: a small set of spoken sentences in several voices, made offline by eSpeak NG.
+"""The sample corpus: short sentences in several voices, spoken offline by eSpeak NG.
 
-With it the first training run needs no data and no network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
-`speakers.csv` with `id,speaker,language`. Sentences come from a small grammar per language, so that the smallest model
-hears every word often; some of each are never spoken in it (`unheard_sentences`), to try whether a model can say what
-it has not heard.
+It lets a first training run do without data and network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
+`speakers.csv` with `id,speaker,language`. A small grammar per language yields the sentences, so that each word is
+frequent; some sentences are held out (`unheard_sentences`), to test a model on sentences that it was not trained on.
 """
 
 import importlib
@@ -14,27 +13,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.data.espeak_ng import SpeechJob, speak_to_files
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file, read_json, write_json, write_whole_folder
 
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Of the sentences that a grammar yields, one in so many is in no clip; a prime, so that every word is among them."""
+"""One in so many sentences of a grammar is held out; a prime, so that the others contain every word."""
 MANIFEST_FILE = "sample_corpus.json"
-# Raise it when the way clips are made changes; a change of voices or sentences is noticed without.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # raise it when clips are made in another way; other voices or sentences are noticed without
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
+_NUM_PHRASES = 6
 
 
 class SampleCorpusError(UserError):
-    """The sample corpus cannot be made; the message says what to do about it."""
+    """The sample corpus cannot be made."""
 
 
 class Voice(NamedTuple):
-    """One speaker: the eSpeak NG `variant` (a vocal tract) speaking the eSpeak NG language `espeak_language`.
+    """A speaker: the vocal tract `variant` of eSpeak NG speaking its language `espeak_language`.
 
-    `language` is the tokenizer's code, written to `speakers.csv`; `pitch` is 0 to 100, eSpeak NG's usual being 50.
+    `language` is the tokenizer's code. `pitch` is 0 to 100; the default of eSpeak NG is 50.
     """
 
     speaker: str
@@ -54,24 +53,22 @@ VOICES = (
     Voice("parisa", "fa", "fa", "f2", 45),
     Voice("dawit", "am", "am", "Gene", 45),
 )
-"""Variants and pitches that the bundled model was trained on, so that a run that starts from it knows them."""
+"""Voices of the sample corpus; the bundled model was trained on their variants and pitches."""
 
 
 def _sentences(phrases, slots, full_stop):
     return [*phrases, *(" ".join(words) + full_stop for words in itertools.product(*slots))]
 
 
-_NUM_PHRASES = 6
-"""Sentences of each language that its slots do not make; they come first."""
 SENTENCES = {
     language: _sentences(**grammar)
     for language, grammar in json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8")).items()
 }
-"""All sentences of each language, in a fixed order: its phrases, then every choice of one entry of each slot."""
+"""All sentences of each language: `_NUM_PHRASES` phrases, then every combination of one entry per slot."""
 
 
 class Clip(NamedTuple):
-    """One sentence to be spoken."""
+    """A sentence, and the voice that speaks it."""
 
     id: str
     text: str
@@ -79,22 +76,19 @@ class Clip(NamedTuple):
 
 
 def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, languages: Sequence[str] = ("en",)) -> Path:
-    """Makes the sample corpus in `root`, or finds it there whole.
+    """Makes the sample corpus in `root`, unless it is there already, and returns its absolute path.
 
-    The corpus is built next to `root` and renamed at the end, so `root` never holds a part of one. A corpus that is
-    damaged, or was made with another seed, size or languages, is replaced.
+    A damaged corpus, or one with another seed, size or languages, is replaced.
 
     Args:
-        root: Folder of the corpus: new, empty, or with a sample corpus in it. Returned absolute.
-        seed: Decides the sentences.
-        num_clips: Number of clips, dealt evenly to the `VOICES` of the languages; each lasts 1 to 3 s.
-        languages: Codes of some of `SENTENCES`.
+        seed: Determines the sentences.
+        num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages.
+        languages: Some of the codes in `SENTENCES`.
 
     Raises:
-        SampleCorpusError: `root` holds something that is not a sample corpus, or the `espeakng-loader` package is not
-            installed.
+        SampleCorpusError: `root` has other files, or the `espeakng-loader` package is not installed.
         RuntimeError: eSpeak NG failed.
-        ValueError: `num_clips` is below 1 or above what the grammars yield.
+        ConfigError: `num_clips` is below 1 or above the number of sentences.
     """
     root = Path(root).absolute()
     clips = plan_clips(seed, num_clips, languages)
@@ -108,32 +102,30 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
         missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
         raise SampleCorpusError(f"{missing} (or give recordings of your own with --train-data).") from error
     try:
-        # Not synced: a corpus that a power failure damaged is noticed by its checksums and made again.
+        # Not synced: damage by a power failure is noticed by the checksums.
         with write_whole_folder(root, sync=False) as new:
             speak_clips(clips, new)
             files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}
             write_json(new / MANIFEST_FILE, {"plan": plan, "files": files})
     except OSError:
-        # Another process was faster; the same settings make the same corpus.
+        # Another process may have finished the same corpus first.
         if not _is_complete(root, plan):
             raise
     return root
 
 
 def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Chooses the sentences of each voice, none twice in one voice, in a fixed order."""
+    """Chooses the sentences of each voice, without repetition."""
     unknown = set(languages).difference(SENTENCES)
     if unknown or not languages:
         received = ", ".join(sorted(unknown)) or "none"
         raise SampleCorpusError(f"The sample corpus can be in {', '.join(SENTENCES)}. Received: {received}.")
     voices = [voice for voice in VOICES if voice.language in languages]
-    heard = {}
-    for language in languages:
-        unheard = set(unheard_sentences(language))
-        heard[language] = [sentence for sentence in SENTENCES[language] if sentence not in unheard]
+    heard = {language: [*SENTENCES[language]] for language in languages}
+    for sentences in heard.values():
+        del sentences[_NUM_PHRASES::UNHEARD_EVERY]
     largest = len(voices) * min(map(len, heard.values()))
-    if not 1 <= num_clips <= largest:
-        raise ValueError(f"num_clips must be from 1 to {largest}, which the grammars yield. Received: {num_clips}.")
+    require(1 <= num_clips <= largest, "num_clips", f"from 1 to {largest}, the number of sentences", num_clips)
     clips = []
     for number, voice in enumerate(voices):
         share = len(range(number, num_clips, len(voices)))
@@ -144,17 +136,26 @@ def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) ->
 
 
 def speak_clips(clips: Sequence[Clip], root: Path) -> None:
-    """Has eSpeak NG speak the clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if it fails."""
+    """Speaks clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if eSpeak NG fails."""
     (root / "wavs").mkdir()
     paths = [str(root / "wavs" / f"{clip.id}.wav") for clip in clips]
     speak_to_files(
         [SpeechJob(path, text, *speech, WORDS_PER_MINUTE) for path, (_, text, (_, _, *speech)) in zip(paths, clips)]
     )
-    _write_tables(clips, root)
+    languages, voices = {clip.voice.language for clip in clips}, {clip.voice for clip in clips}
+    readme = (_SOURCES / "README.md").read_text(encoding="utf-8")
+    speakers = ["id,speaker,language", *(f"{clip.id},{clip.voice.speaker},{clip.voice.language}" for clip in clips)]
+    tables = {
+        "metadata.csv": "".join(f"{clip.id}|{clip.text}|{clip.text}\n" for clip in clips),
+        "speakers.csv": "\n".join([*speakers, ""]),
+        "README.md": readme.format(num_clips=len(clips), languages=len(languages), voices=len(voices)),
+    }
+    for name, text in tables.items():
+        (root / name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def unheard_sentences(language: str) -> list[str]:
-    """Sentences of a language's grammar that are in no sample corpus, every word of which is."""
+    """Returns the held-out sentences of a language; each of their words is in other sentences."""
     return SENTENCES[language][_NUM_PHRASES::UNHEARD_EVERY]
 
 
@@ -163,7 +164,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Digest of what the corpus was made from, and one for each of its files; nothing without a whole manifest."""
+    """Returns the digest of the plan, and one for each file; nothing if the manifest is missing or damaged."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]
@@ -178,21 +179,9 @@ def _is_complete(root, plan):
 
 
 def _require_replaceable(root):
-    """Raises `SampleCorpusError` when making the corpus in `root` would cost the user a file."""
+    """Raises `SampleCorpusError` if `root` has files that are not part of a sample corpus."""
     _, files = _read_manifest(root)
     made_here = {root / name for name in (MANIFEST_FILE, *files)} if files else set()
     found = _files(root) if root.is_dir() else filter(Path.exists, [root])
     if foreign := next((path for path in found if path not in made_here), None):
-        rule = f"{root} must be new, empty or nothing but a sample corpus."
-        raise SampleCorpusError(f"{rule} Found: {foreign}. Choose another folder.")
-
-
-def _write_tables(clips, root):
-    metadata = "".join(f"{clip.id}|{clip.text}|{clip.text}\n" for clip in clips)
-    speakers = "".join(f"{clip.id},{clip.voice.speaker},{clip.voice.language}\n" for clip in clips)
-    languages, voices = {clip.voice.language for clip in clips}, {clip.voice for clip in clips}
-    readme = (_SOURCES / "README.md").read_text(encoding="utf-8")
-    readme = readme.format(num_clips=len(clips), languages=len(languages), voices=len(voices))
-    tables = {"metadata.csv": metadata, "speakers.csv": "id,speaker,language\n" + speakers, "README.md": readme}
-    for name, text in tables.items():
-        (root / name).write_text(text, encoding="utf-8", newline="\n")
+        raise SampleCorpusError(f"{root} must be new, empty or a sample corpus. Found: {foreign}.")

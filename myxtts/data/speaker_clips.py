@@ -1,4 +1,4 @@
-"""A short recording of each speaker of a training set, kept with the run so that it can speak in their voices."""
+"""Short recordings of the speakers of a training set, stored in the run so that it can speak in their voices."""
 
 import io
 import logging
@@ -18,32 +18,35 @@ from myxtts.storage.speakers import read_speakers, write_speaker_clips
 logger = logging.getLogger(__name__)
 
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
-"""Of each speaker: two pieces of the longest length that a voice is taken from in training."""
+"""Maximum length per speaker: twice the longest conditioning clip of training."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Clips near this length are taken first: long ones have pauses, short ones are often words alone."""
+"""Clips near this length are preferred: long ones have pauses, short ones are often single words."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
-"""Those with the most speech are kept: some 50 MB at most."""
+"""Limits the recordings to about 50 MB."""
 
 
 def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
-    """Writes the recordings of the speakers of a training set into the folder of a run, unless they are there.
+    """Writes the recordings of a training set's speakers into a run's folder, unless they are up to date.
 
     Returns:
-        Names of the speakers that were left out because there are too many.
+        Names of the speakers without a recording, since those with the most speech are already `MOST_SPEAKERS`.
     """
     by_speaker = defaultdict(list)
     for clip in clips:
         by_speaker[clip.speaker].append(clip)
     most_first = sorted(by_speaker, key=lambda name: (-sum(clip.num_samples for clip in by_speaker[name]), name))
-    chosen = {name: _choose(by_speaker[name]) for name in most_first[:MOST_SPEAKERS]}
-    known = {name: speaker.sources for name, speaker in read_speakers(folder).items()}
-    sources = {name: _sources(some) for name, some in chosen.items()}
-    missing = {name: some for name, some in chosen.items() if known.get(name) != sources[name]}
+    known, missing = read_speakers(folder), {}
+    for name in most_first[:MOST_SPEAKERS]:
+        chosen = _choose(by_speaker[name])
+        # The digests show when a recording is out of date.
+        sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
+        if name not in known or known[name].sources != sources:
+            missing[name] = (*_record(chosen), sources)
     if missing:
-        write_speaker_clips(folder, {name: (*_record(some), sources[name]) for name, some in missing.items()})
+        write_speaker_clips(folder, missing)
     if left_out := most_first[MOST_SPEAKERS:]:
-        kept = f"The {MOST_SPEAKERS} speakers with the most speech can be named with `myxtts say --speaker`"
+        kept = f"`myxtts say --speaker` takes the {MOST_SPEAKERS} speakers with the most speech"
         logger.info("%s; %d others need --reference-audio.", kept, len(left_out))
     return left_out
 
@@ -57,13 +60,8 @@ def _choose(clips):
     return chosen
 
 
-def _sources(clips):
-    """The clips' ids, each with the digest of its file: a voice is recorded again when its audio changed."""
-    return tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in clips)
-
-
 def _record(clips):
-    """FLAC content of the clips one after the other, and the language of the first."""
+    """Returns the concatenated clips as FLAC, and the language of the first."""
     samples, file = np.concatenate([load_samples(clip.wav_path) for clip in clips])[:KEPT_SAMPLES], io.BytesIO()
     soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
     return file.getvalue(), clips[0].language

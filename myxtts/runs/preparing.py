@@ -127,7 +127,7 @@ def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndar
     """Yields id, codes and samples of each clip, as the GPT stage would compute them."""
     cache = SampleCache(0)
     for utterance in utterances:
-        samples = cache.load(str(utterance.wav_path))
+        samples, _ = cache.load(str(utterance.wav_path))
         width = -(-len(samples) // (WIDTH_CODES * CODE_STRIDE_SAMPLES)) * WIDTH_CODES * CODE_STRIDE_SAMPLES
         padded = np.pad(samples, (0, width - len(samples)))[None]
         wave = noise_batch(1, 0, 1, CODE_STRIDE_SAMPLES, 1)

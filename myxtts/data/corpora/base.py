@@ -1,4 +1,4 @@
-"""What all corpus formats share: the records they make, and the reading that collects them."""
+"""Records that all corpus formats produce, and the reading that collects them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusF
 
 @dataclass(frozen=True)
 class Utterance:
-    """One clip and what is said in it.
+    """One clip with its transcript. `id` is unique within its corpus; `line` is its line in the list, if there is one.
 
-    `id` is unique within its corpus; `line` is where its list names it, None when there is no list.
+    `validation` marks clips that the data set itself keeps for validation. `num_samples` is the length at 22 050 Hz, 0
+    until the audio has been read.
     """
 
     id: str
@@ -26,9 +27,7 @@ class Utterance:
     language: str
     line: int | None = field(default=None, compare=False)
     validation: bool = field(default=False, compare=False)
-    """Whether the data set itself keeps the clip for validation."""
     num_samples: int = field(default=0, compare=False)
-    """Length at 22 050 Hz once the audio has been read, else 0."""
 
     @property
     def seconds(self) -> float:
@@ -37,9 +36,9 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with one line or file. `reason` is fit to count by; `detail` is a sentence for people.
+    """A problem of one clip: `reason` is a short fixed phrase to count by, `detail` a sentence for people.
 
-    `path` is the file to look at, relative to the corpus: the audio, or the list where its line is at fault.
+    `path` is the file at fault, relative to the corpus: the audio, or the list whose line is wrong.
     """
 
     id: str
@@ -51,27 +50,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a folder, or a list in the folder `root`, holds. `format` is the name of its `CorpusFormat`."""
+    """Content of a data set: `root` is its folder, `format` the name of its `CorpusFormat`."""
 
     root: Path
     format: str
     utterances: tuple[Utterance, ...]
     rejections: tuple[Finding, ...]
     notes: tuple[str, ...]
-    is_list: bool = False
-    """Whether one list was named: `root`, its folder, may then hold anything else."""
-
-    @property
-    def given(self) -> int:
-        """How many clips the folder names, usable or not."""
-        return len(self.utterances) + len(self.rejections)
 
 
 class Place(NamedTuple):
-    """What one format reads: a folder, of which `list_path` may be the one list to read.
+    """A folder that a format reads, or the single list `list_path` in it.
 
-    `prefix` begins the ids of its clips, `speaker` is theirs where none is named, and `validation` says whether they
-    are kept for validation.
+    `prefix` starts the ids of its clips, `speaker` and `language` are their defaults, and `validation` marks them as
+    validation clips.
     """
 
     path: Path
@@ -79,35 +71,37 @@ class Place(NamedTuple):
     speaker: str
     list_path: Path | None = None
     validation: bool = False
+    language: str = ""
 
     def below(self, path: Path, **changes) -> Place:
-        """A folder below this one: its ids begin with the way to it."""
+        """Returns the place of a folder below this one; its path is added to the prefix of ids."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
 @dataclass(frozen=True)
 class CorpusFormat:
-    """One layout: how to tell it from others, and how to read it."""
+    """One layout: how to recognize and read it."""
 
     name: str
     priority: int
-    """Formats of lower numbers are asked first."""
+    """Formats with lower numbers are tried first."""
     hint: str
-    """What such a folder holds, to follow "a folder with"."""
+    """Content of such a folder, to follow "a folder with"."""
     read: Callable[[Reading, Place], bool]
-    """Called as `read(reading, place)`: returns False at once if the folder has another layout; else adds at least one
+    """Called as `read(reading, place)`. Returns False if the folder has another layout; otherwise adds at least one
     utterance or rejection, or raises `CorpusError`. `ClipRefused` means that the folder must not be read at all."""
+    takes_list: bool = False
+    """Whether it also reads a single list, `place.list_path`."""
 
 
 class Reading:
-    """One data set while it is read: formats find their files in `folder` and add what they make of them."""
+    """State while one data set is read: formats find their files in `folder` and add utterances.
+
+    `language` is the language of clips whose data names none, empty if the user gave none. `formats` are those to try.
+    """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
-        self.folder = folder
-        self.language = language
-        """Of clips for which nothing names one; empty where the user names none either."""
-        self.formats = formats
-        """Those that may be tried."""
+        self.folder, self.language, self.formats = folder, language, formats
         self.utterances: list[Utterance] = []
         self.rejections: list[Finding] = []
         self.notes: list[str] = []
@@ -115,7 +109,7 @@ class Reading:
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """Around code that adds one utterance: `ClipRefused` becomes a rejection, at `path` unless it names a file."""
+        """Context for adding one utterance: `ClipRefused` becomes a rejection, at `path` unless it names a file."""
         try:
             yield
         except ClipRefused as refused:
@@ -123,22 +117,20 @@ class Reading:
             self.rejections.append(Finding(name, line, path, refused.reason, refused.detail))
 
     def add(self, utterance: Utterance):
-        """Adds a clip that can be used as far as its list tells."""
+        """Adds a clip whose audio and transcript were found."""
         self._first_uses[utterance.id] = utterance
         self.utterances.append(utterance)
 
     def check_new(self, clip_id: str, text: str):
-        """Raises `ClipRefused` where an earlier line names this clip."""
-        first = self._first_uses.get(clip_id)
-        if first is not None:
+        """Raises `ClipRefused` if an earlier line names this clip."""
+        if first := self._first_uses.get(clip_id):
             same = "the same text" if first.text == text else "another text"
             where = "The validation list" if first.validation else f"Line {first.line}"
-            detail = f"{where} already names this clip, with {same}; that line is used."
-            raise ClipRefused("duplicate id", detail)
+            raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that line is used.")
 
 
 def checked_text(text: str) -> str:
-    """Returns `text`; raises `ClipRefused` where there is nothing in it to say."""
+    """Returns `text`; raises `ClipRefused` if it has no letter and no digit."""
     if not any(map(str.isalnum, text)):
-        raise ClipRefused("no text", "The transcript is empty or holds no letter and no digit.")
+        raise ClipRefused("no text", "The transcript is empty or has no letter and no digit.")
     return text

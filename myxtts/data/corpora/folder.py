@@ -1,4 +1,4 @@
-"""Safe access to a folder that somebody else made: nothing outside it is opened, and sizes are limited."""
+"""Safe access to an untrusted folder: nothing outside of it is opened, and sizes are limited."""
 
 import os
 import re
@@ -14,13 +14,13 @@ from myxtts.config.checks import UNPRINTABLE, UserError, printable
 
 MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
-MAX_LINE_CHARACTERS = 65_536
+MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_CHARACTERS = 512
-"""Of an id, a speaker or a language."""
+"""Longest id, speaker name or language."""
 
 
 class CorpusError(UserError):
-    """A folder or a list that cannot be used as a whole."""
+    """A folder or list that cannot be used at all."""
 
 
 class TextsMissing(CorpusError):
@@ -33,7 +33,7 @@ class TextsMissing(CorpusError):
 
 @dataclass(eq=False)
 class ClipRefused(Exception):
-    """Ends the reading of one clip. `path` is the file at fault where that is not the list."""
+    """Rejection of one clip. `path` is the file at fault, if that is not the list."""
 
     reason: str
     detail: str
@@ -41,47 +41,54 @@ class ClipRefused(Exception):
 
 
 class CorpusFolder:
-    """The files of one data set. `root` is absolute and free of links.
+    """Files of one data set. `root` is absolute and free of links.
 
-    Audio may also lie in `audio_roots`, and where a link of the user's leads to files that are the user's too.
+    Audio may also be in `audio_roots`, and behind links of the user's that lead to the user's own files.
     """
 
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
         self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
-        # As written, too: lists name files by the path that people see, which a link may be part of.
+        # Also as written: lists name files by the path that people see, which may contain a link.
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """The user's folders outside the data set that audio is taken from, through links or by their full path."""
+        """The user's folders outside of the data set that audio is read from."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
-        # A format looks into a list to recognize it, and then reads it.
+        # A format reads a list twice: to recognize it, and for its clips.
         self.read_lines = lru_cache(maxsize=2)(self._read_lines)
 
     def allow(self, folder: Path):
-        """Counts a folder among the `audio_roots`."""
+        """Adds a folder to `audio_roots`."""
         self.audio_roots += (folder.resolve(),)
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the user's own folder outside the data set in which at least half of a list's names have audio."""
+        """Allows the user's own folder outside of the data set that contains at least half of the audio of a list."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
-        if self.audio_roots or not outside or 2 * len(outside) < len(names) or not hasattr(os, "geteuid"):
+        if self.audio_roots or not outside or 2 * len(outside) < len(names):
             return
         common = Path(os.path.commonpath([path.parent for path in outside]))
         if common.is_dir() and os.stat(common).st_uid == os.geteuid():
             self.allow(common)
             self.linked.add(common)
 
+    def files(self, folder: Path) -> dict[str, str]:
+        """Lists the files of a folder as `{normalized name: name on disk}`; a missing folder is empty.
+
+        Raises `ClipRefused` if the folder is outside of the data set or cannot be listed.
+        """
+        return self._list(folder)[0]
+
     def subfolders(self, folder: Path) -> list[Path]:
-        """The folders directly under another, without hidden ones, in order of name. Raises as `files` does."""
+        """Lists the visible folders directly below another, sorted. Raises as `files` does."""
         return self._list(folder)[1]
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        """The folders below another in order of name, `depth` levels down, without those that may not be listed."""
+        """Yields the folders up to `depth` levels below another, sorted, without those that may not be listed."""
         for path in self.subfolders(folder):
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a circle
@@ -93,21 +100,14 @@ class CorpusFolder:
             if depth > 1:
                 yield from self.walk(path, depth - 1)
 
-    def files(self, folder: Path) -> dict[str, str]:
-        """Lists a folder, once: `{name as a list would write it: name on disk}` of what is not itself a folder.
-
-        One that does not exist is empty; one outside the data set, or that cannot be listed, raises `ClipRefused`.
-        """
-        return self._list(folder)[0]
-
     def _list(self, folder, for_audio=False):
         if (folder, for_audio) not in self._listings:
-            self._linked_audio(folder) if for_audio else self._inside(folder)
+            if not os.path.isdir(folder):
+                return {}, []
+            self._check_links(folder, for_audio)
             try:
                 with os.scandir(folder) as listing:
                     entries = [*listing]
-            except (FileNotFoundError, NotADirectoryError):
-                return {}, []
             except OSError as error:
                 raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
             self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
@@ -117,18 +117,18 @@ class CorpusFolder:
         return self._listings[folder, for_audio]
 
     def has(self, folder: Path, *names: str) -> bool:
-        """Whether a folder holds all of these files. Raises as `files` does."""
+        """Returns whether a folder holds all of these files. Raises as `files` does."""
         return all(name in self.files(folder) for name in names)
 
     def audio_stems(self, folder: Path) -> set[str]:
-        """Names without extension of the audio files in a folder. Raises as `files` does."""
+        """Returns the names without extension of the audio files in a folder. Raises as `files` does."""
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """The audio file of a clip, by its full name or without its extension, in the first of `places` that has it.
+        """Finds a clip's audio file, named with or without extension, in the first of `places` that has it.
 
-        The `audio_roots` are looked at last. A file that is missing, or a link that leads outside the data set to what
-        is not the user's, raises `ClipRefused`.
+        The `audio_roots` are searched last. Raises `ClipRefused` if there is no such file, or it is a link to somebody
+        else's file outside of the data set.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
@@ -137,33 +137,33 @@ class CorpusFolder:
             files, _ = self._list(place, for_audio=True)
             if key := next((key for key in keys if key in files), None):
                 path = place / files[key]
-                # The folder itself was checked when it was listed: no look at the disk for each clip.
-                return self._linked_audio(path) if path in self._links else path
+                # The folder was checked when it was listed, so other files need no access to the disk.
+                if path in self._links:
+                    self._check_links(path, for_audio=True)
+                return path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        detail = (
-            f"There is no audio file {Path(*parts).as_posix()}{tried}. --audio-root DIR looks in another folder too."
-        )
+        detail = f"There is no audio file {'/'.join(parts)}{tried}. --audio-root DIR searches another folder too."
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Whether what a list calls a clip is in one of the places."""
+        """Returns whether the clip that a list calls `name` has audio in one of the places."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused:
             return False
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits what a list calls a clip into path parts that cannot leave the data set by their spelling.
+        """Splits a clip's name in a list into path parts that cannot lead out of the data set.
 
-        The first part of a file in one of the `audio_roots`, named by its full path, is that root. A name that is
-        missing, malformed, or leads elsewhere raises `ClipRefused`.
+        For a full path into one of the `audio_roots`, the first part is that root. Raises `ClipRefused` if the name is
+        empty, malformed or leads elsewhere.
         """
         if not is_name(name):
-            detail = f"The id has over {MAX_NAME_CHARACTERS} characters or holds control or direction characters."
+            detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
         name, first = name.replace("\\", "/"), []
         if self.audio_roots and ".." in name.split("/"):
-            # The root may lie beside one that the user named.
+            # The root may be a neighbour of the folder that the user named.
             name = Path(os.path.normpath(self.root / name)).as_posix()
         for root in self._roots:
             if name.startswith(f"{root.as_posix()}/"):
@@ -178,37 +178,30 @@ class CorpusFolder:
             raise ClipRefused("no id", "The column that names the clip is empty.")
         return first + parts
 
-    def _inside(self, path):
-        """Returns `path`; a link that leads outside the data set and the `audio_roots` is refused (`ClipRefused`)."""
+    def _check_links(self, path, for_audio=False):
+        """Raises `ClipRefused` if a link leads out of the data set and the `audio_roots`.
+
+        For audio, links of the user's to audio or folders of the user's are allowed.
+        """
         real = Path(os.path.realpath(path))
-        if not any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
+        if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
+            return
+        if not (for_audio and _is_users(path, real, self.root)):
             detail = "A link leads outside the data set; it was not opened. --audio-root allows its target."
             raise ClipRefused("outside the data set", detail, path)
-        return path
-
-    def _linked_audio(self, path):
-        """As `_inside`, but links of the user's to audio files or folders that are the user's, too, are followed."""
-        try:
-            return self._inside(path)
-        except ClipRefused:
-            real = Path(os.path.realpath(path))
-            if not _is_users(path, real, self.root):
-                raise
         self.linked.add(real if real.is_dir() else real.parent)
-        return path
 
     def read_text(self, path: Path, max_bytes: int) -> str:
-        """Reads a UTF-8 file (or UTF-16 with a byte-order mark); every kind of line end becomes `\\n`.
+        """Reads a UTF-8 file (or UTF-16 with a byte-order mark) with all line ends as `\\n`.
 
-        Its name may be the one on the disk or the one in `files`.
-
-        Raises:
-            CorpusError: The file leads outside, cannot be read, is too large, or is in another encoding.
+        `path` has the name on disk or the normalized one, as in `files`. Raises `CorpusError` if the file is outside of
+        the data set, unreadable, too large or in another encoding.
         """
         try:
             path = path.with_name(self.files(path.parent).get(path.name, path.name))
-            # Before it is opened: a pipe would wait for a writer for ever.
-            if not stat.S_ISREG(os.stat(self._inside(path)).st_mode):
+            self._check_links(path)
+            # Checked before it is opened: opening a pipe would wait for a writer.
+            if not stat.S_ISREG(os.stat(path).st_mode):
                 raise CorpusError(f"{path} is not a regular file.")
             with open(path, "rb") as file:
                 data = file.read(max_bytes + 1)
@@ -223,41 +216,36 @@ class CorpusFolder:
             text = data.decode(encoding)
         except UnicodeDecodeError as error:
             line = data[: error.start].decode(encoding, "replace").count("\n") + 1
-            found = f"line {line} holds the byte 0x{data[error.start]:02X}, which is invalid there"
-            name = encoding.removesuffix("-sig").upper()
-            if name == "UTF-8":
+            found = f"line {line} holds the byte 0x{data[error.start]:02X}"
+            if encoding != "utf-16":
                 around = data[max(error.start - 8, 0) : error.start + 8].decode("cp1252", "replace")
-                found += f"; as Windows-1252 it reads {' '.join(around.split())!r}"
-            raise CorpusError(
-                f"{path} is not {name}: {found}. Save the file as UTF-8 (in Excel, as CSV UTF-8)."
-            ) from error
+                found += f" (in Windows-1252: {' '.join(around.split())!r})"
+            name = encoding.removesuffix("-sig").upper()
+            raise CorpusError(f"{path} is not {name}: {found}. Save the file as UTF-8 (Excel: CSV UTF-8).") from error
         if text.count("\0") > len(text) // 4:
-            found = "line 1 looks like UTF-16 without a byte-order mark"
-            raise CorpusError(f"{path} is not UTF-8: {found}. Save the file as UTF-8.")
-        # Only these end a line: `str.splitlines` would also cut at characters that are part of a text.
+            raise CorpusError(f"{path} is not UTF-8 but UTF-16 without a byte-order mark. Save the file as UTF-8.")
+        # `str.splitlines` would also split at characters that may be part of a transcript.
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def _read_lines(self, path: Path) -> list[str]:
-        """Reads a list as lines, without the empty ones at its end. Raises `CorpusError` as `read_text` does."""
+        """Reads a list as lines, without empty ones at the end. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
         if text.count("\n") >= MAX_LINES:
-            raise CorpusError(f"{path} has over {MAX_LINES} lines; no more are read. Split the data set.")
+            raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")
         return text.split("\n") if text else []
 
     def relative(self, path: Path) -> str:
-        """`path` as seen from the root where it lies below it, with forward slashes, fit to print."""
+        """Returns `relative_path` from the root, fit to print."""
         return printable(relative_path(path, self.root))
 
 
 def relative_path(path: Path, root: Path) -> str:
-    """`path` as seen from `root`, or in full where it lies elsewhere, with forward slashes."""
+    """Returns `path` relative to `root` if it is below it, with forward slashes."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def _is_users(path, real, root):
-    """Whether all links in `path` below `root`, and what they lead to, are this user's: a folder, or an audio file."""
-    if not hasattr(os, "geteuid"):  # Windows has no such owners
-        return False
+    """Whether the links in `path` below `root` and their target `real`, a folder or audio file, belong to this user."""
     links = [one for one in (path, *path.parents) if one.is_relative_to(root) and one != root and one.is_symlink()]
     try:
         target = os.stat(real)
@@ -269,7 +257,7 @@ def _is_users(path, real, root):
 
 
 def parts_to_id(parts: list[str]) -> str:
-    """The id of a clip from the parts of its name: `wavs/b.wav` and `b` are the same clip."""
+    """Returns the id of a clip from the parts of its name: `wavs/b.wav` and `b` are the same clip."""
     parts = [part for part in parts if not os.path.isabs(part)]
     parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
     stem, extension = os.path.splitext(parts[-1])
@@ -278,11 +266,11 @@ def parts_to_id(parts: list[str]) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` is short enough for a name and holds nothing that a terminal might obey or cannot show."""
+    """Returns whether `text` is short enough for a name and has only characters that a terminal shows."""
     return len(text) <= MAX_NAME_CHARACTERS and not UNPRINTABLE.search(text)
 
 
 def _file_key(name):
-    """macOS stores names decomposed, and Windows tools write `.WAV`: neither is what a list says."""
+    """Normalizes a file name: macOS stores decomposed letters, and Windows tools write `.WAV`."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

@@ -1,61 +1,52 @@
-"""Data sets whose folders say what belongs together: text files, Kaldi, VCTK, LibriTTS, M-AILABS, speaker folders."""
+"""Layouts with transcripts in files or folders: text files, Kaldi, VCTK, LibriTTS, MLS, M-AILABS, speaker folders."""
 
 import re
+from functools import partial
 from pathlib import Path
 
-from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance, checked_text
-from myxtts.data.corpora.folder import MAX_LINE_CHARACTERS, ClipRefused, CorpusError, is_name
-from myxtts.data.corpora.tables import VALIDATION, cells_to_utterance, plain_table, read_parts, read_table
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading, Utterance
+from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
+from myxtts.data.corpora.tables import cells_to_utterance, plain_table, read_parts, read_table
 
 _NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
-_LIBRITTS_VALIDATION = {"dev-clean", "dev-other"}
-_LIBRITTS_TEST = {"test-clean", "test-other"}
+_VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-other"}
 _LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
 
 
-def read_text_files(reading: Reading, place: Place) -> bool:
-    """Pairs audio and text if at least one audio file has its text; what lacks its other half is rejected."""
-    if place.list_path:
-        return False
+def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> bool:
+    """Pairs audio and text files of the same names; files without a partner are rejected."""
     audio = reading.folder.audio_stems(place.path)
-    texts = {name.removesuffix(".txt") for name in reading.folder.files(place.path) if name.endswith(".txt")}
-    if audio.isdisjoint(texts):
+    texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
+    if suffix == ".txt" and audio.isdisjoint(texts):  # notes of any kind
         return False
     for stem in sorted(audio | texts):
-        transcript = place.path / f"{stem}.txt"
+        transcript = place.path / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
-            reading.add(read_pair(reading, place, place.path / stem, transcript, place.prefix + stem, place.speaker))
+            reading.add(_pair_to_utterance(reading, place, place.path / stem, transcript, stem))
     return True
 
 
-def read_pair(reading: Reading, place: Place, audio: Path, transcript: Path, clip_id: str, speaker: str) -> Utterance:
-    """The utterance of an audio file, named with or without its extension, and a file that holds its words.
-
-    Raises:
-        ClipRefused: One of them is missing, the words cannot be read, or the speaker's name cannot be printed.
-    """
+def _pair_to_utterance(reading: Reading, place: Place, audio: Path, transcript: Path, name: str) -> Utterance:
+    """Makes the utterance of an audio file and a file with its transcript; raises `ClipRefused`."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
-    if not is_name(speaker):
-        raise ClipRefused("bad label", "Its speaker's folder has a name that cannot be printed.")
-    wav_path = folder.find_audio((audio.parent,), folder.name_to_parts(audio.name))
     try:
-        text = " ".join(folder.read_text(transcript, MAX_LINE_CHARACTERS).split())
+        text = " ".join(folder.read_text(transcript, MAX_TRANSCRIPT_BYTES).split())
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
-    return Utterance(clip_id, wav_path, checked_text(text), speaker, reading.language, None, place.validation)
+    cells = {"id": audio.name, "text": text, "speaker": place.speaker}
+    return cells_to_utterance(reading, place, cells, None, (audio.parent,), name=name)
 
 
 def read_kaldi(reading: Reading, place: Place) -> bool:
-    """Reads every line of `wav.scp`, with the words of `text` and the speaker of `utt2spk`. Commands are never run."""
+    """Reads `wav.scp` with the transcripts of `text` and the speakers of `utt2spk`. Commands are never run."""
     path = place.path / "wav.scp"
     if place.list_path and place.list_path.name != path.name or not reading.folder.has(place.path, path.name, "text"):
         return False
     if reading.folder.has(place.path, "segments"):
-        rule = f"{place.path} has a file segments: its clips are parts of long recordings, which are not cut here"
-        hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh) and give the folder it makes."
-        raise CorpusError(f"{rule}. {hint}")
+        hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh), and give the folder that it makes."
+        raise CorpusError(f"{place.path} has a file segments: its clips are parts of long recordings. {hint}")
     texts = _kaldi_entries(reading, place.path / "text")
     speakers = _kaldi_entries(reading, place.path / "utt2spk") if reading.folder.has(place.path, "utt2spk") else {}
     lines = reading.folder.read_lines(path)
@@ -63,10 +54,17 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
     reading.folder.allow_named([source.strip() for line in lines for source in line.split(None, 1)[1:]])
     for number, line in enumerate(lines, 1):
-        key, source = [*line.split(None, 1), "", ""][:2]
+        key, source = (cell.strip() for cell in [*line.split(None, 1), "", ""][:2])
         with reading.clip(key, number, path):
-            speaker = speakers.get(key, place.speaker)
-            reading.add(_kaldi_utterance(reading, place, key, source.strip(), texts, speaker, number))
+            if not key or not is_name(key):
+                raise ClipRefused("bad id", "The id is missing, too long or cannot be printed.")
+            if "|" in (source[-1:], source[:1]):
+                detail = "wav.scp has a command instead of a file; it was not run. Write its output to a file."
+                raise ClipRefused("command", detail)
+            if key not in texts:
+                raise ClipRefused("no text", "The file text has no line for this utterance.")
+            cells = {"id": source, "text": texts[key], "speaker": speakers.get(key, place.speaker)}
+            reading.add(cells_to_utterance(reading, place, cells, number, (place.path,), name=key))
     return True
 
 
@@ -75,138 +73,106 @@ def _kaldi_entries(reading, path):
     return {entry[0]: entry[1] if len(entry) == 2 else "" for entry in entries if entry}
 
 
-def _kaldi_utterance(reading, place, key, source, texts, speaker, number):
-    if not key or len(key) + len(source) > MAX_LINE_CHARACTERS or not is_name(key):
-        raise ClipRefused("bad id", "The line is empty or too long, or its id holds control or direction characters.")
-    if "|" in (source[-1:], source[:1]):
-        detail = "wav.scp gives a command instead of a file; it was not run. Write its output to a file, and name that."
-        raise ClipRefused("command", detail)
-    if key not in texts:
-        raise ClipRefused("no text", "The file text has no line for this utterance.")
-    clip_id, text = place.prefix + key, checked_text(texts[key])
-    reading.check_new(clip_id, text)
-    if not is_name(speaker):
-        raise ClipRefused("bad label", "Its speaker is too long or holds control or direction characters.")
-    wav_path = reading.folder.find_audio((place.path,), reading.folder.name_to_parts(source))
-    return Utterance(clip_id, wav_path, text, speaker, reading.language, number, place.validation)
-
-
 def read_vctk(reading: Reading, place: Place) -> bool:
-    """Reads `wav48/SPEAKER/` with `txt/SPEAKER/`; of two microphones (release 0.92), the first that is there."""
+    """Reads `wav48/SPEAKER/` with `txt/SPEAKER/`; of two microphones (release 0.92), the first one available."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     names = ("wav48_silence_trimmed", "wav48", "wav16", "wav")
     audio = next((folders[name] for name in names if name in folders), None)
-    speakers = reading.folder.subfolders(audio) if audio and "txt" in folders and not place.list_path else []
+    speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
     for path in speakers:
-        stems = reading.folder.audio_stems(path)
-        for name in sorted(stems):
-            if name.endswith("_mic2") and name.replace("_mic2", "_mic1") in stems:
-                continue  # the same words
-            with reading.clip(f"{place.prefix}{path.name}/{name}", None, path / name):
-                clip = name.removesuffix("_mic1").removesuffix("_mic2")
-                transcript, clip_id = folders["txt"] / path.name / f"{clip}.txt", f"{place.prefix}{path.name}/{clip}"
-                reading.add(read_pair(reading, place, path / name, transcript, clip_id, path.name))
+        stems, part = reading.folder.audio_stems(path), place._replace(speaker=path.name)
+        for stem in sorted(stems):
+            if stem.endswith("_mic2") and stem.replace("_mic2", "_mic1") in stems:
+                continue
+            name = f"{path.name}/{stem.removesuffix('_mic1').removesuffix('_mic2')}"
+            with reading.clip(f"{place.prefix}{path.name}/{stem}", None, path / stem):
+                reading.add(_pair_to_utterance(reading, part, path / stem, folders["txt"] / f"{name}.txt", name))
     return bool(speakers)
 
 
-def read_libritts(reading: Reading, place: Place) -> bool:
-    """Reads all `SPEAKER/CHAPTER/` with a `.normalized.txt` beside every audio file."""
-    return _read_chapters(reading, place, _NORMALIZED, _read_normalized)
+def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
+    """Reads `SPEAKER/CHAPTER/` folders with transcripts in files that end with `suffix`, perhaps below `train-…/`.
 
-
-def read_librispeech(reading: Reading, place: Place) -> bool:
-    """Reads all `SPEAKER/CHAPTER/` with a `.trans.txt`, each line of which is `clip text`."""
-    return _read_chapters(reading, place, _TRANSCRIPTS, _read_transcripts)
-
-
-def _read_chapters(reading, place, sign, read_chapter):
-    """Reads the folders, perhaps below `train-…/`, that have files with names that end with `sign`.
-
-    Those of `dev-…` are for validation when there are others, those of `test-…` are not used then.
+    If there are other clips, those of `dev-…` are for validation and those of `test-…` are not used.
     """
-    if place.list_path:
-        return False
-    walked = {path: [*reading.folder.files(path)] for path in reading.folder.walk(place.path, 3)}
-    chapters = {path: [name for name in files if name.endswith(sign)] for path, files in walked.items()}
-    chapters = {path: names for path, names in chapters.items() if names}
-    subsets = {path: set(path.relative_to(place.path).parts) for path in chapters}
-    has_training = any(subsets[path].isdisjoint(_LIBRITTS_VALIDATION | _LIBRITTS_TEST) for path in chapters)
-    for path, names in chapters.items():
-        if not (has_training and subsets[path] & _LIBRITTS_TEST):
-            held = place._replace(validation=has_training and bool(subsets[path] & _LIBRITTS_VALIDATION))
-            read_chapter(reading, held, path, names)
-    if has_training and any(subsets[path] & _LIBRITTS_TEST for path in chapters):
-        reading.notes.append("The folders test-… were left for tests: they are not used.")
+    has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
+    chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
+    of_sets = lambda names: {path for path in chapters if names.intersection(path.relative_to(place.path).parts)}
+    held, tests = of_sets(_VALIDATION_SETS), of_sets(_TEST_SETS)
+    if held | tests >= {*chapters}:
+        held, tests = set(), set()
+    for path in chapters:
+        if path in tests:
+            continue
+        part = place._replace(speaker=path.parent.name, validation=path in held)
+        if suffix == _NORMALIZED:
+            read_text_files(reading, part.below(path), suffix)
+        else:
+            _read_transcripts(reading, part, path)
+    if tests:
+        reading.notes.append("The folders test-… are not used.")
     return bool(chapters)
 
 
-def _read_normalized(reading, place, path, names):
-    texts = {name.removesuffix(_NORMALIZED) for name in names}
-    for stem in sorted(reading.folder.audio_stems(path) | texts):
-        transcript, clip_id = path / f"{stem}{_NORMALIZED}", f"{place.below(path).prefix}{stem}"
-        with reading.clip(stem, None, transcript):
-            reading.add(read_pair(reading, place, path / stem, transcript, clip_id, path.parent.name))
-
-
-def _read_transcripts(reading, place, path, names):
-    for name in names:
+def _read_transcripts(reading, place, path):
+    for name in filter(lambda name: name.endswith(_TRANSCRIPTS), reading.folder.files(path)):
         for number, line in enumerate(reading.folder.read_lines(path / name), 1):
             clip, _, text = line.partition(" ")
             with reading.clip(clip, number, path / name):
-                cells = {"id": clip, "text": text[:MAX_LINE_CHARACTERS], "speaker": path.parent.name}
+                cells = {"id": clip, "text": text, "speaker": place.speaker}
                 reading.add(cells_to_utterance(reading, place, cells, number, (path,)))
 
 
 def read_mls(reading: Reading, place: Place) -> bool:
-    """Reads `transcripts.txt`, with lines of `SPEAKER_BOOK_CLIP`, a tab and the text; audio lies in `audio/`."""
+    """Reads `transcripts.txt` with lines of `SPEAKER_BOOK_CLIP`, a tab and the text, and audio in `audio/`."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
-    is_mls = reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)
-    for number, line in enumerate(reading.folder.read_lines(path), 1) if is_mls and not place.list_path else ():
+    if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
+        return False
+    for number, line in enumerate(reading.folder.read_lines(path), 1):
         clip, _, text = line.partition("\t")
         speaker, book = [*clip.split("_"), "", ""][:2]
         with reading.clip(clip, number, path):
-            cells = {"id": f"{speaker}/{book}/{clip}", "text": text[:MAX_LINE_CHARACTERS], "speaker": speaker}
+            cells = {"id": f"{speaker}/{book}/{clip}", "text": text, "speaker": speaker}
             reading.add(cells_to_utterance(reading, place, cells, number, (audio,)))
-    return is_mls and not place.list_path
+    return True
 
 
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
-    """Reads the books of `de_DE/by_book/female/SPEAKER/BOOK/` or alike, each a `metadata.csv` and `wavs/`.
+    """Reads books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Unless the format is asked for or the path has the name `by_book`, they must lie two levels down or more.
+    They must be at least two levels down, unless this format is asked for or the path contains `by_book`.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
-    books = [] if place.list_path else [path for path in folder.walk(place.path, 5) if is_book(path)]
+    books = [path for path in folder.walk(place.path, 5) if is_book(path)]
     is_named = len(reading.formats) == 1 or "by_book" in place.path.parts
     if not is_named and any(path.parent == place.path for path in books):
         return False
     for path in books:
         parts = path.parts[-6:]
-        if parts[-2] == "mix":  # books with several readers
-            reading.notes.append(f"The book {folder.relative(path)} was left out: its readers cannot be distinguished.")
+        if parts[-2] == "mix":
+            reading.notes.append(f"The book {folder.relative(path)} was skipped: it has several unnamed readers.")
         elif is_name(parts[-2]):
             locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
-            table = plain_table(reading, path / "metadata.csv", (path / "wavs", path), locale)
-            read_table(reading, place.below(path, speaker=parts[-2]), table)
+            book = place.below(path, speaker=parts[-2], language=locale)
+            read_table(reading, book, plain_table(reading, book, path / "metadata.csv"))
     return bool(books and (reading.utterances or reading.rejections))
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> bool:
-    """Reads each folder in the data set's own, if there are any, with notes of those that cannot be read."""
-    is_root = place.path == reading.folder.root and not place.list_path
-    folders = reading.folder.subfolders(place.path) if is_root else []
-    parts = {path.name: path for path in folders if path.name in ("train", *VALIDATION)}
+    """Reads each folder of the data set in its own format, with a note for those that cannot be read."""
+    folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
+    read = lambda part: any(form.read(reading, part) for form in reading.formats)
+    parts = {path.name: path for path in folders}
     if "train" in parts:
-        read_part = lambda part: any(form.read(reading, part) for form in reading.formats)
-        read_parts(reading, place, parts, "train", read_part)
+        read_parts(reading, place, parts, "train", read)
         if reading.utterances or reading.rejections:
             return True
     for path in folders:
-        inner, why = place.below(path, speaker=path.name), "it holds no format that is known, or its name is bad."
         try:
-            if is_name(path.name) and any(form.read(reading, inner) for form in reading.formats):
+            if is_name(path.name) and read(place.below(path, speaker=path.name)):
                 continue
+            why = "it has no known format, or its name cannot be printed."
         except ClipRefused as refused:
             why = refused.detail
         reading.notes.append(f"The folder {reading.folder.relative(path)} was left out: {why}")
@@ -214,13 +180,12 @@ def read_speaker_folders(reading: Reading, place: Place) -> bool:
 
 
 KALDI_HINT = "wav.scp and text (Kaldi, with utt2spk for speakers; files, not commands)"
-KALDI = CorpusFormat("kaldi", 12, KALDI_HINT, read_kaldi)
+KALDI = CorpusFormat("kaldi", 12, KALDI_HINT, read_kaldi, takes_list=True)
 VCTK = CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk)
 MLS = CorpusFormat("mls", 16, "transcripts.txt and audio/ (MLS)", read_mls)
 TEXT_FILES = CorpusFormat("text-files", 30, "audio files next to .txt files of the same names", read_text_files)
-LIBRITTS = CorpusFormat("libritts", 32, f"SPEAKER/CHAPTER/ with {_NORMALIZED} files (LibriTTS)", read_libritts)
-LIBRISPEECH = CorpusFormat(
-    "librispeech", 33, f"SPEAKER/CHAPTER/ with {_TRANSCRIPTS} files (LibriSpeech)", read_librispeech
-)
+_HINT = "SPEAKER/CHAPTER/ with {} files"
+LIBRITTS = CorpusFormat("libritts", 32, _HINT.format(_NORMALIZED), partial(read_chapters, suffix=_NORMALIZED))
+LIBRISPEECH = CorpusFormat("librispeech", 33, _HINT.format(_TRANSCRIPTS), partial(read_chapters, suffix=_TRANSCRIPTS))
 M_AILABS = CorpusFormat("m-ailabs", 34, "SPEAKER/BOOK/ with a metadata.csv and wavs/ each (M-AILABS)", read_m_ailabs)
 SPEAKER_FOLDERS = CorpusFormat("speaker-folders", 40, "one such folder per speaker", read_speaker_folders)
