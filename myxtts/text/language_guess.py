@@ -5,7 +5,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import cache
-from itertools import islice
 
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
@@ -52,10 +51,10 @@ def identify_language(texts: Iterable[str]) -> str | None:
     Returns:
         A code, or None if the texts are too short or the language is not certain.
     """
-    different = dict.fromkeys(islice(texts, _MOST_TEXTS))
-    if _count_letters(different).total() < _LETTERS_TO_IDENTIFY:
+    text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))
+    if sum(map(str.isalpha, text)) < _LETTERS_TO_IDENTIFY:
         return None
-    found, probability = _identifier().classify(" ".join(different))
+    found, probability = _identifier().classify(text)
     return next(code for code in LANGUAGES if code.partition("-")[0] == found) if probability > _CERTAIN else None
 
 

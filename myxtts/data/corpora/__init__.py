@@ -29,8 +29,8 @@ TEXTS, SUBTITLES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", 
 _OTHER_FILES = {
     ARCHIVES: "is an archive. Unpack it, and give the folder",
     SPREADSHEETS: 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
-    MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set of it, "
-    "and `myxtts train` does so by itself",
+    MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set of "
+    "it, and `myxtts train` does so by itself",
     MODELS: "is a model, not a data set. --init-from {0} continues training from it, `myxtts say --checkpoint {0}` "
     "speaks with it",
 }
