@@ -1,14 +1,11 @@
 """What `myxtts export` writes speaks as the model does, and the ONNX engine draws what TensorFlow draws."""
 
 import errno
-import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +13,6 @@ import keras
 import numpy as np
 import pytest
 import soundfile
-from page_browser import ROOT, free_port
-from test_declared_imports import declared
 from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
 from tokenizers import Tokenizer
 
@@ -141,78 +136,6 @@ def test_speaking_takes_no_package_of_ours(exported, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
-
-
-@pytest.fixture(scope="module")
-def served(exported, tmp_path_factory):
-    """Port and process id of `myxtts serve` with the exported folder."""
-    pytest.importorskip("uvicorn", reason="needs the extra server")
-    port, voices = free_port(), tmp_path_factory.mktemp("voices")
-    soundfile.write(voices / "me.wav", voiced(1.3, 150, 1), MODEL_SAMPLE_RATE, subtype="PCM_24")
-    words = ["serve", "--checkpoint", str(exported), "--voices", str(voices), "--allow-uploads", "--port", str(port)]
-    light = declared({"name": "", "dependencies": (ROOT / "deploy/docker/light.txt").read_text().split("\n")[2:-1]})
-    heavy = declared(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]) - light
-    assert "tensorflow" in heavy and "librosa" in heavy
-    missing = [*heavy, "pynvml"]  # None in sys.modules: importing it fails
-    start = f"import sys; sys.modules.update(dict.fromkeys({missing})); from myxtts.__main__ import run; run()"
-    with subprocess.Popen(
-        [sys.executable, "-c", start, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            while "Listening" not in process.stderr.readline():
-                assert process.poll() is None
-            yield port, process.pid, voices
-        finally:
-            process.terminate()
-
-
-def ask(port, method, path, body=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    connection.request(method, path, body, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    return answer.status, answer.read()
-
-
-def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_samples_of_speak(served, exported):
-    port, pid, voices = served
-    while ask(port, "GET", "/ready")[0] != 200:
-        time.sleep(0.05)
-    speaker = Speaker(exported)
-    for text, voice, values in [
-        ("one two. three", "emma", {}),
-        ("five six. " * 20, "emma", dict(seed=5, speed=1.3, temperature=0.0)),
-        ("two", "me", dict(seed=1)),
-    ]:
-        asked = dict(model="tts-1", input=text, voice=voice, language="en", response_format="pcm") | values
-        status, pcm = ask(port, "POST", "/v1/audio/speech", json.dumps(asked))
-        expected = speaker.speak(text, voice if voice == "emma" else str(voices / "me.wav"), "en", **values)
-        assert status == 200 and pcm == np.rint(np.clip(expected, -1, 1) * 32767).astype("<i2").tobytes()
-    assert ask(port, "PUT", "/v1/audio/voices/other", (voices / "me.wav").read_bytes())[0] == 201
-    asked |= dict(voice="other")
-    assert ask(port, "POST", "/v1/audio/speech", json.dumps(asked))[1] == pcm
-    process = Path("/proc", str(pid))
-    if process.is_dir():
-        assert "tensorflow" not in (process / "maps").read_text()
-        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-        assert int(status["VmHWM"].split()[0]) < 350 * 1024
-
-
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        (lambda folder: (folder / "voices.npz").write_bytes(b""), "Run `myxtts export` again"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "Run `myxtts export` again"),
-        (lambda folder: (folder / "gpt.onnx").write_bytes(b"\0" * 100), "Run `myxtts export` again"),
-        (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
-    ],
-)
-def test_exported_folder_that_cannot_be_served_is_one_sentence(exported, tmp_path, capsys, change, said):
-    shutil.copytree(exported, tmp_path / "copy")
-    flags = change(tmp_path / "copy")
-    flags = flags if isinstance(flags, list) else []
-    assert main(["serve", "--checkpoint", str(tmp_path / "copy"), "--port", "0", *flags]) == 2
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == 1
 
 
 def test_faster_speech_is_that_of_the_model(exported, synthesizer):

@@ -1,10 +1,9 @@
-"""A hundred wrong inputs: what is typed, and a sentence that names the thing, the rule and the way out.
+"""Wrong inputs of every command: the exit code is 2, and the message has the names, the value and the hint.
 
-Each line of `data/wrong_inputs.txt` is a command, then words of its message, in their order; the exit code is 2.
+Each line of `data/wrong_inputs.txt` is a command, then what its message must contain.
 """
 
 import logging
-import re
 import shlex
 from pathlib import Path
 
@@ -63,5 +62,5 @@ def written(home):
 def test_wrong_input_is_a_sentence_and_costs_nothing(home, capsys, row):
     before = written(home)
     said = sentence_of(capsys, main, *shlex.split(row[0]))
-    assert re.search(".*".join(map(re.escape, row[1:])), said), said
+    assert all(part in said for part in row[1:]), said
     assert written(home) == before

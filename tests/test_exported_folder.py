@@ -1,0 +1,149 @@
+"""An exported folder is served without TensorFlow, and with `--format web` speaks in Chromium, as `speak.py` does."""
+
+import http.client
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from page_browser import CHROMIUM, DRIVER, ROOT, chromium, free_port
+from test_declared_imports import declared
+from test_export import export, exported, run, synthesizer  # noqa: F401, F811  fixtures
+from tiny import WORDS, voiced
+
+from myxtts.__main__ import main
+from myxtts.config.checks import UserError
+from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.interchange.onnx import web
+from myxtts.interchange.onnx.speak import Speaker
+
+NO_BROWSER = ["selenium"] * (find_spec("selenium") is None)
+NO_BROWSER += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
+
+
+@pytest.fixture(scope="module")
+def served(exported, tmp_path_factory):  # noqa: F811
+    """Port and process id of `myxtts serve` with the exported folder."""
+    pytest.importorskip("uvicorn", reason="needs the extra server")
+    port, voices = free_port(), tmp_path_factory.mktemp("voices")
+    soundfile.write(voices / "me.wav", voiced(1.3, 150, 1), MODEL_SAMPLE_RATE, subtype="PCM_24")
+    words = ["serve", "--checkpoint", str(exported), "--voices", str(voices), "--allow-uploads", "--port", str(port)]
+    light = declared({"name": "", "dependencies": (ROOT / "deploy/docker/light.txt").read_text().split("\n")[2:-1]})
+    heavy = declared(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]) - light
+    assert "tensorflow" in heavy and "librosa" in heavy
+    missing = [*heavy, "pynvml"]  # None in sys.modules: importing it fails
+    start = f"import sys; sys.modules.update(dict.fromkeys({missing})); from myxtts.__main__ import run; run()"
+    with subprocess.Popen(
+        [sys.executable, "-c", start, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            while "Listening" not in process.stderr.readline():
+                assert process.poll() is None
+            yield port, process.pid, voices
+        finally:
+            process.terminate()
+
+
+def ask(port, method, path, body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    connection.request(method, path, body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_samples_of_speak(served, exported):  # noqa: F811
+    port, pid, voices = served
+    while ask(port, "GET", "/ready")[0] != 200:
+        time.sleep(0.05)
+    speaker = Speaker(exported)
+    for text, voice, values in [
+        ("one two. three", "emma", {}),
+        ("five six. " * 20, "emma", dict(seed=5, speed=1.3, temperature=0.0)),
+        ("two", "me", dict(seed=1)),
+    ]:
+        asked = dict(model="tts-1", input=text, voice=voice, language="en", response_format="pcm") | values
+        status, pcm = ask(port, "POST", "/v1/audio/speech", json.dumps(asked))
+        expected = speaker.speak(text, voice if voice == "emma" else str(voices / "me.wav"), "en", **values)
+        assert status == 200 and pcm == np.rint(np.clip(expected, -1, 1) * 32767).astype("<i2").tobytes()
+    assert ask(port, "PUT", "/v1/audio/voices/other", (voices / "me.wav").read_bytes())[0] == 201
+    asked |= dict(voice="other")
+    assert ask(port, "POST", "/v1/audio/speech", json.dumps(asked))[1] == pcm
+    process = Path("/proc", str(pid))
+    if process.is_dir():
+        assert "tensorflow" not in (process / "maps").read_text()
+        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        assert int(status["VmHWM"].split()[0]) < 350 * 1024
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda folder: (folder / "voices.npz").write_bytes(b""), "Run `myxtts export` again"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "Run `myxtts export` again"),
+        (lambda folder: (folder / "gpt.onnx").write_bytes(b"\0" * 100), "Run `myxtts export` again"),
+        (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
+    ],
+)
+def test_exported_folder_that_cannot_be_served_is_one_sentence(exported, tmp_path, capsys, change, said):  # noqa: F811
+    shutil.copytree(exported, tmp_path / "copy")
+    flags = change(tmp_path / "copy")
+    flags = flags if isinstance(flags, list) else []
+    assert main(["serve", "--checkpoint", str(tmp_path / "copy"), "--port", "0", *flags]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+
+
+def test_package_of_the_page_is_checked_and_is_named_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("npm_config_fetch_retries", "0")
+    kept = tmp_path / "myxtts" / "npm" / f"ort-{web.RUNTIME.version}.tgz"
+    with pytest.raises(UserError) as missing:
+        web.fetch_package(web.RUNTIME)
+    assert "onnxruntime-web@" in str(missing.value) and str(kept) in str(missing.value)
+    kept.write_bytes(b"another")
+    with pytest.raises(UserError, match="onnxruntime-web"):
+        web.fetch_package(web.RUNTIME)
+
+
+@pytest.mark.skipif(bool(NO_BROWSER), reason=f"needs {', '.join(NO_BROWSER)}")
+def test_page_in_a_browser_gives_the_samples_of_speak_py_and_asks_nobody_else(export, tmp_path):  # noqa: F811
+    try:
+        web.fetch_package(web.RUNTIME)
+    except UserError as error:
+        pytest.skip(str(error))
+    assert export(tmp_path / "page", "--format", "web", "--weights", "float32") == 0
+    speaker = Speaker(tmp_path / "page")
+    text = f"{WORDS[0]} {WORDS[1]}. {WORDS[2]}, {WORDS[0]}."
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "page")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = chromium(["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"])
+        try:
+            browser.set_script_timeout(120)
+            browser.get(f"http://127.0.0.1:{server.server_port}/")
+            script = """const [text, done] = arguments, get = (id) => document.getElementById(id);
+                get("text").value = text;
+                const timer = setInterval(() => {
+                    if (!get("speak").disabled && !window.asked) { window.asked = true; get("speak").click(); }
+                    if (get("state").className === "wrong") { clearInterval(timer); done(get("state").textContent); }
+                    if (window.spoken) { clearInterval(timer); done([...window.spoken]); }
+                }, 100);"""
+            spoken = browser.execute_async_script(script, text)
+            entries = browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
+        finally:
+            browser.quit()
+            server.shutdown()
+    assert not isinstance(spoken, str), spoken
+    np.testing.assert_allclose(np.array(spoken, "float32"), speaker.speak(text, "emma"), atol=1e-3)
+    assert entries and all(f"127.0.0.1:{server.server_port}" in one for one in entries)
