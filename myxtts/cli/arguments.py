@@ -1,6 +1,7 @@
 """Argument parsing without abbreviations, with errors that suggest the nearest flag."""
 
 import argparse
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ class PlainParser(argparse.ArgumentParser):
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+        self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """As in the base class, but the error for an unknown flag names the nearest known one."""
@@ -31,6 +33,9 @@ class PlainParser(argparse.ArgumentParser):
             else:
                 hint = " Put text of several words in quotes."
             raise UserError(f"{flag} is not an option of {self.prog}.{hint}")
+        for action in self._actions:  # argparse takes the value in `--flag=--` for nothing
+            if action.option_strings and action.nargs is None and getattr(arguments, action.dest, None) == []:
+                self.error(f"argument {action.option_strings[0]}: expected one argument")
         return arguments
 
     def error(self, message: str) -> NoReturn:
@@ -39,6 +44,12 @@ class PlainParser(argparse.ArgumentParser):
             if match := re.fullmatch(pattern, message):
                 raise UserError(sentence(*match.groups()))
         raise UserError(f"{message[:1].upper()}{message[1:]}. {self.prog} --help lists the options.")
+
+
+def _finite(text):
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:

@@ -3,6 +3,7 @@
 import errno
 import functools
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -35,7 +36,8 @@ def exits_with_sentence(main: Callable) -> Callable:
             if isinstance(error, OSError) and error.errno in FULL:
                 hint = "Free the disk, or name another place, and run the same command again."
                 message = f"{error.filename or 'A file'} cannot be written: {error.strerror}. {hint}"
-            message = "\n".join(map(printable, f"Error: {message}".split("\n")))
+            message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
+            message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
             return getattr(error, "exit_code", 2)
 
