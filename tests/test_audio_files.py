@@ -75,7 +75,8 @@ def test_16_bit_samples_are_the_integers_in_the_file_over_32768(tmp_path):
 def test_resampling_keeps_the_wave(tmp_path, rate):
     soundfile.write(tmp_path / "a.wav", voice(1, rate), rate, subtype="FLOAT")
     recording = read_audio(tmp_path / "a.wav")
-    assert recording.original_sample_rate == rate and recording.seconds == pytest.approx(1, abs=1e-4)
+    assert recording.original_sample_rate == rate
+    assert len(recording.samples) / recording.sample_rate == pytest.approx(1, abs=1e-4)
     np.testing.assert_allclose(recording.samples[500:-500], voice(1)[500:-500], atol=2e-3)
 
 

@@ -254,7 +254,7 @@ def with_added_tokens(document, contents):
 @pytest.mark.parametrize(
     "contents, message",
     [
-        ([f"<{n}>" for n in range(100_000)], "added tokens, and 1000 are the most"),
+        ([f"<{n}>" for n in range(100_000)], "added_tokens.* at most 1000"),
         (["x" * 10**6], "1 to 100 characters"),
         (["\ud800"], "lone surrogate"),
     ],

@@ -1,8 +1,7 @@
-"""Voices that no one recorded: random speed, level and equalization of training clips.
+"""Data augmentation: random speed, level, equalization and noise of training clips.
 
-A model that hears few speakers learns each as a case of its own, and then cannot say in one voice what it only heard in
-another. Between changed voices the change is smooth, so it has to read the voice from the conditioning clip. All
-numbers are a function of a seed: nothing here has a state.
+With few speakers, a model memorizes each voice and cannot transfer text between them. Smoothly changed voices make it
+read the voice from the conditioning clip. Random numbers depend on a seed alone; nothing here has state.
 """
 
 import math
@@ -12,27 +11,26 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Speed, and with it pitch and formants, changes by up to this either way, as a natural logarithm."""
+"""Largest change of speed, and with it of pitch and formants, as a natural logarithm."""
 GAIN_NEPERS = 0.7
-"""Level changes by up to this either way: 3 dB, as an offset of the log power."""
+"""Largest change of level, as an offset of the log power: 3 dB."""
 EQUALIZER_NEPERS = 0.25
-"""Each of the slow curves over the mel bands goes up to this either way: 1.1 dB."""
+"""Amplitude of each cosine curve over the mel bands, as an offset of the log power: 1.1 dB."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""As `EQUALIZER_NEPERS`, of the amplitude, for recordings whose voice is to be told whatever the microphone: 3.5 dB."""
+"""Amplitude of each curve of `disturb`, as an offset of the log amplitude: 3.5 dB."""
 NOISE_DECIBELS = (5.0, 40.0)
-"""How far below the sound noise lies."""
+"""Range of the signal-to-noise ratio."""
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Random numbers for the rows of one worker: those that one process draws for them as part of the whole batch.
+    """Draws a worker's rows of the random numbers of the whole batch, so that they equal those of a single process.
 
     Args:
-        draw: A stateless random operation of TensorFlow, or a function of what one draws, called as `draw(shape,
-            *arguments)`. What it makes of few numbers rounds by how many there are: of all rows' here, so that no
-            worker's sound is other by a last digit, which silence in a log-mel shows a thousand times as large.
-        shape: Rows of this worker's part of the batch, and what else the numbers are over.
-        share: Which of how many equal parts of the batch this one is.
+        draw: Stateless random operation, or a function of one, called as `draw(shape, *arguments)` with the shape of
+            the whole batch. Rounding depends on the shape, and silence in a log-mel magnifies it a thousand times.
+        shape: Shape of this worker's part, rows first.
+        share: Index of this worker's part, and the number of equal parts.
     """
     part, parts = share
     rows = shape[0]
@@ -40,16 +38,16 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
 
 
 class Change(NamedTuple):
-    """A change per clip: speed `(B,)`, above 1 for faster; `(B, 1, num_mels)` added to the log-mel. Both float32."""
+    """Changes of clips: speed `(B,)`, above 1 is faster, and log-mel offset `(B, 1, num_mels)`, both float32."""
 
     speed: tf.Tensor
     offset: tf.Tensor
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
-    """Draws a change for each of `rows` clips, from the seed of the run and the position of the batch in training.
+    """Draws changes of `rows` clips from the seed of the run and the position of the batch in training.
 
-    `on` is a scalar bool; False gives changes that change nothing. `share` is as in `draw_rows`.
+    If the scalar bool `on` is False, they have no effect. `share` is as in `draw_rows`.
     """
 
     def draw(shape, at):
@@ -64,20 +62,20 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """`speed`, raised where a clip of `lengths` samples would otherwise not fit into `room` samples."""
+    """Raises `speed` where a clip of `lengths` samples would not fit into `room` samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 
 def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Plays clips faster or slower, by linear interpolation, into the same padded length.
+    """Changes the speed of padded clips by linear interpolation.
 
     Args:
         wav: `(B, S)` float32.
-        lengths: `(B,)` int32, samples of each clip; what comes after them is taken for padding.
+        lengths: Samples of each clip without padding, `(B,)` int32.
         speed: `(B,)` float32, see `limit_speed`.
 
     Returns:
-        `(B, S)` float32, zero after the end, and the new lengths `(B,)` int32.
+        `(B, S)` float32, padded with zeros, and the new lengths `(B,)` int32.
     """
     room = tf.shape(wav)[1]
     at = tf.range(room, dtype=tf.float32)[None] * speed[:, None]
@@ -89,7 +87,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Plays clips that fill their length, `(B, R)`, faster or slower, from the start again where they end."""
+    """Changes the speed of clips without padding, `(B, R)`, which wrap around at the end."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)
@@ -97,17 +95,18 @@ def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
 
 
 def _interpolate(wav, at, left, right):
-    """Samples at the fractional places `at`, between those at `left` and `right`."""
+    """Samples at the fractional positions `at`, between `left` and `right`."""
     share = at - tf.cast(left, tf.float32)
     return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
 
 
 def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Recordings of the same voices through other microphones, in other rooms: `(B, S)` float32 to the same.
+    """Simulates other microphones and rooms by a random equalizer, level and colored noise; the voice is unchanged.
 
-    A random equalizer and level, and noise of a random color, `NOISE_DECIBELS` below the sound. The voice stays what it
-    is: speed, which would change it, does not. A function of the seed and the position of the batch in training, and
-    of the rows of it that `share` names as in `draw_rows`.
+    Args:
+        wav: `(B, S)` float32, as the result.
+        seed, position: Seed of the run, and position of the batch in training.
+        share: This worker's part of the batch, as in `draw_rows`.
     """
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]
@@ -119,19 +118,19 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
         return tf.concat([level, tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
 
     numbers = draw_rows(draw, shape, at, share=share)
-    # Processors round the last few of many exponentials otherwise; so there are none here that count.
+    # Vectorized exponentials round the last few values differently, so the curves are longer than needed.
     bins, in_sixteens = size // 2 + 1, (size // 32 + 1) * 16
     places = tf.range(in_sixteens, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
     curves = tf.cos(math.pi * places[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
 
-    def equalize(sound, weights):
+    def equalize(wav, weights):
         curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))[:, :bins]
-        shaped = tf.signal.irfft(tf.signal.rfft(sound) * tf.cast(curve, tf.complex64), [size])
-        # Row by row, where a mean over an axis rounds by how many rows there are.
+        shaped = tf.signal.irfft(tf.signal.rfft(wav) * tf.cast(curve, tf.complex64), [size])
+        # By row, because the rounding of a mean over an axis depends on the number of rows.
         power = tf.einsum("bs,bs->b", shaped, shaped)[:, None] / tf.cast(size, tf.float32)
         return shaped, tf.sqrt(power + 1e-12)
 
-    sound, loudness = equalize(wav, numbers[:, 2 : 2 + EQUALIZER_CURVES])
+    speech, loudness = equalize(wav, numbers[:, 2 : 2 + EQUALIZER_CURVES])
     noise = draw_rows(tf.random.stateless_normal, (rows, size), at, share=share)
     noise, noise_loudness = equalize(noise, numbers[:, 2 + EQUALIZER_CURVES :])
-    return (sound + noise * loudness / noise_loudness * numbers[:, 1:2]) * numbers[:, :1]
+    return (speech + noise * loudness / noise_loudness * numbers[:, 1:2]) * numbers[:, :1]

@@ -1,4 +1,4 @@
-"""Samples -> sound files: whole, in the format of the file's name, or as bytes while the samples come."""
+"""Audio file writer and streaming encoder."""
 
 import io
 import struct
@@ -13,33 +13,35 @@ from myxtts.audio.files import AudioError, to_int16, to_pcm16
 from myxtts.storage.files import AnyPath, write_whole
 
 _OF_SUFFIX = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", "VORBIS")}
-_OF_STREAM = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", "MPEG_LAYER_III"), "opus": ("OGG", "OPUS")}
+_OF_STREAM = dict(wav=_OF_SUFFIX[".wav"], flac=_OF_SUFFIX[".flac"], mp3=("MP3", "MPEG_LAYER_III"), opus=("OGG", "OPUS"))
 OPEN_LENGTH = 0xFFFFFFFF
-"""In a WAV header: as much as comes. Players and `read_audio` take it so."""
+"""Length in the WAV header of a stream of unknown length, which players and `read_audio` accept."""
 SOUND_FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
-"""What `SoundEncoder` writes; wav, flac and pcm have 16 bits."""
+"""Formats of `SoundEncoder`; wav, flac and pcm have 16 bits."""
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
-"""Those that can be sent before their length is known. Readers of FLAC want to know it."""
+"""Formats that can be streamed before the length is known; readers of FLAC need it."""
 _MPEG2_LAYER3_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
 def check_suffix(path: AnyPath) -> str:
-    """The suffix of `path` in lower case; raises `AudioError` unless `write_audio` knows its format."""
+    """Returns the lower-case suffix of `path`; raises `AudioError` unless `write_audio` supports it."""
     suffix = Path(path).suffix.lower()
     if suffix not in _OF_SUFFIX:
         known = ", ".join(_OF_SUFFIX)
-        raise AudioError(path, "unsupported", f"sound is written to files named {known}. Received: {suffix or 'none'}.")
+        raise AudioError(path, "unsupported", f"the suffix must be one of {known}. Received: {suffix or 'none'}.")
     return suffix
 
 
 def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
-    """Writes a mono file in the format of its suffix, wav and flac with 16 bits. It appears whole or not at all.
+    """Writes a mono file atomically in the format of its suffix; WAV and FLAC have 16 bits.
 
-    `samples` are `(S,)` floats at `sample_rate` Hz; what lies beyond `[-1, 1]` is clipped.
+    Args:
+        samples: `(S,)` floats, clipped to `[-1, 1]`.
+        sample_rate: In Hz.
 
     Raises:
-        AudioError: There is nothing to write, a sample is not finite, the folder does not exist, or the suffix is of
-            no format that can hold the rate.
+        AudioError: There are no samples, a sample is not finite, the folder does not exist, or the format is not
+            supported or cannot hold the rate.
     """
     suffix, samples = check_suffix(path), np.asarray(samples, np.float32)
     if samples.ndim != 1:
@@ -47,47 +49,45 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     if not len(samples):
         raise AudioError(path, "no audio", "there are no samples to write.")
     if not np.isfinite(samples).all():
-        raise AudioError(path, "not finite", "the samples to write hold NaN or infinity.")
+        raise AudioError(path, "not finite", "the samples to write contain NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    # libsndfile's own rounding to 16 bit differs in a few samples.
+    # libsndfile's rounding to 16 bits differs in a few samples.
     samples = to_int16(samples) if suffix == ".wav" else np.clip(samples, -1, 1)
     container, subtype = _OF_SUFFIX[suffix]
-    content = io.BytesIO()  # so that errors of the format are distinguished from errors of the disk
+    content = io.BytesIO()  # separates errors of the format from errors of the disk
     try:
         soundfile.write(content, samples, sample_rate, format=container, subtype=subtype)
     except soundfile.LibsndfileError as error:
-        detail = f"{suffix[1:]} cannot be written at {sample_rate} Hz: {error.error_string}"
-        raise AudioError(path, "unsupported", detail) from error
+        raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
     with write_whole(path) as temporary:
         temporary.write_bytes(content.getbuffer())
 
 
-def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """Of a mono 16-bit WAV with `num_bytes` of samples; None where that is not known yet."""
+def wav_header(sample_rate: int) -> bytes:
+    """Returns the header of a mono 16-bit WAV stream of unknown length."""
     form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
-    whole, data = (OPEN_LENGTH, OPEN_LENGTH) if num_bytes is None else (20 + len(form) + num_bytes, num_bytes)
-    chunks = struct.pack("<4sI4s4sI", b"RIFF", whole, b"WAVE", b"fmt ", len(form))
-    return chunks + form + struct.pack("<4sI", b"data", data)
+    chunks = struct.pack("<4sI4s4sI", b"RIFF", OPEN_LENGTH, b"WAVE", b"fmt ", len(form))
+    return chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH)
 
 
 class StreamResampler:
-    """Changes the sample rate of a sound that comes in parts, `(S,)` float32 each."""
+    """Streaming resampler of `(S,)` float32 parts; rates are in Hz."""
 
     def __init__(self, from_rate: int, to_rate: int):
         self._resampler = None if from_rate == to_rate else soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32")
 
     def add(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """What is known of the result, none or many samples; all that is left of it after the `last` part."""
+        """Takes a part and returns the samples that are ready, possibly none; after the `last` part, all the rest."""
         return self._resampler.resample_chunk(samples, last=last) if self._resampler else samples
 
     def end(self) -> np.ndarray:
-        """The rest."""
+        """Returns the rest."""
         return self.add(np.zeros(0, np.float32), last=True)
 
 
 def resampled(stream: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:
-    """A stream of samples `(S,)` float32 at another rate, in Hz; none of its parts is empty."""
+    """Resamples a stream of `(S,)` float32 parts; no part of the result is empty."""
     resampler = StreamResampler(from_rate, to_rate)
     for samples in stream:
         if len(ready := resampler.add(samples)):
@@ -97,13 +97,13 @@ def resampled(stream: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Ite
 
 
 class SoundEncoder:
-    """A mono sound file that is written while its samples come.
+    """Streaming encoder of a mono audio file.
 
     Args:
-        sound_format: One of `SOUND_FORMATS`.
-        sample_rate: Of the samples, in Hz. MP3 and Opus know few of them; 24 000 suits all.
-        is_open: Give bytes as soon as they are known, with a header that leaves the length open; only for
-            `OPEN_FORMATS`. Else all of them come from `end`.
+        sound_format: One of `SOUND_FORMATS`, or of `OPEN_FORMATS` if `is_open`.
+        sample_rate: In Hz. MP3 and Opus support few rates; all formats support 24 000.
+        is_open: Whether `add` returns bytes as soon as they are ready, after a header without a length. Otherwise
+            `end` returns the whole file.
     """
 
     def __init__(self, sound_format: str, sample_rate: int, is_open: bool):
@@ -111,29 +111,26 @@ class SoundEncoder:
             raise ValueError(f"sound_format must be one of {', '.join(OPEN_FORMATS)}. Received: {sound_format}.")
         self.sound_format, self.sample_rate, self.is_open = sound_format, sample_rate, is_open
         self._buffer, self._given, self._file = io.BytesIO(), 0, None
-        if sound_format in _OF_STREAM:
+        if sound_format == "wav" and is_open:
+            self._buffer.write(wav_header(sample_rate))
+        elif sound_format in _OF_STREAM:
             container, subtype = _OF_STREAM[sound_format]
-            # Of a constant rate, readers of an open MP3 can tell the length.
+            # With a constant bit rate, readers can tell the length of an open MP3.
             rate = dict(bitrate_mode="CONSTANT", compression_level=0.5) if sound_format == "mp3" else {}
             self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
-        elif sound_format == "wav" and is_open:
-            self._buffer.write(wav_header(sample_rate))
 
     def add(self, samples: np.ndarray) -> bytes:
-        """Takes samples `(S,)`, beyond `[-1, 1]` clipped; returns what can be sent, which may be nothing."""
+        """Encodes samples `(S,)`, clipped to `[-1, 1]`, and returns the bytes that are ready, possibly none."""
         if self._file:
-            self._file.write(to_int16(samples) if self.sound_format == "flac" else np.clip(samples, -1, 1))
+            self._file.write(to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1))
         else:
             self._buffer.write(to_pcm16(samples))
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:
-        """The last bytes."""
+        """Returns the last bytes."""
         if self._file:
             self._file.close()
-        elif self.sound_format == "wav" and not self.is_open:
-            samples = self._buffer.getvalue()
-            return wav_header(self.sample_rate, len(samples)) + samples
         return self._new()
 
     def _new(self):
@@ -141,7 +138,7 @@ class SoundEncoder:
         if self.sound_format == "mp3" and self.is_open and not self._given:
             if len(content) < 4:
                 return b""
-            # The first frame holds no sound: it tells the length, which is filled in at the end and wrong until then.
+            # Skip the first frame: it has no audio, but the length, which is wrong until the end.
             self._given = 72_000 * _MPEG2_LAYER3_KBPS[content[2] >> 4] // self.sample_rate + (content[2] >> 1 & 1)
         new = bytes(content[self._given :])
         self._given += len(new)

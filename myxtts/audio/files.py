@@ -1,8 +1,7 @@
-"""Reading audio files.
+"""Audio file reader.
 
-WAV (8 to 32 bit, float, mu-law, A-law), FLAC, Ogg and MP3 are decoded by libsndfile (`soundfile`) and resampled by
-`soxr`. Nothing a header claims is believed before it is compared with the file: no allocation follows a claim, and a
-clip is refused by a named reason rather than passed on damaged.
+libsndfile (`soundfile`) decodes WAV (8 to 32 bit, float, mu-law, A-law), FLAC, Ogg and MP3; `soxr` resamples. Headers
+are checked against the file before anything is allocated, and a damaged clip raises an error with a fixed reason.
 """
 
 import os
@@ -21,55 +20,43 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.storage.files import AnyPath
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
-"""File names looked for when a data set names a clip without its extension, in order of preference."""
+"""Extensions to try for a clip that a data set names without one, in order of preference."""
 MEDIA_EXTENSIONS = (*AUDIO_EXTENSIONS, *".aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split())
-"""File names that are taken for recordings."""
-
+"""Extensions of recordings."""
 MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
 MAX_SECONDS = 3_600.0
-"""The longest recording ever decoded, whatever the caller asks for."""
+"""Longest recording that is decoded, whatever the caller allows."""
 MAX_DECODED_VALUES = 2**26
-"""Frames times channels ever decoded: 256 MiB as float32, 50 minutes of 22.05 kHz mono."""
+"""Maximum of frames times channels: 256 MiB as float32, 50 minutes of 22.05 kHz mono."""
 SILENT_PEAK = 1e-3
-"""-60 dB of full scale, about 5 bits of a 16-bit file: below it there is no speech to learn from."""
+"""Amplitude of silence: -60 dB of full scale, about 5 bits of a 16-bit file."""
 MAX_PEAK = 8.0
-"""18 dB over full scale: no float recording overshoots by more, and scaled down by more, the speech around one damaged
-sample would be silence."""
+"""Largest peak: 18 dB over full scale. Float recordings stay below; a damaged sample above would silence the rest."""
 
 _BLOCK_FRAMES = 2**18
-_CANCELLED_SHARE = 0.1  # -20 dB of the louder channel; a sum below it is what opposite polarity left over
-_CLIPPED_SHARE = 5e-4  # at least this share of a clipped recording lies in flat runs at its extremes
+_CANCELLED_SHARE = 0.1  # level of a mix relative to the louder channel, -20 dB, below which the channels cancel out
+_CLIPPED_SHARE = 5e-4  # smallest share of a clipped recording in flat runs at its extremes
 _CLIPPED_MIN_PEAK = 0.05  # below it, quantization alone makes flat tops
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
-_STREAM_LENGTH = 0x7FFF_F000  # writers into a pipe (ffmpeg, sox) cannot know it and leave a marker from here up
-_SLOPPY_BYTES = 1_024  # some writers count the header into the data length; that loses no sound
+_STREAM_LENGTH = 0x7FFF_F000  # from here up, the marker of writers into a pipe (ffmpeg, sox) for an unknown length
+_SLOPPY_BYTES = 1_024  # some writers include the header in the data length
 _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
-# libsndfile's SF_ERR_UNRECOGNISED_FORMAT and SF_ERR_SYSTEM.
-_OPEN_ERRORS = {
-    1: ("not audio", "it is not audio in any supported format."),
-    2: ("unreadable", "it cannot be opened; look at its permissions."),
-}
-_KNOWN_UNSUPPORTED = {
-    b"ftyp": "an MP4 or M4A file",
-    b"FORM": "an AIFF file",
-    b".snd": "an AU file",
-    b"caff": "a CAF file",
-    b"RIFX": "a big-endian WAV file",
-    b"\x1aE\xdf\xa3": "a Matroska or WebM file",
-}
+_UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
+# MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
+_KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
 
 
 class AudioError(UserError):
-    """A file that cannot be used as audio, and why.
+    """A file that cannot be used as audio.
 
     Attributes:
-        reason: Two or three words that stay the same between versions, to count by: "missing file", "unreadable",
-            "empty file", "not audio", "unsupported", "broken header", "sample rate", "truncated", "damaged",
-            "no audio", "not finite", "absurd level", "silent", "too short", "too long"; for writing also "no folder".
-        detail: One sentence for people, without the path.
+        reason: Stable category: "missing file", "unreadable", "empty file", "not audio", "unsupported",
+            "broken header", "sample rate", "truncated", "damaged", "no audio", "not finite", "absurd level", "silent",
+            "too short", "too long"; for writing also "no folder".
+        detail: One sentence for users, without the path.
     """
 
     def __init__(self, path: AnyPath, reason: str, detail: str):
@@ -84,8 +71,8 @@ class AudioError(UserError):
 class Recording:
     """A decoded recording.
 
-    `samples` is `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz; the file had `original_sample_rate` Hz. Each warning
-    reads `reason: sentence`.
+    `samples` is `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz, resampled from `original_sample_rate`. A warning reads
+    `reason: sentence`.
     """
 
     samples: np.ndarray
@@ -93,23 +80,19 @@ class Recording:
     original_sample_rate: int
     warnings: tuple[str, ...]
 
-    @property
-    def seconds(self) -> float:
-        return len(self.samples) / self.sample_rate
-
 
 def read_audio(
     path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE, *, min_seconds: float = 0.1, max_seconds: float | None = None
 ) -> Recording:
     """Reads, checks, mixes to mono and resamples one recording.
 
-    Channels are averaged over those that carry sound. Samples up to `MAX_PEAK` beyond full scale are scaled
-    down, with a warning.
+    The mix is the mean of the channels that are not silent. A peak beyond full scale, up to `MAX_PEAK`, is scaled down
+    with a warning.
 
     Args:
-        path: An audio file of any supported format, recognized by content.
-        sample_rate: Of the result, in Hz.
-        min_seconds, max_seconds: Others are refused, longer ones before they are decoded. None: `MAX_SECONDS`.
+        path: An audio file; its format is recognized by content.
+        sample_rate: Rate of the result, in Hz.
+        min_seconds, max_seconds: Limits of the duration; None is `MAX_SECONDS`.
 
     Raises:
         AudioError: The file is missing, damaged, not audio, silent, not finite, of absurd level, or outside the
@@ -119,33 +102,32 @@ def read_audio(
     with _open(path, max_seconds) as file:
         claimed, original_rate, subtype = file.frames, file.samplerate, file.subtype
         frames = _read_frames(path, file)
-    # An MP3 without a Xing header states an estimate, up to a few per cent off.
+    # The length of an MP3 without a Xing header is an estimate, up to a few per cent off.
     if len(frames) < 0.95 * claimed:
-        raise AudioError(path, "truncated", f"it promises {claimed} samples per channel and holds {len(frames)}.")
+        raise AudioError(path, "truncated", f"it has {len(frames)} of {claimed} samples per channel.")
     if (seconds := len(frames) / original_rate) < min_seconds:
-        raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; the least is {min_seconds:g} s.")
+        raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; it must last at least {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
     samples = _resample(path, mono, original_rate, sample_rate)
     if _amplitude(samples) < SILENT_PEAK:
-        raise AudioError(path, "silent", f"it is silent: nothing in it passes {SILENT_PEAK:g} of full scale.")
+        raise AudioError(path, "silent", f"it is silent: it stays below {SILENT_PEAK:g} of full scale.")
     return Recording(samples, sample_rate, original_rate, (*warnings, *_sound_warnings(frames, peak, subtype)))
 
 
 def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
-    """Reads a recording that `read_audio` has accepted before: the same samples, without the checks that take time.
+    """Reads a recording that `read_audio` accepted before, without the slow checks.
 
     Returns:
-        `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz.
+        `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz, the samples of `read_audio`.
 
     Raises:
-        AudioError: The file has vanished, cannot be decoded, is not finite or of absurd level, or is longer than
-            `MAX_SECONDS`.
+        AudioError: The file is missing, damaged, not finite, of absurd level or longer than `MAX_SECONDS`.
     """
     return load_with_rate(path, sample_rate)[0]
 
 
 def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
-    """What `load_samples` gives, and the sample rate in Hz that the file has."""
+    """Returns the samples of `load_samples`, and the sample rate of the file in Hz."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
@@ -154,12 +136,12 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Samples of 16 bit from `(S,)` floats; what lies beyond `[-1, 1]` is clipped."""
+    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit samples."""
     return np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
 
 
 def to_pcm16(samples: np.ndarray) -> bytes:
-    """16-bit little-endian PCM of `(S,)` floats, as `to_int16`."""
+    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit little-endian PCM."""
     return to_int16(samples).tobytes()
 
 
@@ -169,7 +151,7 @@ def _regular_file_size(path):
     except OSError as error:
         reason = "missing file" if isinstance(error, FileNotFoundError) else "unreadable"
         raise AudioError(path, reason, f"it cannot be read: {error.strerror}.") from error
-    # Opening a pipe would wait for a writer for ever.
+    # Opening a pipe would wait forever for a writer.
     if not stat.S_ISREG(status.st_mode):
         raise AudioError(path, "not audio", "it is not a regular file.")
     if not status.st_size:
@@ -178,10 +160,10 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Recognizes the format by its first bytes and compares what it claims with the file. Returns warnings.
+    """Recognizes the format by the first bytes, checks the header's lengths, and returns warnings.
 
     Raises:
-        AudioError: The file is missing, empty, cut short, or of a format that is not read.
+        AudioError: The file is missing, empty, truncated or of an unsupported format.
     """
     size = _regular_file_size(path)
     try:
@@ -196,20 +178,20 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
                 _, mark, page = file.read().rpartition(b"OggS")
                 if mark and len(page) > 1 and page[1] & 4:
                     return ()
-                raise AudioError(path, "truncated", "it is cut short: its last Ogg page does not end the stream.")
+                raise AudioError(path, "truncated", "it is truncated: the last Ogg page does not end the stream.")
     except OSError as error:
         raise AudioError(path, "unreadable", f"it cannot be read: {error.strerror}.") from error
-    # A frame of MPEG layer II or III; layer I would also be the byte-order mark of UTF-16.
+    # A frame of MPEG layer II or III; layer I looks like the byte-order mark of UTF-16.
     is_mpeg = len(magic) > 1 and magic[0] == 0xFF and magic[1] & 0xE6 in (0xE2, 0xE4)
     if is_mpeg or magic[:3] == b"ID3" or magic[:4] in (b"fLaC", b"RF64"):
         return ()
-    if name := _KNOWN_UNSUPPORTED.get(magic[:4]) or _KNOWN_UNSUPPORTED.get(magic[4:8]):
-        raise AudioError(path, "unsupported", f"it is {name}; convert it to WAV, FLAC, Ogg or MP3.")
-    raise AudioError(path, "not audio", "it is not audio: its first bytes are those of no supported format.")
+    if magic[:4] in _KNOWN_UNSUPPORTED or magic[4:8] in _KNOWN_UNSUPPORTED:
+        raise AudioError(path, "unsupported", "its format is not supported; convert it to WAV, FLAC, Ogg or MP3.")
+    raise AudioError(path, "not audio", "it is not audio in any supported format.")
 
 
 def _check_chunks(path, file, size):
-    """Walks the chunks of a WAV file up to its samples: libsndfile takes a file cut short for a shorter one."""
+    """Walks the chunks of a WAV file up to its samples, as libsndfile accepts a truncated file as a shorter one."""
     position = 12
     for _ in range(_MAX_CHUNKS):
         file.seek(position)
@@ -226,67 +208,64 @@ def _check_chunks(path, file, size):
         elif name == b"data":
             missing = length - (size - position)
             if missing > _SLOPPY_BYTES and length < _STREAM_LENGTH:
-                detail = f"it is cut short: {size - position} of {length} bytes of samples are there."
-                raise AudioError(path, "truncated", detail)
-            return (f"header length: its header promises {missing} bytes more than there are.",) if missing > 0 else ()
+                raise AudioError(path, "truncated", f"it has {size - position} of {length} bytes of samples.")
+            return (f"header length: the header states {missing} bytes too many.",) if missing > 0 else ()
         position += length + length % 2
     raise AudioError(path, "broken header", "its WAV header is broken: it ends before the samples begin.")
 
 
 def _check_sample_rate(path, rate):
     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-        readable = f"{MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz can be read."
-        raise AudioError(path, "sample rate", f"its header states a sample rate of {rate} Hz; {readable}")
+        rule = f"must be {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz"
+        raise AudioError(path, "sample rate", f"its sample rate {rule}. Received: {rate}.")
 
 
 @contextmanager
 def _open(path, max_seconds=None):
     path = os.fspath(path)
     if path.lower().endswith(".raw"):
-        # libsndfile's binding takes the name for the format here, whatever the content.
-        raise AudioError(path, "unsupported", "files named .raw are not read; give it the extension of its format.")
+        # soundfile infers headerless audio from this name, whatever the content.
+        raise AudioError(path, "unsupported", "files named .raw are not read; rename it with its format's extension.")
     try:
         file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
-        broken = "broken header", f"its header is broken: {error.error_string}"
-        raise AudioError(path, *_OPEN_ERRORS.get(error.code, broken)) from error
+        reason = "not audio" if error.code == _UNRECOGNIZED else "broken header"
+        raise AudioError(path, reason, f"it cannot be opened: {error.error_string}") from error
     with file:
         check_header(path, file)
         limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
         if (seconds := file.frames / file.samplerate) > limit:
-            raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; the most is {limit:g} s.")
+            raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; it must last at most {limit:g} s.")
         if file.frames * file.channels > MAX_DECODED_VALUES:
             raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
         yield file
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` where the header of an open file claims what is not read; a stream may lack a length."""
+    """Raises `AudioError` if the header of an open file is not supported; a stream may lack a length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
-    # libsndfile's SF_COUNT_MAX: a FLAC stream of unstated length, in which it cannot keep its position.
+    # libsndfile's SF_COUNT_MAX: a FLAC stream of unknown length, in which it cannot seek.
     if file.frames == 2**63 - 1 and not is_stream:
         raise AudioError(path, "broken header", "its header does not state its length; encode it again into a file.")
     if not file.frames:
-        raise AudioError(path, "no audio", "it has a header and no samples.")
+        raise AudioError(path, "no audio", "it has no samples.")
 
 
 def check_peak(path: AnyPath, frames: np.ndarray) -> float:
-    """The largest magnitude of samples; raises `AudioError` where it is not finite or beyond `MAX_PEAK`."""
-    low, high = frames.min(), frames.max()
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise AudioError(path, "not finite", "it holds samples that are NaN or infinite.")
-    peak = max(-low, high)
+    """Returns the largest magnitude of samples; raises `AudioError` if it is not finite or above `MAX_PEAK`."""
+    peak = max(-frames.min(), frames.max())
+    if not np.isfinite(peak):
+        raise AudioError(path, "not finite", "it has samples that are NaN or infinite.")
     if peak > MAX_PEAK:
-        cause = "damaged samples, or numbers of another scale stored as float"
-        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale: {cause}.")
+        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale, at most {MAX_PEAK:g}.")
     return peak
 
 
 def _read_frames(path, file):
-    """Decodes to `(S, C)` float32, in blocks, so that memory follows what is there and not what was promised."""
-    # Three times faster than libsndfile's own conversion of 16 bit, and the same numbers.
+    """Decodes to `(S, C)` float32 in blocks, so that memory depends on the content and not on the header."""
+    # Three times faster than libsndfile's conversion of 16 bits, with the same result.
     is_16_bit = file.subtype == "PCM_16"
     blocks = []
     try:
@@ -296,12 +275,12 @@ def _read_frames(path, file):
         raise AudioError(path, "damaged", f"it is damaged: decoding stopped with '{error.error_string}'.") from error
     frames = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     if not len(frames):
-        raise AudioError(path, "truncated", f"it promises {file.frames} samples per channel and holds none.")
+        raise AudioError(path, "truncated", f"it has none of {file.frames} samples per channel.")
     return frames * np.float32(1 / 32768) if is_16_bit else frames
 
 
 def _mix_to_mono(path, frames):
-    """Returns the mix, `(S,)` within `[-1, 1]`, and the peak that the file had."""
+    """Returns the mix, `(S,)` in `[-1, 1]`, and the peak of the file."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak
@@ -316,13 +295,13 @@ def _mix_to_mono(path, frames):
 
 
 def _sounding_channels(frames):
-    """Which channels carry sound, `(C,)` bool: all of them where none does."""
+    """Returns which channels are not silent, `(C,)` bool; all if none is."""
     sounding = _amplitude(frames) >= SILENT_PEAK
     return sounding if sounding.any() else np.ones_like(sounding)
 
 
 def _amplitude(samples):
-    """Half of peak to peak, per channel, halved first so that float32 cannot overflow. A constant offset has none."""
+    """Half of peak to peak by channel, which ignores a constant offset; halved first to avoid overflow."""
     return samples.max(axis=0) / 2 - samples.min(axis=0) / 2
 
 
@@ -331,14 +310,14 @@ def _sound_warnings(frames, peak, subtype):
         yield f"too loud: samples reach {peak:.3g} times full scale and were scaled down."
     sounding = _sounding_channels(frames)
     if not sounding.all():
-        yield f"silent channel: {sounding.sum()} of {len(sounding)} channels carry sound; the others were left out."
+        yield f"silent channel: {sounding.sum()} of {len(sounding)} channels are used; the others are silent."
     frames = frames[:, sounding]
     if subtype in _COARSE_SUBTYPES or np.abs(frames).max() < _CLIPPED_MIN_PEAK:
         return
     flat = (frames == frames.max(axis=0)) | (frames == frames.min(axis=0))
     share = (flat[2:] & flat[1:-1] & flat[:-2]).any(axis=1).sum() / len(frames)
     if share > _CLIPPED_SHARE:
-        yield f"clipped: {100 * share:.2g} % of it is cut off flat at the top; record it at a lower level."
+        yield f"clipped: {100 * share:.2g} % of it is clipped; record it at a lower level."
 
 
 def _resample(path, mono, original_rate, sample_rate):
@@ -346,6 +325,6 @@ def _resample(path, mono, original_rate, sample_rate):
         return mono
     samples = soxr.resample(mono, original_rate, sample_rate, quality="HQ")
     if not len(samples):
-        raise AudioError(path, "no audio", f"nothing of it is left at {sample_rate} Hz.")
-    # The filter may ring a little over full scale.
+        raise AudioError(path, "no audio", f"it is empty once resampled to {sample_rate} Hz.")
+    # The filter may overshoot full scale.
     return np.clip(samples, -1, 1, out=samples)

@@ -1,4 +1,4 @@
-"""Waveforms from log-mel spectrograms without a neural vocoder: non-negative mel inversion and fast Griffin-Lim."""
+"""Griffin-Lim vocoder: non-negative mel inversion and fast Griffin-Lim."""
 
 from typing import Any
 
@@ -12,33 +12,31 @@ _TINY = np.float32(1e-10)
 
 
 def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.99, seed: int = 0) -> np.ndarray:
-    """Finds a waveform whose log-mel spectrogram is close to the given one.
+    """Estimates a waveform from its log-mel spectrogram.
 
-    The linear power spectrum is first estimated from the mel bands under the constraint that it is not negative; its
-    phase then comes from fast Griffin-Lim (Perraudin, Balazs and Søndergaard, "A fast Griffin-Lim algorithm", 2013).
-    The mel bands do not fix the linear spectrum, so in the second half of the iterations the magnitudes are no longer
-    held: those of the current signal are taken and corrected until they pool to the given mel. That more than halves
-    the final mel error.
+    A non-negative linear power spectrum is estimated from the mel bands, and its phase by fast Griffin-Lim (Perraudin,
+    Balazs and Søndergaard, "A fast Griffin-Lim algorithm", 2013). As the mel bands do not determine the spectrum, the
+    second half of the iterations replaces its magnitudes by those of the current signal, corrected towards the given
+    mel. That more than halves the final mel error.
 
     Args:
-        log_mel: Log-mel by the recipe `DVAE_MEL`, without the division by `mel_stats`, `(F, num_mels)`, natural
-            logarithm of power. NumPy or anything that converts to it.
+        log_mel: Natural logarithm of power by `DVAE_MEL`, not divided by `mel_stats`, `(F, num_mels)`.
         momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 it may diverge.
-        seed: Seed of the initial phases. The same seed gives the same waveform.
+        seed: Seed of the initial phases.
 
     Returns:
-        Waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32. Not clipped.
+        Waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
     """
     log_mel = np.asarray(log_mel, "float32")
     min_frames = 2 + DVAE_MEL.n_fft // 2 // DVAE_MEL.hop_length  # the reflected ends
     if log_mel.ndim != 2 or len(log_mel) < min_frames or log_mel.shape[1] != DVAE_MEL.num_mels:
-        shape = f"({min_frames} frames or more, {DVAE_MEL.num_mels})"
-        raise ValueError(f"log_mel must have the shape {shape}. Received: shape {log_mel.shape}.")
+        shape = f"({min_frames} or more, {DVAE_MEL.num_mels})"
+        raise ValueError(f"log_mel must have the shape {shape}. Received: {log_mel.shape}.")
     if not np.isfinite(log_mel).all():
-        raise ValueError("log_mel must be finite. Received: NaN or infinity; the model that made it has diverged.")
+        raise ValueError("log_mel must be finite. Received: NaN or infinity. The model may have diverged.")
     mel, filters = np.maximum(np.exp(log_mel), _TINY), DVAE_MEL.filterbank()
     mean_power = mel / filters.sum(axis=0)
-    # Bins that no filter sees keep zero power.
+    # Bins outside all filters keep zero power.
     power = mean_power @ filters.T / np.maximum(filters.sum(axis=1), _TINY)
     for _ in range(_INVERSION_ITERATIONS):
         power = _pooling_to(mel, filters, power)
@@ -59,18 +57,18 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.9
 
 
 def _pooling_to(mel, filters, power):
-    """One multiplicative update of non-negative power spectra, `(F, 1 + n_fft // 2)`, towards those that pool to `mel`.
+    """Updates non-negative power spectra, `(F, 1 + n_fft // 2)`, once towards those that pool to `mel`.
 
-    The updates lower the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative matrix
-    factorization", 2001, with the filters held fixed). Against least squares, quiet bands count as much as loud ones,
-    and the solution stays smooth across frequency.
+    The multiplicative update lowers the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative matrix
+    factorization", 2001, with fixed filters). Unlike least squares, it weighs quiet bands like loud ones and keeps the
+    spectrum smooth.
     """
     ratio = mel / np.maximum(power @ filters, _TINY)
     return power * (ratio @ filters.T / np.maximum(filters.sum(axis=1), _TINY))
 
 
 def _wav_to_spectrum(wav, window):
-    """`(S,)` to complex spectra, `(F, 1 + n_fft // 2)`, by the transform that `MelSpectrogram` is built on."""
+    """`(S,)` to complex spectra, `(F, 1 + n_fft // 2)`, by the transform of `MelSpectrogram`."""
     padded = np.pad(wav, len(window) // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, len(window))[:: DVAE_MEL.hop_length]
     return scipy.fft.rfft(frames * window)

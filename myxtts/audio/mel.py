@@ -1,7 +1,7 @@
-"""Log-mel spectrograms: the one definition that training and inference share.
+"""Log-mel spectrograms of training and inference.
 
-Three fixed recipes cover the system. `DVAE_MEL` feeds the speech tokenizer and is what Griffin-Lim inverts,
-`CONDITIONING_MEL` feeds the conditioning encoder, `SPEAKER_MEL` feeds the speaker encoder.
+`DVAE_MEL` is the input of the DVAE and the output that Griffin-Lim inverts, `CONDITIONING_MEL` the input of the
+conditioning encoder, and `SPEAKER_MEL` that of the speaker encoder.
 """
 
 import math
@@ -18,7 +18,7 @@ _WINDOW_COEFFICIENTS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46)}
 
 @dataclass(frozen=True)
 class MelSpec:
-    """How a waveform becomes a log-mel spectrogram.
+    """Settings of a log-mel spectrogram.
 
     Power spectra of centered, reflect-padded frames are pooled by triangular filters on the HTK mel scale, then
     compressed as `ln(max(x, log_floor) + log_offset)`.
@@ -40,45 +40,42 @@ class MelSpec:
     window: str = "hann"
     """Analysis window, periodic: `"hann"` or `"hamming"`."""
     filter_norm: str | None = "slaney"
-    """`"slaney"` gives each filter unit area, None gives it unit height."""
+    """`"slaney"` for filters of unit area, None for unit height."""
     log_floor: float = MEL_FLOOR
-    """Power below which the spectrogram is clamped before the logarithm."""
+    """Smallest power before the logarithm."""
     log_offset: float = 0.0
     """Power added before the logarithm."""
     preemphasis: float = 0.0
-    """Coefficient `a` of the first-order filter `y[t] = x[t] - a x[t-1]` put before the transform; 0 leaves it out."""
+    """Coefficient `a` of the filter `y[t] = x[t] - a x[t-1]` before the transform; 0 for none."""
 
     def num_frames(self, num_samples: Any) -> Any:
-        """Frames of a waveform of `num_samples` samples; an int, an array or a tensor."""
+        """Returns the frames of a waveform of `num_samples` samples, an int, an array or a tensor."""
         return 1 + num_samples // self.hop_length
 
     def window_values(self) -> np.ndarray:
-        """The analysis window, `(win_length,)` float32."""
+        """Returns the analysis window, `(win_length,)` float32."""
         offset, amplitude = _WINDOW_COEFFICIENTS[self.window]
         phase = 2 * np.pi * np.arange(self.win_length) / self.win_length
         return (offset - amplitude * np.cos(phase)).astype("float32")
 
     def band_at(self, hz: float) -> float:
-        """Where a frequency lies among the bands; the middle of band `i` is at `i + 0.5`."""
-        lowest_mel, highest_mel = (_hz_to_mel(end) for end in (self.f_min, self.f_max))
+        """Returns the fractional band of a frequency; the center of band `i` is at `i + 0.5`."""
+        lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
         return (_hz_to_mel(hz) - lowest_mel) / (highest_mel - lowest_mel) * (self.num_mels + 1) - 0.5
 
     def filterbank(self) -> np.ndarray:
-        """The mel filters, `(1 + n_fft // 2, num_mels)` float32.
+        """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        Spacing follows HTK, `mel = 2595 log10(1 + f / 700)`; the area norm is that of Slaney's Auditory Toolbox. Values
-        are rounded to float32 where torchaudio rounds them: a float64 build is off by up to 5e-6.
+        Spacing follows HTK, `mel = 2595 log10(1 + f / 700)`, and the area norm Slaney's Auditory Toolbox. Rounding to
+        float32 follows torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
         lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
         exponent = _float32_ramp(lowest_mel, highest_mel, self.num_mels + 2) / np.float32(2595.0)
         ratio = np.power(10.0, exponent, dtype="float64").astype("float32")
         edge_hz = np.float32(700.0) * (ratio - np.float32(1.0))
-        distance = edge_hz[np.newaxis, :] - bin_hz[:, np.newaxis]
-        width = np.diff(edge_hz)
-        rising = -distance[:, :-2] / width[:-1]
-        falling = distance[:, 2:] / width[1:]
-        filters = np.maximum(np.float32(0.0), np.minimum(rising, falling))
+        distance, width = edge_hz - bin_hz[:, np.newaxis], np.diff(edge_hz)
+        filters = np.maximum(np.float32(0.0), np.minimum(-distance[:, :-2] / width[:-1], distance[:, 2:] / width[1:]))
         if self.filter_norm == "slaney":
             filters *= np.float32(2.0) / (edge_hz[2:] - edge_hz[:-2])
         return filters
@@ -89,7 +86,7 @@ def _hz_to_mel(hz):
 
 
 def _float32_ramp(start, stop, count):
-    """Evenly spaced float32 values, with a float32 step taken from the nearer end, as PyTorch spaces them."""
+    """Evenly spaced float32 values with a float32 step from the nearer end, as `torch.linspace`."""
     start, stop = np.float32(start), np.float32(stop)
     step = np.float64((stop - start) / np.float32(count - 1))
     index = np.arange(count)
@@ -101,46 +98,39 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Frames of a chunk at most: at 1,024 samples they and their spectra take 5 MB, and smaller chunks more time in all."""
+"""Maximum frames of a chunk; at 1,024 samples they take 5 MB with their spectra. Smaller chunks are slower."""
 
 
 def _pooled(filters):
-    """The bins that `(bins, bands)` filters reach, as a slice, and the filters of those: the others weigh nothing."""
+    """Returns the slice of bins where `(bins, bands)` filters are not zero, and the filters there."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
 
 
 class MelSpectrogram:
-    """Turns waveforms into log-mel spectrograms, eagerly or inside a graph, always in float32.
+    """Computes log-mel spectrograms in float32, eagerly or in a graph.
 
-    A waveform padded with zeros in a batch keeps its frames, but for those whose window reaches past its end.
-    `mel_stats`, where given, are the positive scales of the bands, `(num_mels,)`, by which the log-mel is divided.
+    Zero padding changes only the frames whose window reaches past the end of the waveform.
     """
 
-    def __init__(self, spec: MelSpec, mel_stats: Any = None):
+    def __init__(self, spec: MelSpec):
         self.spec = spec
         self._window = spec.window_values()
         self._window_blocks = -(-spec.win_length // spec.hop_length)
         filters = spec.filterbank()
         self._filters = [_pooled(filters)]
-        # Low bands reach few bins: apart, they take a third of the products.
+        # Low bands cover few bins; in groups the product takes a third of the multiplications.
         ends = [spec.num_mels // 2, spec.num_mels * 4 // 5]
         self._filter_groups = [_pooled(group) for group in np.split(filters, ends, axis=1)]
-        self._inverse_stats = None
-        if mel_stats is not None:
-            mel_stats = np.asarray(mel_stats, "float32")
-            if mel_stats.shape != (spec.num_mels,) or not (np.isfinite(mel_stats) & (mel_stats > 0)).all():
-                raise ValueError(f"mel_stats must be {spec.num_mels} positive finite numbers, one per mel band.")
-            self._inverse_stats = 1.0 / mel_stats
 
     def __call__(self, wav: Any, in_chunks: bool = False) -> Any:
         """Computes the log-mel spectrogram.
 
         Args:
             wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed half a window.
-            in_chunks: A few hundred frames after the other, which on a CPU is quicker, since they stay in its caches.
-                On a GPU it would be a loop of small kernels.
+            in_chunks: Whether to process a few hundred frames at a time, which is faster on a CPU thanks to its caches
+                and slower on a GPU.
 
         Returns:
             Log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
@@ -149,7 +139,7 @@ class MelSpectrogram:
         blocks, num_frames = self._blocks(wav)
         if not in_chunks:
             return self._log_mel(self._frames(blocks, num_frames), self._filters)
-        # The clips one after the other; frames that reach from one into the next are thrown away.
+        # The clips are concatenated; frames that span two clips are dropped.
         num_clips, per_clip = ops.shape(blocks)[0], ops.shape(blocks)[1]
         total = num_clips * per_clip
         num_chunks = -(-total // CHUNK_FRAMES)
@@ -167,29 +157,28 @@ class MelSpectrogram:
     def _log_mel(self, frames, filter_groups):
         """`(..., F, win_length)` to `(..., F, num_mels)`."""
         spec = self.spec
-        # Only the phase depends on where the window lies in n_fft, so it is left-aligned and the transform pads it.
+        # The window is left-aligned in n_fft, which changes the phase alone.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
         power = ops.square(real) + ops.square(imaginary)
         mel = ops.concatenate([ops.matmul(power[..., bins], filters) for bins, filters in filter_groups], axis=-1)
         if spec.log_floor:
             mel = ops.maximum(mel, spec.log_floor)
-        log_mel = ops.log(mel + spec.log_offset if spec.log_offset else mel)
-        return log_mel if self._inverse_stats is None else log_mel * self._inverse_stats
+        return ops.log(mel + spec.log_offset if spec.log_offset else mel)
 
     def _blocks(self, wav):
-        """`(B, S)`, its ends mirrored so that frames are centered, to blocks of one hop, `(B, blocks, hop_length)`, and
-        the number of frames."""
+        """Reflect-pads `(B, S)`; returns blocks of one hop, `(B, blocks, hop_length)`, and the number of frames."""
         spec, hop_length, win_length = self.spec, self.spec.hop_length, self.spec.win_length
         wav = ops.convert_to_tensor(wav, "float32")
-        half, num_samples = win_length // 2, wav.shape[1]
-        if num_samples is not None and num_samples <= half:
-            rule = f"A waveform must be longer than half a window, {half} samples, to be reflected at its ends."
-            raise ValueError(f"{rule} Received: {num_samples} samples. Leave it out, or pad it with zeros.")
+        before, after = win_length // 2, win_length - win_length // 2
+        if wav.shape[1] is not None and wav.shape[1] <= before:
+            raise ValueError(
+                f"A waveform must be longer than half a window, {before} samples. Received: {wav.shape[1]}. "
+                "Pad it with zeros."
+            )
         if spec.preemphasis:
             wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
         num_frames = spec.num_frames(ops.shape(wav)[1])
-        before, after = win_length // 2, win_length - win_length // 2
-        # Joined, which is quicker than padding in the mode "reflect".
+        # Concatenation is faster than padding with the mode "reflect".
         start, end = (ops.flip(part, axis=1) for part in (wav[:, 1 : before + 1], wav[:, -after - 1 : -1]))
         rest = ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length))
         padded = ops.concatenate([start, wav, end, rest], axis=1)
@@ -197,7 +186,7 @@ class MelSpectrogram:
         return ops.reshape(padded[:, : num_blocks * hop_length], (-1, num_blocks, hop_length)), num_frames
 
     def _frames(self, blocks, num_frames):
-        """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; quicker than a gather."""
+        """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; faster than a gather."""
         parts = [blocks[:, i : i + num_frames] for i in range(self._window_blocks)]
         last = self.spec.win_length - (self._window_blocks - 1) * self.spec.hop_length
         return ops.concatenate([*parts[:-1], parts[-1][..., :last]], axis=-1)

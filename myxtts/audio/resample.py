@@ -1,4 +1,4 @@
-"""Resampling by windowed sinc as one strided convolution, in or out of a graph."""
+"""Windowed-sinc resampling as one strided convolution, eagerly or in a graph."""
 
 import functools
 import math
@@ -17,13 +17,13 @@ _ROLLOFF = 0.99
 def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     """Changes the sample rate of waveforms.
 
-    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with the Hann-windowed sinc that torchaudio
-    has as its default and that the reference uses everywhere.
+    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's default, the
+    Hann-windowed sinc, which the reference uses everywhere.
 
     Args:
-        wav: Waveforms, `(B, S)`. A tensor, or what converts to one.
-        from_rate, to_rate: Sample rates before and after, in Hz, of a large common divisor: the kernel grows with their
-            quotient's numerator times its denominator.
+        wav: Waveforms, `(B, S)`.
+        from_rate, to_rate: Sample rates in Hz. They should have a large common divisor: the kernel grows with the
+            numerator times the denominator of their ratio.
 
     Returns:
         Waveforms, `(B, num_resampled(S, from_rate, to_rate))` float32. `wav` itself when the rates are equal.
@@ -40,17 +40,14 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
 
 def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
-    """Length of `num_samples` samples at `from_rate` once resampled to `to_rate`; an int, an array or a tensor."""
+    """Returns the length of `num_samples`, an int, an array or a tensor, after resampling."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     return (num_samples * num_phases + stride - 1) // stride
 
 
 @functools.lru_cache(maxsize=32)
 def _sinc_kernel(from_rate, to_rate):
-    """The kernel `(taps, 1, num_phases)`, its stride and the zeros it needs on the left.
-
-    All is computed in float32, as in torchaudio: a float64 kernel differs by up to 5e-6.
-    """
+    """Returns the kernel `(taps, 1, num_phases)`, its stride and its left padding, in float32 as torchaudio does."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     base = _ROLLOFF * min(stride, num_phases)
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)

@@ -1,4 +1,4 @@
-"""Mel cepstra and pitch of a recording, and distances between two recordings of one text, frame by frame."""
+"""Mel cepstra and pitch of a recording, and mel-cepstral distortion and F0 error between two recordings."""
 
 from typing import NamedTuple
 
@@ -15,61 +15,53 @@ _MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SA
 
 
 class Contour(NamedTuple):
-    """A recording without the silence at its ends."""
+    """Frame features of a recording without the silence at its ends."""
 
     cepstra: np.ndarray
-    """`(F, 24)`, in 10 ms steps."""
+    """Mel cepstra, `(F, 24)`, 10 ms per frame."""
     f0: np.ndarray
-    """`(F,)` in Hz, 0 where there is no voice."""
+    """Pitch in Hz, `(F,)`; 0 in unvoiced frames."""
     seconds: float
     longest_pause: float
-    """Seconds of the longest silence inside it."""
-
-
-class PitchFigures(NamedTuple):
-    """Pitch of one recording; without a voiced frame `median_hz` and `spread_semitones` are None."""
-
-    median_hz: float | None
-    spread_semitones: float | None
-    voiced_share: float
+    """Longest silence inside, in seconds."""
 
 
 def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
-    """Analyzes `(S,)` float32 samples; of a recording without sound, one frame is left."""
-    import librosa  # takes a second or two to import
+    """Analyzes `(S,)` float32 samples; a silent recording becomes one frame."""
+    import librosa  # takes a second or two
 
     sound = np.asarray(samples, np.float32)
     sound = sound if sample_rate == MODEL_SAMPLE_RATE else soxr.resample(sound, sample_rate, MODEL_SAMPLE_RATE)
     sound = np.pad(sound, (0, max(0, _MEL.win_length - len(sound))))
     log_mel = np.asarray(MelSpectrogram(_MEL)(sound[None]))[0]
     rms = librosa.feature.rms(y=sound, frame_length=2 * HOP_SAMPLES, hop_length=HOP_SAMPLES)[0, : len(log_mel)]
-    # Frames 40 dB below the loudest one are silence, and so are very quiet ones of any recording.
+    # Frames 40 dB below the loudest one or below a fixed level are silent.
     loud = np.flatnonzero(rms > max(rms.max() / 100, 5e-5))
     first, last = (loud[0], loud[-1]) if len(loud) else (0, 0)
     # Probabilistic YIN (Mauch and Dixon 2014).
     options = dict(sr=MODEL_SAMPLE_RATE, frame_length=_MEL.win_length, hop_length=HOP_SAMPLES, fill_na=0.0)
     f0 = librosa.pyin(sound, fmin=60.0, fmax=500.0, **options)[0][first : last + 1]
     seconds, pause = np.array([last + 1 - first, max(np.diff(loud), default=1) - 1]) * HOP_SAMPLES / MODEL_SAMPLE_RATE
-    # The cosine series of the log amplitude over the mel bands; its coefficient 0 is the level.
+    # Cosine transform of the log amplitude over the mel bands without coefficient 0, the level.
     log_amplitude = 0.5 * log_mel[first : last + 1].astype(np.float64)
     cepstra = scipy.fft.dct(log_amplitude, type=2, axis=1)[:, 1:25] / log_mel.shape[1]
     return Contour(cepstra, f0, float(seconds), float(pause))
 
 
-def pitch_figures(contour: Contour) -> PitchFigures:
-    """Median and spread of the pitch, and the share of frames that have one."""
+def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
+    """Returns the median pitch in Hz, its deviation in semitones (None if unvoiced), and the share of voiced frames."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
-        return PitchFigures(None, None, 0.0)
-    return PitchFigures(float(np.median(voiced)), float(np.std(12 * np.log2(voiced))), len(voiced) / len(contour.f0))
+        return None, None, 0.0
+    return float(np.median(voiced)), float(np.std(12 * np.log2(voiced))), len(voiced) / len(contour.f0)
 
 
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
-    """Mel-cepstral distortion in dB and F0 RMSE in semitones between two recordings of a text, aligned by DTW.
+    """Returns mel-cepstral distortion in dB and F0 RMSE in semitones between recordings of a text, aligned by DTW.
 
-    The distortion is Kubichek's (1993), `10 / ln 10 * sqrt(2 * sum of squared differences)` of coefficients 1 to 24,
-    the mean over the path. Cepstra are here those of an 80-band log-mel spectrogram and not of SPTK's all-pass warped
-    spectrum, so that figures compare with each other only. F0 counts where both are voiced; None where nothing is.
+    The distortion is Kubichek's (1993), the mean over the path of `10 / ln 10 * sqrt(2 * sum of squared differences)`
+    of coefficients 1 to 24. The cepstra come from an 80-band log-mel spectrogram, not SPTK's all-pass warped spectrum,
+    so values compare with each other only. F0 counts frames where both are voiced; it is None if there are none.
     """
     import librosa
 

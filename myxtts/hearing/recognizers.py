@@ -1,4 +1,4 @@
-"""Speech recognizers: Whisper, pocketsphinx, or any command."""
+"""Speech recognizers: Whisper, pocketsphinx, or a command."""
 
 import importlib.util
 import shlex
@@ -21,15 +21,16 @@ from myxtts.hearing.text_errors import character_errors
 SAMPLE_RATE = 16000
 TIMEOUT_SECONDS = 600
 WHISPER_SIZES = ("tiny", "base", "small", "medium", "large-v2", "large-v3")
-"""Sizes of Whisper that are names of recognizers: https://huggingface.co/Systran has them for CTranslate2."""
-_WHISPER_FILES = ["model.bin", "config.json", "tokenizer.json", "vocabulary.*", "preprocessor_config.json"]
+"""Whisper models that can be named by size; https://huggingface.co/Systran has them for CTranslate2."""
+_REQUIRED_FILES = ["model.bin", "config.json", "tokenizer.json"]
+_WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
-"""Samples `(S,)`, their rate in Hz and a language's code -> text. Some have `words`, too, which gives `Word`s."""
+"""Function from samples `(S,)`, their rate in Hz and a language code to text. Some have a method `words`, too."""
 
 
 class Word(NamedTuple):
-    """A word that was recognized, from `start` to `end`, in seconds of the samples."""
+    """A recognized word, with times in seconds from the first sample."""
 
     text: str
     start: float
@@ -37,36 +38,33 @@ class Word(NamedTuple):
 
 
 class Listening:
-    """A recognizer as the self-check of speech takes it: `inference.self_check.Listener`."""
+    """Adapter from a recognizer to a listener of the self-check (`inference.self_check.Listener`)."""
 
     def __init__(self, recognizer: Recognizer):
         self.recognizer = recognizer
 
     def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
-        """Wrong characters over those of the text, at most 1."""
+        """Returns the character error rate, at most 1."""
         wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
         return min(1.0, wrong / max(1, expected))
 
 
 def open_recognizer(asked: str, thorough: bool = False) -> Recognizer:
-    """Opens what `settle_recognizer` settles.
-
-    Args:
-        thorough: Whether Whisper searches for the best text and may use a GPU; else the same model gives the same
-            figures everywhere.
-    """
+    """Opens a recognizer; see `settle_recognizer`."""
     return settle_recognizer(asked, thorough)()
 
 
 def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recognizer]:
-    """Finds the recognizer of a name, and returns what opens it. A model of the hub is downloaded, once.
+    """Checks the name of a recognizer, downloads its model if needed, and returns a function that opens it.
 
     Args:
         asked: A size of Whisper (`base`, `whisper-base`), `hf://owner/name` or a folder with a Whisper model for
             CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
+        thorough: Whether Whisper uses beam search and a GPU if there is one. Otherwise results are the same on all
+            machines.
 
     Raises:
-        UserError: It is none of them, it cannot be downloaded, or what it needs is not installed.
+        UserError: The name is unknown, the download fails, or a package is missing.
     """
     if "{wav}" in asked:
         command = Command(asked)
@@ -86,27 +84,26 @@ def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recogn
     folder = Path(asked)
     if not folder.is_dir():
         folder = _download(asked if asked.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
-    if missing := _missing_files({path.name for path in folder.iterdir()}):
-        hint = "--recognizer base downloads one"
-        raise UserError(f"--recognizer {folder} must hold a Whisper model for faster-whisper, with {missing}; {hint}.")
+    if missing := _missing_files(folder):
+        raise UserError(f"--recognizer {folder} must contain a Whisper model for faster-whisper. Missing: {missing}.")
     return lambda: Whisper(folder, thorough)
 
 
 def _require_package(name, extra):
     if importlib.util.find_spec(name) is None:
-        package = name.replace("_", "-")
-        raise UserError(f'This recognizer needs {package}. Install it with: pip install "myxtts[{extra}]"')
+        raise UserError(
+            f'This recognizer needs {name.replace("_", "-")}. Install it with: pip install "myxtts[{extra}]"'
+        )
 
 
-def _missing_files(names):
-    """Those of the files that every Whisper model for CTranslate2 has that are not among `names`; "" for none."""
-    return ", ".join(name for name in ("model.bin", "config.json", "tokenizer.json") if name not in names)
+def _missing_files(folder):
+    return ", ".join(name for name in _REQUIRED_FILES if not Path(folder, name).exists())
 
 
 def _download(source):
-    """The folder with the Whisper model `hf://owner/name[@revision]`; licence and size are printed before a download.
+    """Returns the folder of the Whisper model `hf://owner/name[@revision]`; prints licence and size before a download.
 
-    It is kept where the hub's library keeps it. Without a network, its files may lie in a folder that the error names.
+    Models are in the cache of the hub's library, or in a folder for manual downloads that errors name.
     """
     from myxtts.interchange.hub import fetching
 
@@ -115,15 +112,17 @@ def _download(source):
     get = lambda files, **how: hub.snapshot_download(repository, revision=revision, allow_patterns=files, **how)
     with suppress(hub.errors.LocalEntryNotFoundError):
         kept = by_hand if by_hand.is_dir() else Path(get(_WHISPER_FILES, local_files_only=True))
-        if not _missing_files({path.name for path in kept.iterdir()}):
+        if not _missing_files(kept):
             return kept
     try:
         with fetching.hub_errors(source):
             terms = Path(get(fetching.TERMS))
             files = get(_WHISPER_FILES, dry_run=True)
-            if missing := _missing_files({file.filename for file in files}):
-                hint = "Models for CTranslate2 are named faster-whisper-…"
-                raise UserError(f"--recognizer {source} has no {missing}: faster-whisper cannot read it. {hint}")
+            if missing := [name for name in _REQUIRED_FILES if name not in {file.filename for file in files}]:
+                raise UserError(
+                    f"--recognizer {source} has no {', '.join(missing)}, so faster-whisper cannot read it. Models for "
+                    "CTranslate2 are named faster-whisper-…"
+                )
             megabytes = sum(file.file_size for file in files) / 1e6
             licence = fetching.describe_licence(source, terms)[1]
             print(f"{licence}. Downloading {megabytes:.0f} MB to {terms}.", file=sys.stderr, flush=True)
@@ -139,10 +138,7 @@ def _download(source):
 
 
 class Whisper:
-    """Whisper through faster-whisper, at temperature 0 and without memory of what it heard before.
-
-    On one thread without search, or thoroughly.
-    """
+    """Whisper by faster-whisper at temperature 0, each recording by itself; see `settle_recognizer` for `thorough`."""
 
     def __init__(self, folder: Path, thorough: bool = False):
         from faster_whisper import WhisperModel
@@ -155,30 +151,30 @@ class Whisper:
         self._beam_size = 5 if thorough else 1
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
-        """See `Recognizer`; English where the model knows no other language."""
+        """Returns the text; an English model ignores the language."""
         return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
-        """Each word with its time, about a tenth of a second off."""
+        """Returns the words; times are accurate to about 0.1 s."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         return [Word(one.word.strip(), one.start, one.end) for segment in found for one in segment.words or ()]
 
     def _hear(self, samples, sample_rate, language, **more):
         language = language.partition("-")[0] if self._model.model.is_multilingual else "en"
         if language not in self._model.supported_languages:
-            raise UserError(f"The recognizer does not know the language {language}. Use another one.")
+            raise UserError(f"The recognizer does not support the language {language}. Use another one.")
         options = dict(language=language, beam_size=self._beam_size, temperature=0.0, condition_on_previous_text=False)
         sound = at_rate(samples, sample_rate)
         segments = list(self._model.transcribe(sound, **options, **more)[0])
-        # A text that compresses so well is a loop (Radford et al. 2022, section 4.5). Whisper would sample again at
-        # random; a second pass that may not repeat four tokens gives the same text each time.
+        # Such a compression ratio is a sign of repetition (Radford et al. 2022, section 4.5). Unlike Whisper's fallback
+        # to a higher temperature, a second pass without repeated 4-grams is deterministic.
         if any(segment.compression_ratio > 2.4 for segment in segments):
             segments = list(self._model.transcribe(sound, no_repeat_ngram_size=4, **options, **more)[0])
         return segments
 
 
 class Pocketsphinx:
-    """CMU's recognizer with the English model of its package: small and fast, with every fourth word wrong."""
+    """CMU Pocketsphinx with the English model of its package: small and fast, with a WER of about 25 %."""
 
     def __init__(self):
         from pocketsphinx import Decoder
@@ -186,28 +182,25 @@ class Pocketsphinx:
         self._decoder = Decoder(samprate=SAMPLE_RATE, loglevel="FATAL")
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
-        """See `Recognizer`; English only."""
         return " ".join(word.text for word in self.words(samples, sample_rate, language))
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
-        """Each word with its time."""
+        """Returns the words; the language must be English."""
         if language.partition("-")[0] != "en":
-            raise UserError(f"pocketsphinx knows English only, not {language}. Take another recognizer.")
-        sound = at_rate(samples, sample_rate)
+            raise UserError(f"pocketsphinx supports English only, not {language}. Use another recognizer.")
         self._decoder.start_utt()
-        self._decoder.process_raw((sound * 32767).astype("<i2").tobytes(), full_utt=True)
+        self._decoder.process_raw((at_rate(samples, sample_rate) * 32767).astype("<i2").tobytes(), full_utt=True)
         self._decoder.end_utt()
-        found = []
-        for one in self._decoder.seg() or ():
-            # `<sil>` and `[NOISE]` are no words; `read(2)` is the second way to say one.
-            if one.word[0] not in "<[":
-                word = one.word.partition("(")[0]
-                found.append(Word(word, one.start_frame / 100, (one.end_frame + 1) / 100))
-        return found
+        # `<sil>` and `[NOISE]` are not words; `read(2)` is the second pronunciation of a word.
+        return [
+            Word(one.word.partition("(")[0], one.start_frame / 100, (one.end_frame + 1) / 100)
+            for one in self._decoder.seg() or ()
+            if one.word[0] not in "<["
+        ]
 
 
 class Command:
-    """A program that is given a 16 kHz WAV file as `{wav}` and a code as `{language}` and prints the text; no shell."""
+    """Program that prints the text of a 16 kHz WAV file, with arguments `{wav}` and `{language}`; run without shell."""
 
     def __init__(self, command: str):
         try:
@@ -218,7 +211,6 @@ class Command:
             raise UserError(f"--recognizer: the command {self._words[0]} is not there. Install it or give its path.")
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
-        """See `Recognizer`."""
         name = f"The recognizer {self._words[0]}"
         with tempfile.TemporaryDirectory() as folder:
             wav = Path(folder, "speech.wav")
@@ -237,6 +229,6 @@ class Command:
 
 
 def at_rate(samples: np.ndarray, sample_rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:
-    """Samples `(S,)` float32 at another rate in Hz, within full scale."""
+    """Resamples `(S,)` samples to `wanted` Hz, as float32 clipped to full scale."""
     samples = np.asarray(samples, np.float32)
     return np.clip(samples if sample_rate == wanted else soxr.resample(samples, sample_rate, wanted), -1, 1)

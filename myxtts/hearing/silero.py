@@ -1,6 +1,6 @@
-"""Silero's speech detector (github.com/snakers4/silero-vad, MIT) through onnxruntime, block by block.
+"""Silero voice activity detection (github.com/snakers4/silero-vad, MIT) with onnxruntime, block by block.
 
-Its file comes with the packages `faster_whisper` and `silero_vad`, or from the user; nothing is downloaded.
+The model is a file of the user or part of the packages `faster_whisper` and `silero_vad`; nothing is downloaded.
 """
 
 import importlib.util
@@ -14,12 +14,11 @@ from myxtts.hearing.dnsmos import open_network
 from myxtts.hearing.recognizers import SAMPLE_RATE
 
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
-
 _PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
 def find_model() -> Path | None:
-    """The model's file in an installed package, without importing it; None without onnxruntime or such a package."""
+    """Finds the model in an installed package without importing it; None without onnxruntime or such a package."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _PLACES.items():
@@ -30,28 +29,23 @@ def find_model() -> Path | None:
 
 
 class SileroModel:
-    """Probabilities of speech of a recording that arrives block by block.
+    """Computes speech probabilities of a recording block by block.
 
-    Both forms of the file are read: one window a call, or many in a row.
+    Some model files take one window per call, others many.
 
     Raises:
-        UserError: onnxruntime is not installed, or the file is no such model.
+        UserError: onnxruntime is not installed, or the file is not a Silero model of version 5 or later.
     """
 
     def __init__(self, path: Path):
-        try:
-            self._session = open_network(path)
-            names = {one.name for one in self._session.get_inputs()}
-        except ModuleNotFoundError:
-            raise UserError('Silero needs onnxruntime: pip install "myxtts[recordings]", or --vad energy.') from None
-        except Exception as error:  # onnxruntime's errors have no common class
-            raise UserError(f"--vad-model {path} cannot be opened: {str(error).splitlines()[0]:.200}") from None
+        self._session = open_network(path, "--vad-model")
+        names = {one.name for one in self._session.get_inputs()}
         if names not in ({"input", "h", "c"}, {"input", "state", "sr"}):
-            raise UserError(f"--vad-model must be a Silero model of version 5 or later. {path} has other inputs.")
+            raise UserError(f"--vad-model must be a Silero model of version 5 or later. Received: {path}.")
         self._takes_rows = "h" in names
 
     def start(self, sample_rate: int) -> None:
-        """Begins a recording at `sample_rate` Hz."""
+        """Starts a recording at `sample_rate` Hz."""
         self._resampler = soxr.ResampleStream(sample_rate, SAMPLE_RATE, 1, dtype="float32", quality="MQ")
         self._rest = np.zeros(CONTEXT_SAMPLES, np.float32)  # the context of the first window is silence
         self._probabilities = []
@@ -61,13 +55,13 @@ class SileroModel:
             self._state = {"state": np.zeros((2, 1, 128), np.float32), "sr": np.array(SAMPLE_RATE, np.int64)}
 
     def add(self, block: np.ndarray) -> None:
-        """Takes the next `(S,)` float32 samples."""
+        """Processes the next `(S,)` float32 samples."""
         self._run(self._resampler.resample_chunk(block))
 
     def finish(self) -> tuple[np.ndarray, float]:
-        """Returns a probability for each window, `(N,)`, and the seconds of one."""
+        """Returns the probability of each window, `(N,)`, and the length of a window in seconds."""
         self._run(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
-        self._run(np.zeros(WINDOW_SAMPLES - 1, np.float32))  # the last window is filled up
+        self._run(np.zeros(WINDOW_SAMPLES - 1, np.float32))  # pads the last window
         return np.concatenate(self._probabilities or [np.zeros(1)]), WINDOW_SAMPLES / SAMPLE_RATE
 
     def _run(self, samples):

@@ -1,4 +1,4 @@
-"""Speaker vectors of recordings, by an encoder that no model here was trained with."""
+"""Speaker embeddings of recordings by an encoder that is independent of all models here."""
 
 import importlib.util
 from collections.abc import Callable
@@ -15,40 +15,40 @@ from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 HOW_TO_GET = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160
-"""1.6 s, which the network was trained on."""
+"""Length of the training examples of the network, 1.6 s."""
 PART_STEP_FRAMES = 77
-"""1.3 parts begin in a second."""
+"""Distance between parts, 1.3 per second."""
 _ROWS, _COLUMNS = 8, 128
-"""Sizes of products that stay in one thread of OpenBLAS: on a busy machine two threads took 80 times as long."""
+"""Sizes of matrix products that OpenBLAS computes on one thread; two were 80 times slower on a busy machine."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
-"""Samples `(S,)` and their rate in Hz -> a vector of length 1."""
+"""Function from samples `(S,)` and their rate in Hz to a vector of length 1."""
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
-    """The encoder in a file, `.onnx` or Resemblyzer's `pretrained.pt`, else the one in the installed package.
+    """Opens the encoder of a file, `.onnx` or Resemblyzer's `pretrained.pt`, or by default of the installed package.
 
-    None if neither exists.
+    Returns None if there is neither.
 
     Raises:
-        UserError: The file that was named does not exist or is no such encoder.
+        UserError: The file does not exist or is not an encoder.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
         return package and DVector.read(Path(package.submodule_search_locations[0], "pretrained.pt"))
     if not Path(path).is_file():
-        raise UserError(f"--speaker-encoder must be a file. {path} is not there.")
+        raise UserError(f"--speaker-encoder must be a file. {path} does not exist.")
     return OnnxEncoder(path) if Path(path).suffix == ".onnx" else DVector.read(path)
 
 
 class DVector:
-    """Resemblyzer's encoder, in NumPy: three LSTM layers over mel spectrograms of 1.6 s, whose vectors are averaged.
+    """Resemblyzer's encoder in NumPy: three LSTM layers over mel spectrograms of 1.6 s, whose vectors are averaged.
 
     From Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Silence is not removed.
 
     Args:
-        layers: For each LSTM layer the weights of input and state, `(4 H, in)` and `(4 H, H)`, and the sum of their
-            biases, `(4 H,)`; gates in PyTorch's order: input, forget, cell, output.
+        layers: Input weights `(4 H, in)`, recurrent weights `(4 H, H)` and summed biases `(4 H,)` of each LSTM layer;
+            gates in PyTorch's order: input, forget, cell, output.
         projection: Weights `(E, H)` and bias `(E,)` of the last layer.
     """
 
@@ -67,32 +67,31 @@ class DVector:
                 layers.append((array[f"lstm.weight_ih_l{i}"], array[f"lstm.weight_hh_l{i}"], bias))
             return cls(layers, (array["linear.weight"], array["linear.bias"]))
         except (AttributeError, KeyError, TypeError, ValueError):
-            rule = "--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt"
-            raise UserError(f"{rule}. {path} holds something else.") from None
+            raise UserError(
+                f"--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt. Received: {path}."
+            ) from None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """See `Encoder`."""
         return _unit(self.parts(samples, sample_rate).mean(axis=0))
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """A vector of length 1 for each 1.6 s, every 0.77 s, `(N, E)`."""
-        import librosa  # takes a second or two to import
+        """Returns vectors of length 1 for parts of 1.6 s, every 0.77 s, `(N, E)`."""
+        import librosa  # takes a second or two
 
         sound = at_rate(samples, sample_rate)
         level = 10 * np.log10(np.mean(sound.astype(np.float64) ** 2) + 1e-12)
         sound = sound * np.float32(10 ** (np.clip(-30 - level, 0, 60) / 20))  # quiet recordings are raised to -30 dB
-        starts = np.arange(
-            0, max(1, len(sound) // HOP_SAMPLES + 1 - PART_FRAMES + PART_STEP_FRAMES + 1), PART_STEP_FRAMES
-        )
+        end = max(1, len(sound) // HOP_SAMPLES + 2 - PART_FRAMES + PART_STEP_FRAMES)
+        starts = np.arange(0, end, PART_STEP_FRAMES)
         if len(starts) > 1 and len(sound) / HOP_SAMPLES - starts[-1] < 0.75 * PART_FRAMES:
-            starts = starts[:-1]  # too little of the last part is sound
+            starts = starts[:-1]  # too much of the last part would be padding
         sound = np.pad(sound, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(sound))))
         options = dict(sr=SAMPLE_RATE, n_fft=400, hop_length=HOP_SAMPLES, n_mels=40, pad_mode="constant")
         mel = librosa.feature.melspectrogram(y=sound, **options).T
         return self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
 
     def embed(self, mels: np.ndarray) -> np.ndarray:
-        """Vectors of length 1 `(B, E)` of mel power spectrograms `(B, F, 40)`."""
+        """Returns vectors of length 1 `(B, E)` for mel power spectrograms `(B, F, 40)`."""
         if len(mels) > _ROWS:
             return np.concatenate([self.embed(mels[start : start + _ROWS]) for start in range(0, len(mels), _ROWS)])
         x = mels.astype(np.float32)
@@ -113,30 +112,24 @@ class DVector:
 
 
 class OnnxEncoder:
-    """Any network that turns 16 kHz samples `(1, S)` float32 into a vector `(1, E)`."""
+    """ONNX network from 16 kHz samples `(1, S)` float32 to a vector `(1, E)`."""
 
     def __init__(self, path: str | Path):
-        try:
-            self._session = open_network(Path(path))
-        except ModuleNotFoundError:
-            raise UserError('An .onnx file needs onnxruntime. Install it with: pip install "myxtts[eval]"') from None
-        except Exception as error:  # onnxruntime's errors have no common class
-            raise UserError(f"--speaker-encoder {path} cannot be opened: {str(error).splitlines()[0]:.200}") from None
+        self._session = open_network(path, "--speaker-encoder")
         inputs = self._session.get_inputs()
         if [(one.type, len(one.shape)) for one in inputs] != [("tensor(float)", 2)]:
-            raise UserError(f"--speaker-encoder must take one input, 16 kHz samples (1, S) float32. {path} does not.")
+            raise UserError(f"--speaker-encoder {path} must have one input, 16 kHz samples (1, S) float32.")
         self._name = inputs[0].name
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """A vector of length 1 for each 1.6 s, every 0.77 s, `(N, E)`."""
+        """Returns vectors of length 1 for parts of 1.6 s, every 0.77 s, `(N, E)`."""
         size, step = (sample_rate * frames * HOP_SAMPLES // SAMPLE_RATE for frames in (PART_FRAMES, PART_STEP_FRAMES))
         starts = range(0, max(1, len(samples) - size + 1), step)
         return np.stack([self(samples[start : start + size], sample_rate) for start in starts])
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """See `Encoder`."""
-        sound = at_rate(samples, sample_rate)
-        return _unit(np.asarray(self._session.run(None, {self._name: sound[None]})[0], np.float32).reshape(-1))
+        embedding = self._session.run(None, {self._name: at_rate(samples, sample_rate)[None]})[0]
+        return _unit(np.asarray(embedding, np.float32).reshape(-1))
 
 
 def _unit(x):

@@ -1,4 +1,4 @@
-"""Sentences, and what models say of them, as they are measured."""
+"""Sentences of an evaluation, and their synthesis."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -15,28 +15,28 @@ from myxtts.inference.voices import Voice
 logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 16
-"""Sentences that a model speaks together."""
+"""Sentences of a synthesis batch."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text, the voice to say it in, and a recording of it if there is one."""
+    """A text with a voice and, if there is one, a recording."""
 
     id: str
     text: str
     language: str
     speaker: str = ""
     voice: str | None = None
-    """File with the voice; None for speech that exists already."""
+    """Reference recording of the voice; None for existing speech."""
     recording: str | None = None
-    """File in which the speaker says the text."""
+    """Recording of the text by the speaker."""
     seen: bool | None = None
-    """Whether the speaker was trained on; None if unknown."""
+    """Whether the training set has the speaker; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """One sentence, spoken once."""
+    """Speech of a sentence: one synthesis, or a recording."""
 
     sentence: Sentence
     seed: int
@@ -46,35 +46,35 @@ class Spoken:
     codes: np.ndarray | None = None
     """`(C,)` int32; None for a recording."""
     stopped: bool | None = None
-    """Whether it ended by itself; None for what was not sampled."""
+    """Whether the model ended it; None if it was not sampled."""
     doubts: tuple[str, ...] | None = None
-    """Findings of the self-check; None for what was not sampled."""
+    """Findings of the self-check; None if it was not sampled."""
 
 
 def spread(items: Sequence, count: int) -> list:
-    """At most `count` of the items, at equal distances."""
+    """Returns at most `count` items at equal distances."""
     if len(items) <= count:
         return list(items)
     return [items[int(place)] for place in np.linspace(0, len(items) - 1, count).round()]
 
 
 def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
-    """The voice of a sentence for a model."""
+    """Encodes the voice of a sentence."""
     if not sentence.voice:
-        raise UserError(f"{sentence.id} names no voice to be said in. Give --voices FILE… or --data.")
-    # As an array: short references are warned about once, where they are chosen.
+        raise UserError(f"{sentence.id} has no voice. Give --voices FILE… or --data.")
+    # From an array, because short references were reported when they were chosen.
     return synthesizer.as_voice(read_audio(sentence.voice, MODEL_SAMPLE_RATE).samples)
 
 
 def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Sequence[int]) -> Iterator[Spoken]:
-    """Speaks the sentences with each seed, in batches; leaves out texts that the model cannot say, with a warning."""
+    """Speaks the sentences with each seed in batches; texts that the model cannot speak are skipped with a warning."""
     able = []
     for one in sentences:
         try:
             synthesizer.text_front.pieces(one.text, one.language)
             able.append(one)
         except SpeechError as error:
-            logger.warning("%s It is left out.", error)
+            logger.warning("%s It is skipped.", error)
     for start in range(0, len(able), BATCH_SIZE):
         some = able[start : start + BATCH_SIZE]
         voices = [voice_of(synthesizer, one) for one in some]

@@ -1,4 +1,4 @@
-"""Errors of characters and words between a text and what was understood."""
+"""Character and word errors of a recognized text."""
 
 import re
 import unicodedata
@@ -11,20 +11,19 @@ _NO_LETTER = re.compile(r"[^\w\s]|_")
 
 
 def normalized(text: str, language: str) -> str:
-    """Text as both sides are compared: numbers in words and abbreviations in full as the model reads them
-    (`text.cleaners`), compatible forms of a character as one (NFKC), lower case, letters and digits, single spaces."""
+    """Normalizes a text for comparison: cleaned (`text.cleaners`), NFKC, lower case, letters and digits alone."""
     text = unicodedata.normalize("NFKC", clean_text(text, language)).casefold()
-    # Apostrophes join what recognizers write with them or without; other marks separate words.
+    # Recognizers write apostrophes or not, so they are dropped; other marks separate words.
     return " ".join(_NO_LETTER.sub(" ", re.sub("['’]", "", text)).split())
 
 
 def character_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Edits of characters (Levenshtein's distance), and how many characters were expected."""
+    """Returns the Levenshtein distance in characters, and the number of expected characters."""
     expected, found = normalized(expected, language), normalized(found, language)
     return Levenshtein.distance(expected, found), len(expected)
 
 
 def word_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Edits of words, and how many words were expected."""
+    """Returns the Levenshtein distance in words, and the number of expected words."""
     expected, found = normalized(expected, language).split(), normalized(found, language).split()
     return Levenshtein.distance(expected, found), len(expected)

@@ -5,6 +5,7 @@ function of a cleaned text and the alphabet, `"latin"` or `"ipa"`, that returns 
 of a tokenizer's `g2p` uses eSpeak NG for languages without rules.
 """
 
+import string
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import entry_points
@@ -15,7 +16,7 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ESPEAK = "espeak"
-"""Code for all languages in their own letters that are not named and have no rules."""
+"""Code for all languages without rules whose text is in their own letters."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
 """Names of languages in eSpeak NG where they differ from the code."""
 
@@ -81,9 +82,10 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
     """Returns the characters of a language's `written` texts; with eSpeak NG, nearly all of its phonemes."""
     entry = get_language(language)
+    is_latin = entry.scripts[0] == "LATIN" or entry.romanize
+    letters = [*(string.ascii_lowercase if is_latin else ""), *entry.letters, *",.?!"]
     if entry.romanize:
-        return set(entry.alphabet)
-    letters = list(entry.alphabet)
+        return set(letters)
     if espeak_voice(language, g2p):  # names of letters lack many sounds; these made-up words have nearly all
         known = [letter for letter in letters if letter.isalpha()]
         ends = lambda last: [end for end in ("", known[0], last, "r", "g") if not end or end in known]

@@ -1,4 +1,4 @@
-"""The vocabulary file of XTTS: Hugging Face `tokenizers` JSON with a BPE model, read as data and checked.
+"""The vocabulary file of XTTS: Hugging Face `tokenizers` JSON with a BPE model.
 
 Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
 """
@@ -19,13 +19,13 @@ from myxtts.config.checks import UserError, brief, read_bounded
 
 STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 
-# Some hundred times the released vocabulary (6,681 tokens, 0.4 MB). Each id is a row of the model's text table, so a
-# hostile file could otherwise ask for any amount of memory.
+# About 80 times the released vocabulary (6,681 tokens, 0.4 MB). The largest id sets the size of the model's text
+# embedding, so a hostile file could otherwise demand any amount of memory.
 _MAX_FILE_BYTES = 32 * 2**20
 _MAX_TOKEN_ID = 500_000
 _MAX_SPECIAL_TOKENS = 1000
 _MAX_SPECIAL_CHARACTERS = 100
-# What XTTS vocabularies have in the other parts of the format; anything else would change the ids.
+# Required values of the other parts of the format; different ones would change the ids.
 _UNUSED = """
 normalizer post_processor truncation padding model.dropout model.continuing_subword_prefix model.end_of_word_suffix
 model.fuse_unk model.byte_fallback model.ignore_merges
@@ -38,11 +38,11 @@ class Vocabulary:
     """Tokens and merges of a BPE tokenizer."""
 
     tokens: dict[str, int]
-    """Token to id; ids may have holes."""
+    """Ids by token; ids may have holes."""
     merges: list[tuple[str, str]]
-    """Pairs in the order in which they are merged."""
+    """Pairs of tokens in the order in which they are merged."""
     special_tokens: tuple[str, ...]
-    """Control tokens and language tags, found in text before anything is split."""
+    """Control tokens and language tags, matched before text is split."""
 
     @property
     def next_id(self) -> int:
@@ -51,11 +51,11 @@ class Vocabulary:
 
     @cached_property
     def characters(self) -> frozenset[str]:
-        """Characters that it has a token for, and the space."""
+        """Characters with a token, and the space."""
         return frozenset(token for token in self.tokens if len(token) == 1) | {" "}
 
     def to_json(self) -> str:
-        """Writes the file format of Hugging Face `tokenizers`, which the reference loads as well."""
+        """Serializes the vocabulary as Hugging Face `tokenizers` JSON, which the reference also loads."""
         flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
         special_tokens = sorted(self.special_tokens, key=self.tokens.__getitem__)
         added = [{"id": self.tokens[token], "content": token} | flags for token in special_tokens]
@@ -68,10 +68,9 @@ class Vocabulary:
         return json.dumps(document, ensure_ascii=False, indent=1)
 
     def extend(self, counts: dict[str, int], tags: list[str], num_merges: int) -> Self:
-        """Adds missing `tags` and characters, and at most `num_merges` merges with a new character in them.
+        """Adds missing `tags` and characters, and at most `num_merges` merges that contain a new character.
 
-        `counts` has how often each word occurs. Old ids stay. A vocabulary without merges spells each word, and gets
-        none.
+        `counts` are the occurrences of each word. Old ids are kept. A vocabulary without merges gets none.
         """
         new_characters = set().union(*counts) - self.characters
         tokens, ids = dict(self.tokens), itertools.count(self.next_id)
@@ -94,8 +93,8 @@ class Vocabulary:
         """Reads and checks a vocabulary file.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            UserError: It is not an XTTS vocabulary; the message says what is wrong.
+            FileNotFoundError: The file does not exist.
+            UserError: It is not an XTTS vocabulary; the message names the fault.
         """
         try:
             text = read_bounded(Path(path), _MAX_FILE_BYTES)
@@ -107,7 +106,7 @@ class Vocabulary:
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Reads a vocabulary from JSON text; `source` names it in errors. Raises UserError as `read` does."""
+        """Parses the JSON text of a vocabulary; `source` names it in errors. Raises UserError as `read` does."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -118,8 +117,8 @@ class Vocabulary:
                 raise UserError(f"Vocabulary {source} is not an XTTS tokenizer file: {fault}.")
 
         require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
-        model = {"type": "BPE"} | document["model"]
-        parts = document | {f"model.{name}": value for name, value in model.items()}
+        model = document["model"]
+        parts = {"model.type": "BPE"} | document | {f"model.{name}": value for name, value in model.items()}
         for name in _UNUSED:
             require(not parts.get(name), f'"{name}" must be empty')
         for name, value in _FIXED.items():
@@ -128,38 +127,36 @@ class Vocabulary:
         complete = isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list)
         require(complete, '"model.vocab", "model.merges" or "added_tokens" is missing')
         few = len(added) <= _MAX_SPECIAL_TOKENS
-        require(few, f"it has {len(added)} added tokens, and {_MAX_SPECIAL_TOKENS} are the most")
+        require(few, f'"added_tokens" must have at most {_MAX_SPECIAL_TOKENS} entries, not {len(added)}')
         special_tokens, tokens = [], dict(tokens)
         for entry in added:
             content, token_id = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
-            sound = isinstance(content, str) and 0 < len(content) <= _MAX_SPECIAL_CHARACTERS
-            require(sound, f"an added token must have 1 to {_MAX_SPECIAL_CHARACTERS} characters: {brief(content)}")
+            valid = isinstance(content, str) and 0 < len(content) <= _MAX_SPECIAL_CHARACTERS
+            require(valid, f"an added token must have 1 to {_MAX_SPECIAL_CHARACTERS} characters: {brief(content)}")
             require(tokens.setdefault(content, token_id) == token_id, f"the added token {brief(content)} has two ids")
             special_tokens.append(content)
         for token, token_id in tokens.items():
             fault = f"the id of {brief(token)} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {brief(token_id)}"
             require(type(token_id) is int and 0 <= token_id <= _MAX_TOKEN_ID, fault)
-        surrogates = re.search("[\ud800-\udfff]", "".join(tokens))
-        require(not surrogates, "a token has half a character (a lone surrogate)")
+        require(not re.search("[\ud800-\udfff]", "".join(tokens)), "a token contains a lone surrogate")
         require(len(set(tokens.values())) == len(tokens), "two tokens have the same id")
         for token in (STOP, UNKNOWN, SPACE, START):
             require(token in special_tokens, f"the control token {token} is missing")
         pairs = []
         for merge in merges:
-            parts = merge.split(" ") if isinstance(merge, str) else merge
-            pair = tuple(parts) if isinstance(parts, list) else ()
-            known = len(pair) == 2 and all(isinstance(part, str) for part in pair)
-            known = known and tokens.keys() >= {*pair, "".join(pair)}
-            require(known, f"the merge {brief(merge)} does not join two tokens into a third")
-            pairs.append(pair)
+            pair = merge.split(" ") if isinstance(merge, str) else merge
+            valid = isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+            valid = valid and tokens.keys() >= {*pair, "".join(pair)}
+            require(valid, f"the merge {brief(merge)} does not join two tokens into a third")
+            pairs.append(tuple(pair))
         return cls(tokens, pairs, tuple(special_tokens))
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, each as its present tokens, which are merged, and its count.
+    """Learns at most `limit` BPE merges from `words`, pairs of a token list, which is changed, and a count.
 
-    Each merge has a new character in it. One without could also apply to text of the languages the vocabulary already
-    has, and change its ids. Most frequent pairs come first, ties in code point order; pairs seen once are not merged.
+    Each merge contains a new character, because others would change the ids of text that the vocabulary already covers.
+    The most frequent pairs come first, ties in code point order; pairs that occur once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)

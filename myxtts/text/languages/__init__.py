@@ -13,7 +13,7 @@ from collections.abc import Collection
 from myxtts.text.languages.base import Language
 
 DEFAULT_LANGUAGE = "en"
-"""Language of texts without a language of their own."""
+"""Language of texts that name none."""
 LANGUAGES: dict[str, Language] = {}
 """Languages by code."""
 

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -54,12 +53,6 @@ class Language:
 
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
-
-    @property
-    def alphabet(self) -> str:
-        """Letters and marks of cleaned text."""
-        is_latin = self.scripts[0] == "LATIN" or self.romanize
-        return (string.ascii_lowercase if is_latin else "") + self.letters + ",.?!"
 
 
 def table(entries: str) -> dict[str, str]:

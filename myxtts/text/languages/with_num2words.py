@@ -22,21 +22,15 @@ ARABIC = Language(
     symbols=table("& و, @ على, % في المئة, # رقم, $ دولار, £ جنيه, ° درجة"),
     symbol_readings=table("€ يورو, + زائد, = يساوي"),
 )
-# 0 to 20, tens, hundreds, thousands to 10,000, in the masculine nominative.
-_CZECH_ORDINALS = dict(
-    zip(
-        (*range(20), *range(20, 100, 10), *range(100, 1000, 100), *range(1000, 10001, 1000)),
-        (
-            "nultý první druhý třetí čtvrtý pátý šestý sedmý osmý devátý desátý jedenáctý dvanáctý třináctý čtrnáctý "
-            "patnáctý šestnáctý sedmnáctý osmnáctý devatenáctý "
-            "dvacátý třicátý čtyřicátý padesátý šedesátý sedmdesátý osmdesátý devadesátý "
-            "stý dvoustý třístý čtyřstý pětistý šestistý sedmistý osmistý devítistý "
-            "tisící dvoutisící třítisící čtyřtisící pětitisící šestitisící sedmitisící osmitisící devítitisící "
-            "desetitisící"
-        ).split(),
-        strict=True,
-    )
-)
+_CZECH_NUMBERS = (*range(20), *range(20, 100, 10), *range(100, 1000, 100), *range(1000, 10001, 1000))
+_CZECH_WORDS = (
+    "nultý první druhý třetí čtvrtý pátý šestý sedmý osmý devátý desátý jedenáctý dvanáctý třináctý čtrnáctý patnáctý "
+    "šestnáctý sedmnáctý osmnáctý devatenáctý dvacátý třicátý čtyřicátý padesátý šedesátý sedmdesátý osmdesátý "
+    "devadesátý stý dvoustý třístý čtyřstý pětistý šestistý sedmistý osmistý devítistý tisící dvoutisící třítisící "
+    "čtyřtisící pětitisící šestitisící sedmitisící osmitisící devítitisící desetitisící"
+).split()
+_CZECH_ORDINALS = dict(zip(_CZECH_NUMBERS, _CZECH_WORDS, strict=True))
+"""Ordinals in the masculine nominative."""
 
 
 def czech_ordinal(number: int) -> str:

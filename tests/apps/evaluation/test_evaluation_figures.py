@@ -81,7 +81,7 @@ def test_figures_fall_as_speech_gets_worse():
         assert found[broken][0] > 1.2 * found["trained"][0], broken
     assert found["copy"][1] < found["trained"][1] < 1.5 < found["other voice"][1]
     assert heard["truncated"].seconds < 0.6 * recorded.seconds < 0.65 * heard["trained"].seconds
-    assert pitch_figures(heard["other voice"]).median_hz > 1.5 * pitch_figures(recorded).median_hz
+    assert pitch_figures(heard["other voice"])[0] > 1.5 * pitch_figures(recorded)[0]
 
 
 def test_silence_has_figures():
