@@ -4,7 +4,6 @@ import json
 import logging
 
 import pytest
-import tensorflow as tf
 from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.training.trainer import XTTSTrainer
@@ -18,8 +17,7 @@ def feed(detector, pairs, first_step=1):
     """What the detector says at each of `(training loss, validation loss)`."""
     said = []
     for step, (training, validation) in enumerate(pairs, first_step):
-        detector.watch(tf.constant(training), tf.constant(True))
-        detector.watch(tf.constant(float("nan")), tf.constant(False))  # a step that was not applied
+        detector.record(training)
         said.append(detector.update(step, validation))
     return said
 
@@ -64,10 +62,10 @@ def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
     pairs = LEARNS + OVERTRAINS
     before, after = OvertrainingDetector(5), OvertrainingDetector(5)
     feed(before, pairs[:cut])
-    before.watch(tf.constant(9.0), tf.constant(True))  # steps of an interval that is cut in two
+    before.record(9.0)  # steps of an interval that is cut in two
     whole_again = OvertrainingDetector(5)
     feed(whole_again, pairs[:cut])
-    whole_again.watch(tf.constant(9.0), tf.constant(True))
+    whole_again.record(9.0)
     after.restore(json.loads(json.dumps(before.state())))
     assert after.state() == whole_again.state()
     if cut < 8:
@@ -86,10 +84,8 @@ def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_pat
     dataset = open_run(tiny_corpus, tmp_path, **settings)
     trainer, recorder = dvae_trainer(dataset), Recorder()
     # Training losses of such a short run are chance; only their course matters here.
-    watch = trainer.watch.overtraining.watch
-    monkeypatch.setattr(
-        trainer.watch.overtraining, "watch", lambda loss, finite: watch(tf.constant(9.0 - trainer.step), finite)
-    )
+    record = trainer.watch.overtraining.record
+    monkeypatch.setattr(trainer.watch.overtraining, "record", lambda loss: record(9.0 - trainer.step))
     with caplog.at_level(logging.WARNING, "myxtts"):
         trainer.train(dataset, [recorder])
     assert sorted(recorder.losses) == [1, 2, 3, 4, 5] and recorder.calls[-1][0] == "end"

@@ -109,7 +109,7 @@ def test_changed_training_set_is_told_and_clips_are_told_apart_by_their_ids(stop
     trainer.state.take_up(dataset, "gpt")
     assert "since the checkpoint" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
-    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train) == trainer.state.data_digest
+    assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train)
     fewer = dataclasses.replace(dataset, train=dataset.train[1:])
     trainer.state.take_up(fewer, "gpt")
     assert "0 clips are new, and 1 are gone" in caplog.text

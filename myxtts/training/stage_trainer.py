@@ -23,7 +23,7 @@ from myxtts.training.loop.batching import Batching, fit_batch_size, with_batch
 from myxtts.training.loop.device_pipeline import DevicePipeline, StepClock, prefetch_depth
 from myxtts.training.loop.optimizations import settle_switches
 from myxtts.training.loop.optimizers import learning_rate, total_steps
-from myxtts.training.loop.replicas import Replicas
+from myxtts.training.loop.replicas import LOST_WORKER, Replicas
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.resuming.checkpointer import Checkpointer
 from myxtts.training.resuming.state import TrainingState
@@ -181,7 +181,7 @@ class StageTrainer:
         if len(order.shapes) > 1:
             examples = [self.noise(dataset, pick=pick) for pick in (min, max)]
             self.train_step.trace_for([self.replicas.split(one, self.batching.parts)[0] for one in examples])
-        with self.checkpointer.writer, self.replicas.naming_who_is_lost():
+        with self.checkpointer.writer:
             validation = self._train_and_go_back(total, dataset)
         self.watch.end()
         return validation
@@ -196,6 +196,9 @@ class StageTrainer:
                 self.checkpointer.go_back(error)
                 self.adopt_batching()
                 dataset = self.state.take_up(dataset, self.stage.name)
+            except LOST_WORKER as error:
+                self.workers.part_of(error)  # names the lost worker, if there are several
+                raise
         if self.watch.ended_early:
             self.checkpointer.go_back_to_best()
             self.state.take_up(dataset, self.stage.name)
@@ -208,7 +211,7 @@ class StageTrainer:
         stop = state.position + (total - state.step) * accumulation
         order, validation, at_end, stopping = dataset.order(self.stage.name), {}, False, False
         is_due = lambda every: every and (state.step == total or state.step % every == 0)
-        watch.recent.clear()
+        watch.forget_steps()
         with self.pipeline(dataset, state.position, stop) as batches:
             if self.plan.is_dual:
                 watch.call("on_waiting", self.config.data.model_start_delay)

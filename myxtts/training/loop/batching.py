@@ -29,7 +29,7 @@ MB = 2**20
 
 
 class OutOfMemory(ConfigError):
-    """Memory runs out, and smaller batches cannot help or the step cannot be repeated."""
+    """Error: memory ran out, and the step cannot be repeated with smaller parts."""
 
 
 class Batching:

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +71,7 @@ def _prepared(waves, prepare, transfer, start, clock):
             waves.close()
 
 
-class DevicePipeline:
+class DevicePipeline(Iterator, AbstractContextManager):
     """Iterator over prepared batches: batch N + 1 is prepared while the consumer works on batch N.
 
     One thread reads a batch (host), prepares it (data device) and copies it (model device); it waits for the consumer
@@ -98,12 +98,6 @@ class DevicePipeline:
         weakref.finalize(self, self._stop.set)
         if capacity:
             self._producer.start()
-
-    def __iter__(self):
-        return self
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exception):
         self.close()

@@ -1,6 +1,6 @@
 """Training switches, as requested and as the hardware allows, and recomputation of activations."""
 
-import time
+import timeit
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -21,10 +21,10 @@ RECOMPUTED = "recomputed_"
 
 
 class Switches(SimpleNamespace):
-    """Switches as applied on this machine: an attribute for each of `config.optimizations.SWITCHES`, and
+    """Training switches as applied on this machine.
 
-    - `requested`, `{switch: (value, source)}`, see `requested_switches`;
-    - `reasons`, `{switch: explanation}`, for some of them.
+    Has an attribute for each of `config.optimizations.SWITCHES`, and `requested`, `{switch: (value, source)}`, see
+    `requested_switches`, and `reasons`, `{switch: explanation}`, for some switches.
     """
 
     def applied(self) -> dict:
@@ -119,12 +119,8 @@ def _layer(form, dropout):
 
 
 def _best_time(step, tensors):
-    times = []
-    for _ in range(REPEATS + 1):  # the first call warms caches
-        began = time.perf_counter()
-        step(*tensors)[0][0, 0, 0, 0].numpy()  # waits for the device
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+    run = lambda: step(*tensors)[0][0, 0, 0, 0].numpy()  # reading a value waits for the device
+    return min(timeit.repeat(run, number=1, repeat=REPEATS + 1)[1:])  # the first call traces
 
 
 def recompute(segment: Callable, block: str) -> Callable:

@@ -1,7 +1,7 @@
 """Replicas on the model devices: where variables are created, and how batches are distributed."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import keras
@@ -25,7 +25,7 @@ LOST_WORKER = (
 
 
 class Replicas:
-    """Model devices of a plan, and those of the other workers, under one `tf.distribute` strategy."""
+    """Replicas on the model devices of this process and of the other workers, under one `tf.distribute` strategy."""
 
     def __init__(self, plan: DevicePlan):
         self.data_device, self.devices = plan.data_device, plan.model_devices
@@ -74,7 +74,7 @@ class Replicas:
         return self.distribute([copy_to(shard, device) for shard, device in zip(shards, self.devices)])
 
     def distribute(self, shards: list):
-        """Makes a distributed value of the batch of each replica of this worker."""
+        """Combines one batch per replica of this worker into a distributed value."""
         if len(shards) == 1:
             return shards[0]
         return self.strategy.experimental_distribute_values_from_function(
@@ -101,15 +101,6 @@ class Replicas:
             return context.all_reduce("SUM", sent)
 
         return self.strategy.run(replica, (value,))
-
-    @contextmanager
-    def naming_who_is_lost(self) -> Iterator[None]:
-        """Names the lost worker if a collective operation in the block fails; see `Workers.part_of`."""
-        try:
-            yield
-        except LOST_WORKER as error:
-            self.workers.part_of(error)
-            raise
 
     def local(self, batch) -> tuple:
         """Shards of a batch, one per replica of this worker."""

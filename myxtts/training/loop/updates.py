@@ -109,7 +109,7 @@ class UpdateRule:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
     def take_accumulated(self) -> list:
-        """Returns the gradients summed over micro-batches and replicas, and clears the accumulators; in a replica."""
+        """Sums the accumulated gradients over replicas and clears the accumulators; must be called in a replica."""
         gradients = [tf.identity(accumulator) for accumulator in self.sums]
         with tf.control_dependencies(gradients):
             for accumulator in self.sums:
@@ -163,7 +163,7 @@ class UpdateRule:
 
 
 class WeightAverages:
-    """Exponential moving averages of trained weights (Polyak and Juditsky 1992), on each weight's replicas.
+    """Exponential moving averages of trained weights (Polyak and Juditsky 1992), on every replica.
 
     The decay of step t is `min(decay, (1 + t) / (10 + t))`, as in `tf.train.ExponentialMovingAverage` with
     `num_updates`. Keras's `use_ema` has no such warm-up: at a decay of 0.999, the initial weights would still make up a

@@ -54,6 +54,7 @@ class Checkpointer:
 
     def snapshot(self) -> tuple[dict, dict]:
         """Copies tensors and state to the host, for `CheckpointStore.write`; must be called between two steps."""
+        self.trainer.watch.read()
         tensors = {"optimizer": arrays_of(self.train_step.state_variables())}
         with self.train_step.averaged_weights():
             tensors |= self.stage.weight_arrays()

@@ -46,8 +46,6 @@ class TrainingState:
     """Number of optimizer steps taken."""
     position: int = 0
     """Number of batches trained on: the position in the order of the data."""
-    data_digest: str | None = None
-    """Digest of the training clips in their order."""
     clips: "OrderedClips | None" = None
     """The training clips in their order, once training has begun."""
     record: "ClipRecord | None" = None
@@ -85,7 +83,7 @@ class TrainingState:
         names = "finished lineage best best_by stale_evaluations least_score position".split()
         parts = {name: part.state() for name, part in self.parts.items()}
         found = {name: getattr(self, name) for name in names}
-        return {**found, "history": list(self.history), "data": self.data_digest, "parts": parts}
+        return {**found, "history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
         """Inverse of `as_dict`; `where` names the checkpoint.
@@ -108,7 +106,7 @@ class TrainingState:
         same = saved["best_by"] == self.best_by and not moved
         self.best = tuple(saved["best"]) if saved["best"] and same else None
         self.stale_evaluations, self.least_score = saved["stale_evaluations"], saved["least_score"]
-        self.data_digest, self.finished = saved["data"], saved["finished"]
+        self.finished = saved["finished"]
         with refusing_damage(where):
             for name, part in self.parts.items():
                 part.restore(saved["parts"][name])
@@ -122,7 +120,7 @@ class TrainingState:
                 logger.warning("%s", changed)
         dataset = replace(dataset, starts={**dataset.starts, stage: start})
         clips.order = dataset.order(stage)
-        self.data_digest, self.clips = data_digest(dataset.train), clips
+        self.clips = clips
         return dataset
 
 

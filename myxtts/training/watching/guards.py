@@ -4,7 +4,6 @@ import math
 from collections import deque
 
 import numpy as np
-import tensorflow as tf
 
 from myxtts.config.checks import UserError, counted
 
@@ -17,51 +16,34 @@ class TrainingDiverged(UserError):
 
 
 class DivergenceGuard:
-    """Counts consecutive steps whose loss or gradient is not finite; after `limit` of them, the run has diverged.
-
-    Losses are read for several steps at once, to avoid waiting for the device after each step. Divergence is noticed at
-    most a quarter of the limit late.
-    """
+    """Counts consecutive steps whose loss or gradient is not finite; after `limit` of them, the run has diverged."""
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
         """Learning-rate factor, lowered at each return to a checkpoint, and the number of returns."""
-        self._unread, self._in_row, self._row = [], 0, deque(maxlen=limit)
+        self._in_row, self._row = 0, deque(maxlen=limit)
 
     def state(self) -> dict:
-        return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self._counted()}
+        return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self._in_row}
 
     def restore(self, state: dict) -> None:
         self.rate_scale = float(state["rate_scale"])
         self.returns, self._in_row = int(state["returns"]), int(state["in_row"])
-        self._unread.clear()
         self._row.clear()
 
-    def watch(self, step: int, clips: list[np.ndarray], losses: dict[str, tf.Tensor]) -> list[dict] | None:
-        """Records a step: indices of its clips, and the results of the train step.
+    def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
+        """Records a step: indices of its clips, and the results of the train step."""
+        if losses["finite"]:
+            self._in_row = 0
+            self._row.clear()
+            return
+        broken = [name for name, value in losses.items() if not math.isfinite(value)]
+        self._in_row += 1
+        self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
-        Returns:
-            None; or, if the run has diverged, the last bad steps: `step`, `clips` (indices), `not_finite` (losses).
-        """
-        self._unread.append((step, clips, losses))
-        if step % max(1, self.limit // 4) or self._counted() < self.limit:
-            return None
-        found = []
-        for number, indices, figures in self._row:
-            broken = [name for name, value in figures.items() if not np.isfinite(float(value))]
-            found.append({"step": number, "clips": np.concatenate(indices).tolist(), "not_finite": broken})
-        return found
-
-    def _counted(self):
-        for bad in self._unread:
-            if bool(bad[2]["finite"]):
-                self._in_row = 0
-                self._row.clear()
-            else:
-                self._in_row += 1
-                self._row.append(bad)
-        self._unread.clear()
-        return self._in_row
+    def bad_steps(self) -> list[dict]:
+        """If the run has diverged, its last bad steps (`step`, `clips`, names of losses `not_finite`); else empty."""
+        return list(self._row) if self._in_row >= self.limit else []
 
 
 class OvertrainingDetector:
@@ -75,15 +57,15 @@ class OvertrainingDetector:
     def __init__(self, patience: int):
         self.patience, self.diverging, self.stopped = patience, 0, False
         self._best = self._training_at_best = math.inf
-        self._best_step, self._unread, self._sum, self._count = 0, [], 0.0, 0
+        self._best_step, self._sum, self._count = 0, 0.0, 0
 
-    def watch(self, loss: tf.Tensor, finite: tf.Tensor) -> None:
-        """Records a training step: its main loss, and whether it was applied; the scalars are read later."""
-        self._unread.append((loss, finite))
+    def record(self, loss: float) -> None:
+        """Records the main loss of a training step that was applied."""
+        self._sum += loss
+        self._count += 1
 
     def update(self, step: int, loss: float) -> str | None:
         """Records a validation; returns a warning at half the patience, the reason for a stop at its end, or None."""
-        self._read()
         training = self._sum / self._count if self._count else math.inf
         self._sum, self._count = 0.0, 0
         if loss < self._best:
@@ -97,24 +79,14 @@ class OvertrainingDetector:
 
     def _describe(self, loss):
         best = f"{self._best:.4f} of step {self._best_step}, last {loss:.4f}"
-        seen = (
-            f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training loss fell."
-        )
+        seen = f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training fell."
         if self.stopped:
             return f"{seen} The stage ends with the best checkpoint, of step {self._best_step}."
         then = f"The stage ends after {self.patience}" if self.patience else "--overtraining-patience N ends it after N"
         return f"{seen} {then}. More data, more dropout or a smaller model helps."
 
-    def _read(self):
-        for loss, finite in self._unread:
-            if bool(finite):
-                self._sum += float(loss)
-                self._count += 1
-        self._unread.clear()
-
     def state(self) -> dict:
         """JSON values for a checkpoint; None stands for infinity."""
-        self._read()
         best, training = (x if math.isfinite(x) else None for x in (self._best, self._training_at_best))
         counts = {"diverging": self.diverging, "stopped": self.stopped, "sum": self._sum, "count": self._count}
         return {**counts, "best_step": self._best_step, "best": best, "training_at_best": training}
@@ -125,10 +97,9 @@ class OvertrainingDetector:
         losses = state["best"], state["training_at_best"]
         self._best, self._training_at_best = (math.inf if x is None else float(x) for x in losses)
         self._sum, self._count = float(state["sum"]), int(state["count"])
-        self._unread.clear()
         self.stopped = has_stopped(state, self.patience)
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether a run with this `OvertrainingDetector.state` was stopped and stays so with this patience."""
+    """Whether early stopping ended the run that saved this `OvertrainingDetector.state`, also with this patience."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])

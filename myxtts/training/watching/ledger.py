@@ -30,7 +30,7 @@ _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.va
 
 
 class LedgerDifference(ConfigError):
-    """A switch has another effect than requested, under `--strict`."""
+    """Error under `--strict`: a switch has another effect than requested."""
 
 
 @dataclass(frozen=True)

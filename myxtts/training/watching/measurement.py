@@ -1,6 +1,7 @@
 """Timing of training steps: each phase alone, and the pipeline with overlapping phases."""
 
 import time
+import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -202,10 +203,8 @@ def product_rates(device: str) -> dict[str, float]:
         for dtype in ("float32", "bfloat16", "float16"):
             x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
             _timed([], product, x, x)
-            times = []
-            while sum(times) < 0.3:
-                _timed(times, product, x, x)
-            rates[dtype] = 2 * PRODUCT_SIZE**3 / fmean(times)
+            count, seconds = timeit.Timer(lambda x=x: _timed([], product, x, x)).autorange()
+            rates[dtype] = 2 * PRODUCT_SIZE**3 * count / seconds
     return rates
 
 
@@ -219,8 +218,5 @@ def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: in
             sums = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", values))
             return strategy.experimental_local_results(sums)[0][0]
 
-        float(total())  # traced, and connections made
-        times = []
-        for _ in range(repeats):
-            _timed(times, lambda: float(total()))
-    return median(times)
+        float(total())  # traces, and makes connections
+        return median(timeit.repeat(lambda: float(total()), number=1, repeat=repeats))

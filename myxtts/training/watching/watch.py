@@ -44,9 +44,7 @@ class Watch:
         """Effects of the training switches, after the first step."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
-        self._callbacks = []
-        self.recent: list[dict] = []
-        """Results of the train step since the last log line."""
+        self._callbacks, self._unread, self._recent = [], [], []
 
     def call(self, method: str, *arguments) -> None:
         """Calls a method of all callbacks that have it."""
@@ -85,17 +83,33 @@ class Watch:
             self.call("on_ledger", self.ledger)
             if trainer.config.training.strict:
                 self.ledger.require()
-        self.recent.append(losses)
         clips = [order.batch(trainer.state.position - back).indices for back in range(batches, 0, -1)]
-        if trainer.stage.main_loss in losses:  # absent if only other updates have their turn
-            self.overtraining.watch(losses[trainer.stage.main_loss], losses["finite"])
-        bad_steps = self.divergence.watch(trainer.step, clips, losses)
-        if bad_steps is not None:
+        self._unread.append((trainer.step, clips, losses))
+        if trainer.step % max(1, self.divergence.limit // 4):
+            return
+        self.read()
+        if bad_steps := self.divergence.bad_steps():
             raise TrainingDiverged(
                 f"Losses or gradients of {self.divergence.limit} consecutive steps up to step {trainer.step} were not "
                 f"finite. {self._report_divergence(bad_steps, dataset)} lists losses and clips. Lower --lr, train in "
                 "float32, or remove the clips."
             )
+
+    def read(self) -> None:
+        """Reads the results of the last steps, several at once: each read waits for the device."""
+        for step, clips, tensors in self._unread:
+            losses = {name: float(value) for name, value in tensors.items()}
+            self._recent.append(losses)
+            self.divergence.record(step, clips, losses)
+            main_loss = losses.get(self.trainer.stage.main_loss)  # None if only other updates have their turn
+            if losses["finite"] and main_loss is not None:
+                self.overtraining.record(main_loss)
+        self._unread.clear()
+
+    def forget_steps(self) -> None:
+        """Drops the results that were not logged yet, for a return to an earlier step."""
+        self._unread.clear()
+        self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
         """Writes the bad steps into the run's folder; returns the path, or the log if the disk does not take it."""
@@ -119,9 +133,10 @@ class Watch:
     def log(self, learning_rate: float) -> None:
         """Reports mean losses since the last call."""
         trainer, stage = self.trainer, self.trainer.stage
-        report = {**_means(self.recent), "learning_rate": learning_rate, **stage.report()}
+        self.read()
+        report = {**_means(self._recent), "learning_rate": learning_rate, **stage.report()}
         report["skipped_steps"] = trainer.train_step.bad_steps
-        self.recent = []
+        self._recent.clear()
         timing = timing_of_all(trainer.clock.report(), trainer.workers) | self._machine()
         self.call("on_log", trainer.step, report, timing)
         for line in stage.advise(report):
@@ -147,6 +162,7 @@ class Watch:
             state.history.append({"step": state.step, **losses})
             with trainer.train_step.averaged_weights():
                 self.call("on_validation", state.step, losses, is_best)
+        self.read()
         if advice := self.overtraining.update(state.step, main):
             logger.warning("%s", advice)
         return losses, is_best
@@ -169,13 +185,10 @@ class Watch:
 
 
 def _means(steps):
-    """Means by name over the finite steps (or all, if there are none) of the figures that the last step has.
-
-    Losses of a phase that has not begun have no figures.
-    """
-    applied = [step for step in steps if bool(step["finite"])] or steps
+    """Means by name over the finite steps (over all, if none is finite) of the figures that the last step has."""
+    applied = [step for step in steps if step["finite"]] or steps
     names = [name for name in applied[-1] if not name.endswith("finite")]
-    return {name: float(np.mean([float(one[name]) for one in applied if name in one])) for name in names}
+    return {name: float(np.mean([one[name] for one in applied if name in one])) for name in names}
 
 
 class Evaluator:
