@@ -51,7 +51,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Sizes of a batch whose longest clip has `seconds`, None for `data.max_seconds`; a stage's settings cut it."""
+        """Sizes of a batch whose longest clip has `seconds` (None: `data.max_seconds`), cropped as a stage does."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
