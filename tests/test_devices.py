@@ -78,7 +78,7 @@ def test_virtual_devices_are_logical_cpus_and_say_so():
         ({"data_gpu": 0, "model_gpu": 1, "accelerator": "cpu"}, ["=cpu forbids"]),
         ({"accelerator": "tpu"}, ["auto, cpu, cuda, rocm", "tpu"]),
         (
-            {"data_gpu": 0, "model_gpu": 0, "memory_isolation": True, "gpu_memory_mb": [16000] * 4},
+            {"data_gpu": 0, "model_gpu": 0, "memory_isolation": True, "gpus": [GPU("0", "a", 16000)] * 4},
             ["memory limits of GPU 0 must fit in its 16000 MB", "24576 MB"],
         ),
     ],

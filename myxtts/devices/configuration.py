@@ -121,8 +121,7 @@ def _plan_for_this_machine(request):
     else:
         num_gpus = len(_physical_gpus())
     known = gpus if gpus is not None and len(gpus) == num_gpus else None
-    ids, memory_mb = known and [gpu.id for gpu in known], known and [gpu.memory_mb for gpu in known]
-    plan = plan_devices(**request, num_gpus=num_gpus, gpu_ids=ids, gpu_memory_mb=memory_mb)
+    plan = plan_devices(**request, num_gpus=num_gpus, gpus=known)
     if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
         seen = f"Using the CPU: NVML sees {counted(len(gpus), 'GPU')}, but this TensorFlow can use none."
         return replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' installs the CUDA libraries.",))
@@ -151,9 +150,15 @@ def apply_plan(plan: DevicePlan) -> None:
             _configure_gpus(tf, plan, narrowed)
         elif tf.config.get_visible_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")
-        if plan.virtual:
-            _configure_virtual_devices(tf, plan)
+        cpu, count = tf.config.list_physical_devices("CPU")[0], 1 + plan.num_replicas
+        # A process that has enough logical devices already (a notebook, a test run) keeps them.
+        if plan.virtual and len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     if plan.is_dual:
+        names = " and ".join(f"GPU {index}" for index in plan.visible)
+        say(f"Set visible devices: {names}{' (virtual)' * plan.virtual}")
+        for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.visible_ids else ():
+            say(f"Configured memory {f'limit for {role} GPU: {limit} MB' if limit else f'growth for {role} GPU'}")
         tf.config.set_soft_device_placement(False)
         tf.config.experimental.set_device_policy("silent")
         say("Multi-GPU configuration completed successfully")
@@ -219,30 +224,13 @@ def _configure_gpus(tf, plan, narrowed):
         )
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
-    if plan.is_dual:
-        say(f"Set visible devices: {_gpu_names(plan)}")
-    limited = plan.data_memory_mb is not None
     for index, gpu in zip(plan.visible, chosen):
-        if not limited:
+        if plan.data_memory_mb is None:
             tf.config.experimental.set_memory_growth(gpu, True)
             continue
         limits = [plan.data_memory_mb] * (index == plan.data_gpu) + [plan.model_memory_mb] * (index in plan.model_gpus)
         parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits]
         tf.config.set_logical_device_configuration(gpu, parts)
-    for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.is_dual else ():
-        say(f"Configured memory {f'limit for {role} GPU: {limit} MB' if limited else f'growth for {role} GPU'}")
-
-
-def _gpu_names(plan):
-    return " and ".join(f"GPU {index}" for index in plan.visible)
-
-
-def _configure_virtual_devices(tf, plan):
-    cpu, count = tf.config.list_physical_devices("CPU")[0], 1 + plan.num_replicas
-    # A process that has enough of them already (a notebook, a test run) keeps them.
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    say(f"Set visible devices: {_gpu_names(plan)} (virtual)")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from myxtts.config.checks import UserError, counted
 from myxtts.config.data import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
+from myxtts.devices.gpu_monitor import GPU
 
 ACCELERATORS = ("auto", "cpu", "cuda", "rocm")
 ACCELERATOR_VARIABLES = ("MYXTTS_ACCELERATOR", "URVC_ACCELERATOR")
@@ -92,8 +93,7 @@ def plan_devices(
     model_gpu_memory: int = MODEL_GPU_MEMORY_MB,
     virtual_devices: int = 0,
     accelerator: str = "auto",
-    gpu_ids: Sequence[str] | None = None,
-    gpu_memory_mb: Sequence[int] | None = None,
+    gpus: Sequence[GPU] | None = None,
 ) -> DevicePlan:
     """Assigns devices to roles. Pure: depends on its arguments alone.
 
@@ -105,8 +105,7 @@ def plan_devices(
         data_gpu_memory, model_gpu_memory: Those limits, MB.
         virtual_devices: Number of logical CPU devices to use in place of GPUs; 0 for none.
         accelerator: One of `ACCELERATORS`.
-        gpu_ids: `CUDA_VISIBLE_DEVICES` entry of each GPU; None for their indices.
-        gpu_memory_mb: Total memory of each GPU, to check the limits against; None skips the check.
+        gpus: Names and memory of the GPUs; None names them by index and does not check the limits.
 
     Raises:
         DeviceError: The options contradict each other, or the machine lacks the devices.
@@ -122,7 +121,7 @@ def plan_devices(
             data_gpu, models = 0, tuple(range(1, virtual_devices))
         _check_indices(data_gpu, models, memory_isolation, virtual_devices, "virtual device")
         return _pair_plan(data_gpu, models, memory_isolation, (None, None), None, common)
-    ids = gpu_ids or [str(index) for index in range(num_gpus)]
+    ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
     if data_gpu is None:
         has_accelerator = num_gpus > 0 or accelerator in ("auto", "cpu")
         demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a GPU, but this process sees none."
@@ -131,10 +130,10 @@ def plan_devices(
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
         return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
     _check_indices(data_gpu, models, memory_isolation, num_gpus, "GPU")
-    for gpu in {data_gpu, *models} if memory_isolation and gpu_memory_mb else ():
-        asked = data_gpu_memory * (gpu == data_gpu) + model_gpu_memory * (gpu in models)
-        rule = f"The memory limits of GPU {gpu} must fit in its {gpu_memory_mb[gpu]} MB. Received: {asked} MB."
-        _require(asked <= gpu_memory_mb[gpu], f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
+    for gpu in {data_gpu, *models} if memory_isolation and gpus else ():
+        asked, total = data_gpu_memory * (gpu == data_gpu) + model_gpu_memory * (gpu in models), gpus[gpu].memory_mb
+        rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {asked} MB."
+        _require(asked <= total, f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
     return _pair_plan(data_gpu, models, memory_isolation, limits if memory_isolation else (None, None), ids, common)
 
 

@@ -31,7 +31,7 @@ class GPU:
 
 @dataclass
 class GPUUsage:
-    """Utilization in percent of time, and memory in use, of a GPU since `start`; None is not reported."""
+    """Utilization in percent and memory of a GPU since `start`; None if not reported."""
 
     id: str
     name: str

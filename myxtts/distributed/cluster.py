@@ -67,7 +67,7 @@ class Cluster:
             context().set_config_key_value(key, value)
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
-        """Waits for a value and returns it; None after a time limit, 0 for none.
+        """Waits for a value, at most `seconds` (0: no limit); returns None if it did not come.
 
         Raises:
             ConnectionError: Worker 0 is gone.

@@ -155,7 +155,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def see_off(self, seconds: float = LOST_SECONDS) -> None:
-        """Waits on worker 0, which runs the coordination service, until the other processes have ended."""
+        """Keeps worker 0, which runs the coordination service, until the other processes have ended."""
         deadline = time.monotonic() + seconds
         while self.is_chief and time.monotonic() < deadline:
             if all(self._cluster.failure(peer, 1.0) for peer in range(1, self.count)):
@@ -163,7 +163,7 @@ class Workers:
             time.sleep(0.1)
 
     def _check_health(self):
-        """Checks all others on the chief, and the chief on the others."""
+        """Checks the other workers, if this is the chief, else the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):

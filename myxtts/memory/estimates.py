@@ -33,7 +33,7 @@ RESERVED_GB = 1.0
 UNFOLDED_BYTES = 2**25
 """Largest part of a convolution's input that TensorFlow unfolds at a time: what fits a CPU's last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
-"""Shapes, in multiples of W, of the kernels that can have LoRA adapters."""
+"""Shapes, in multiples of W, of a block's kernels; all can have LoRA adapters."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Sizes of a batch whose longest clip has `seconds`, None for `data.max_seconds`; a stage's settings cut it."""
+        """Sizes of a batch whose longest clip has `seconds` (None: `data.max_seconds`), cropped as a stage does."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
@@ -98,8 +98,7 @@ class MemoryEstimate:
     working: int
     """Temporary tensors of the block that is being computed."""
     conditioning: int = 0
-    """Total when the backward pass reaches the conditioning encoder: its activations, its temporary tensors, and the
-    gradients of the trunk. The largest part only with long conditioning clips and short texts."""
+    """Activations, temporary tensors and gradients when the backward pass reaches the conditioning encoder."""
 
     @property
     def resident(self) -> int:
@@ -132,15 +131,11 @@ def count_gpt(model: ModelConfig) -> int:
     conditioning_block = 2 * width + _dense(width, 3 * width) + _dense(width, width)
     perceiver_layer = 4 * width * attended + _dense(width, 2 * hidden) + _dense(hidden, width)
     rows = text + audio + model.max_text_tokens + 2 + model.max_audio_tokens + 3 + model.num_latents
+    block = 4 * width + sum(_dense(rows * width, columns * width) for rows, columns in LORA_KERNELS.values())
     blocks = model.conditioning_blocks * conditioning_block + model.perceiver_depth * perceiver_layer
     norms = width + 2 * 2 * width
     heads = _dense(width, text) + _dense(width, audio)
-    return _dense(model.num_mels, width) + blocks + model.layers * _count_block(width) + rows * width + norms + heads
-
-
-def _count_block(width):
-    mlp = _dense(width, 4 * width) + _dense(4 * width, width)
-    return 4 * width + _dense(width, 3 * width) + _dense(width, width) + mlp
+    return _dense(model.num_mels, width) + blocks + model.layers * block + rows * width + norms + heads
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
@@ -163,11 +158,10 @@ def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, i
 def _block_activations(model, positions, optimizations):
     """Activations of one transformer block, bytes per clip.
 
-    In float32, per position: of each norm its input, Keras's product of variance and gamma, and its output (2 x 3 W);
-    query, key and value (3 W); merged heads (W); of the tanh-GELU its input, tanh, sum, half and product (5 x 4 W); one
-    byte per element for the masks of both residual dropouts (2 W). Per head and pair of positions: the softmax in
-    float32, and of its dropout the mask and the result. Mixed precision halves all but the norms' float32 numbers and
-    the softmax; `estimate_gpt` counts its copies of the kernels.
+    Per position: of each norm its input, Keras's product of variance and gamma, and its output (2 x 3 W); query, key
+    and value (3 W); merged heads (W); of the tanh-GELU its input, tanh, sum, half and product (5 x 4 W); byte masks of
+    both residual dropouts (2 W). Per head and pair of positions: the softmax, and of its dropout the mask and the
+    result. Mixed precision halves all but two of a norm's tensors and the softmax.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.gradient_checkpointing:

@@ -79,7 +79,7 @@ class Stage(ABC):
     main_loss: str
     """Validation loss that decides which checkpoint is the best."""
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
-    """Names in `config.optimizations.SWITCHES` that apply to it."""
+    """Switches of `config.optimizations.SWITCHES` that apply to it."""
     default_ema = 0.0
     """Decay of the weight averages if neither settings nor preset give one."""
     speaks = False
@@ -87,7 +87,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run may start from another run's weights of this part."""
     tuned_with_all = True
-    """Whether a run of all stages trains those weights on; otherwise it keeps them unchanged."""
+    """Whether a run of all stages trains such weights further, or keeps them unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -98,7 +98,7 @@ class Stage(ABC):
 
     @classmethod
     def measure(cls, dataset) -> Any:
-        """Measures what a fresh start needs of the training clips of a `SpeechDataset`, for `begin`."""
+        """Measures the training clips of a `SpeechDataset` for a fresh start; `begin` takes the result."""
         return None
 
     def choose_clips(self, dataset: SpeechDataset) -> SpeechDataset:

@@ -47,7 +47,7 @@ class LogMelDistance:
 
 
 def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
-    """Spectral convergence plus log-magnitude difference, averaged over three resolutions; as `LogMelDistance`.
+    """Spectral convergence and log-magnitude difference, averaged over three resolutions; called like `LogMelDistance`.
 
     Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
     """

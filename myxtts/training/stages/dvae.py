@@ -15,9 +15,9 @@ from myxtts.training.stages.losses import masked_squared_error
 from myxtts.training.stages.preparation import Preparation
 
 DEAD_CODE_SHARE = 0.03
-"""Share of a code's average use below which it is dead and moves onto a vector of the batch."""
+"""A code is dead if it is used less often than this share of the average code."""
 REVIVE_EVERY_STEPS = 50
-"""Steps between two revivals of dead codes."""
+"""Steps between revivals of dead codes."""
 SMALLEST_MEL_SCALE = 1.0
 """Lower limit of a band's scale; keeps the noise of bands above the recordings' Nyquist rate small."""
 

@@ -210,11 +210,11 @@ class LoRA:
         return LedgerRow("LoRA", requested, effective, reason, ranks == {settings.lora_rank})
 
     def is_trained(self, name: str) -> bool:
-        """Whether a weight is trained, named relative to the GPT."""
+        """Whether the weight of this name, relative to the GPT, is trained."""
         return "lora_kernel" in name or name in TEXT_ROWS
 
     def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Splits weights by name into those of the plain model, adapters merged, and frozen kernels with adapters."""
+        """Splits weights by name: the plain model's, adapters merged, and the frozen kernels with their adapters."""
         plain, adapters = {}, {}
         for name, variable in named.items():
             layer = self.layers.get(name.rsplit("/", 1)[0])
