@@ -78,6 +78,26 @@ HOSTILE_PICKLES = {
         b"\x80\x02}(" + b"".join(pickle.dumps(k * (2**61 - 1), 2)[2:-1] + b"N" for k in range(5001)) + b"u.",
         "keys that are not text",
     ),
+    "repeated_pairs": (
+        b"\x80\x02(lq\x00("
+        + b"U\x01aN\x86" * 50_000
+        + b"e0"
+        + b"ccollections\nOrderedDict\nh\x00\x85R0" * 90_000
+        + b"N.",
+        "repeats its values",
+    ),
+    "repeated_bytes": (
+        b"\x80\x02X\x00\x00\x10\x00"
+        + b"a" * 2**20
+        + b"q\x000"
+        + b"c_codecs\nencode\nh\x00U\x06latin1\x86R0" * 90_000
+        + b"N.",
+        "repeats its values",
+    ),
+    "repeated_names": (
+        b"\x80\x04X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x000" + b"h\x00h\x00\x93" * 300_000 + b".",
+        "repeats its values",
+    ),
     "many_opcodes": (b"\x80\x02" + b"N0" * 500_001 + b"N.", "more than 1000000 opcodes"),
     "deep_list": (b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".", "tensors by name"),
     "deep_settings": (DEEP_SETTINGS, "tensors by name"),

@@ -2,8 +2,8 @@
 
 A pickle is a program that can call any function by name. Python's own unpickler runs it here with all of its calls
 replaced: objects become stubs that only keep their attributes, and functions other than those in `_Unpickler.call` are
-refused. Values may recur and nest without limit, so only numbers and texts are hashed, and nobody may walk a whole
-value recursively.
+refused. Values may recur and nest without limit, so the sizes of all arguments are added up, only numbers and texts are
+hashed, and nobody may walk a whole value recursively.
 """
 
 import io
@@ -30,7 +30,7 @@ _CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 C
 DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") for pair in _CODES.split())}
 """NumPy dtype of each PyTorch storage class."""
 MAX_PICKLE_BYTES = 64 * 2**20
-_MAX_OPCODES, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 5000, 64
+_MAX_OPCODES, _MAX_WORK, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 5000, 64
 """Limits on a pickle, whose tensors do not count; the released XTTS v2 model needs a hundredth of most of them."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
@@ -256,20 +256,27 @@ class _Unpickler(pickle._Unpickler):
 
     def __init__(self, file, source, load_storage):
         super().__init__(file, encoding="utf-8")
-        self.source, self.load_storage, self.num_odd_keys = source, load_storage, 0
+        self.source, self.load_storage, self.num_odd_keys, self.work = source, load_storage, 0, 0
 
     def require(self, holds, problem):
         if not holds:
             raise HostileCheckpointError(f"{self.source} {problem}.")
 
+    def counted(self, arguments):
+        """Returns `arguments` after adding up their sizes: a small file can pass the same large values many times."""
+        sizes = (len(one) for one in arguments if isinstance(one, (str, bytes, list, tuple, dict, set)))
+        self.work += len(_of_kind(tuple, arguments)) + sum(sizes)
+        self.require(self.work <= _MAX_WORK, f"repeats its values until they are more than {_MAX_WORK}")
+        return arguments
+
     def find_class(self, module, name):
-        return _Global(f"{module}.{name}")
+        return _Global(".".join(self.counted((module, name))))
 
     def persistent_load(self, place):
-        return self.storage(*place)
+        return self.storage(*self.counted(place))
 
     def load_reduce(self):
-        arguments = self.stack.pop()
+        arguments = self.counted(self.stack.pop())
         self.stack[-1] = self.call(self.stack[-1], arguments)
 
     def load_newobj(self):
@@ -322,7 +329,7 @@ class _Unpickler(pickle._Unpickler):
 
     def tensor(self, storage, offset, size, stride, *_):
         """Returns a view of `storage`; NumPy raises an error for one that leaves it."""
-        size, stride = tuple(size), tuple(stride)
+        size, stride = tuple(_of_kind((tuple, list), size)), tuple(_of_kind((tuple, list), stride))
         valid = len(size) <= _MAX_AXES and all(
             type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride)
         )
