@@ -61,7 +61,7 @@ def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
     assert read_speaker(tmp_path / "again", "Ana Ruiz")[0].shape == (1, 32, 64)
     capsys.readouterr()
     assert convert("--to-coqui", released_shape / "out", "--output", output) == 2
-    assert "is already there" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -258,7 +258,7 @@ def test_onnx_engine_draws_what_tensorflow_draws(synthesizer):
         requests.append((ids, latents, SamplingConfig(**values), 3, number, 0 if number % 2 else 7, number == 4))
     for request in requests:  # they join while others are drawn
         streams.append(engine.open(*request))
-        engine.wait(lambda: any(stream.codes or stream.finished for stream in streams[-2:]))
+        engine.wait(lambda: any(stream.codes or not stream.active for stream in streams[-2:]))
     engine.finish(streams)
     expected = [synthesizer.engine.open(*request) for request in requests]
     synthesizer.engine.finish(expected)
@@ -308,7 +308,7 @@ def test_export_that_swallows_a_long_text_is_not_written(export, monkeypatch, tm
     monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])
     assert export(tmp_path / "wrong") == 2
     told = capsys.readouterr().err
-    assert "a long text, pieces: differs" in told and "a long text, sound that is lacking: differs" in told
+    assert "a long text, pieces: differs" in told and "a long text, missing audio: differs" in told
 
 
 def test_exported_model_reads_sounds_where_it_was_trained_to(exported):

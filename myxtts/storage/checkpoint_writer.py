@@ -1,4 +1,4 @@
-"""Writes checkpoints in a thread of its own, one at a time, while training continues."""
+"""Writes checkpoints in a background thread while training continues."""
 
 import logging
 import threading
@@ -9,20 +9,18 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""Checkpoints in a row that may fail to be written before the run ends, and tries to write the last one of a run."""
+"""Failed checkpoints in a row that end a run, and tries to write a run's last checkpoint."""
 LAST_TRY_PAUSE_SECONDS = 5.0
-"""Between the tries to write the last checkpoint: a network mount often comes back."""
+"""Pause between these tries: a network mount often comes back."""
 
 
 class CheckpointWriter:
-    """Hands checkpoints to a thread that writes them with a `CheckpointStore`, to which nobody else writes meanwhile.
+    """Writes the checkpoints of a `CheckpointStore`, one at a time, in a thread; nobody else may write to the store.
 
-    At most one write is in flight: the next one waits for it. A write that the disk fails (`OSError`) is logged by the
-    next call, and the next checkpoint is another try; after `SAVE_TRIES` failures in a row the call raises. What else
-    goes wrong in the thread, the next call raises as it is.
+    The next call logs a write that failed with `OSError`; after `SAVE_TRIES` failures in a row it raises. Other errors
+    of the thread are raised by the next call.
 
-    As a context manager it waits for the write in flight when the block ends, except on Ctrl-C: a write that is cut off
-    leaves no checkpoint, and the one before stays whole.
+    As a context manager it waits for the current write, except on Ctrl-C: an interrupted write leaves no checkpoint.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -33,26 +31,24 @@ class CheckpointWriter:
         self._failures = 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Begins to write a checkpoint, as `CheckpointStore.write` does; waits first for the one before.
-
-        Neither arrays nor state may change afterwards.
+        """Waits for the current write, and starts `CheckpointStore.write`. Arrays and state must not change.
 
         Raises:
-            CheckpointError: The one before was the last of too many that failed.
+            CheckpointError: Too many checkpoints in a row could not be written.
         """
         self.wait()
         self._step, self._job = step, (step, tensors, state, best, copies)
-        # A second Ctrl-C ends the process at once, so the thread must not keep it alive.
+        # A second Ctrl-C must end the process at once, which another thread than a daemon would prevent.
         self._thread = threading.Thread(target=self._run, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
 
     def poll(self) -> None:
-        """Takes note of a write that has ended, without waiting. Raises as `start` does."""
+        """Reports a finished write, without waiting. Raises as `start` does."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Waits for the write in flight, if there is one. Raises as `start` does."""
+        """Waits for the current write, if there is one. Raises as `start` does."""
         self._join()
         error, self._error, self._job = self._error, None, None
         if error is None:
@@ -62,15 +58,15 @@ class CheckpointWriter:
         self._failures += 1
         tried = f"try {self._failures} of {SAVE_TRIES}."
         if self._failures >= SAVE_TRIES:
-            way_out = "Free the disk or mend the folder, and run the same command to resume."
-            raise CheckpointError(f"{self._describe(error)} That was {tried} {way_out}") from error
+            hint = "Free the disk or repair the folder, and run the same command to resume."
+            raise CheckpointError(f"{self._describe(error)} That was {tried} {hint}") from error
         logger.error("%s Training continues; %s", self._describe(error), tried)
 
     def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Writes a run's last checkpoint, with up to `SAVE_TRIES` tries, before it returns.
+        """Writes a run's last checkpoint with up to `SAVE_TRIES` tries, and waits for it.
 
         Raises:
-            CheckpointError: None of them succeeded.
+            CheckpointError: All tries failed.
         """
         self.start(step, tensors, state, best, copies)
         self._join()
@@ -81,22 +77,19 @@ class CheckpointWriter:
             time.sleep(LAST_TRY_PAUSE_SECONDS)
             self._error = None
             self._run()
-        self._failures = SAVE_TRIES - 1  # there is no next time
+        self._failures = SAVE_TRIES - 1
         self.wait()
 
     def _run(self):
         try:
-            self._check_home()
+            home = self.store.folder.parent
+            # Writing to a folder that was moved would create half a run there, or change another run.
+            if self._home is not None and _identity(home) != self._home:
+                raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
             self.store.write(*self._job)
             self._failures, self._last_good = 0, [self._step]
-        except BaseException as error:  # handed to the training loop, whatever it is
+        except BaseException as error:  # raised in the training loop
             self._error = error
-
-    def _check_home(self):
-        """A write to a folder that was moved would create half of a run there, or touch another run."""
-        home = self.store.folder.parent
-        if self._home is not None and _identity(home) != self._home:
-            raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
 
     def _join(self):
         if self._thread is not None:
@@ -120,7 +113,7 @@ class CheckpointWriter:
 
 
 def _identity(folder):
-    """What tells a folder from any other that has its name later; None where there is none."""
+    """Returns what distinguishes a folder from a later one of the same name; None if there is none."""
     try:
         status = folder.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Locks of the kernel's, which end with the process however that ends: one writer to a folder, one maker of a part."""
+"""Kernel locks, which end with the process: on folders that one process may write to, and on parts of shared work."""
 
 import fcntl
 import logging
@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Claims a folder, without leaving a file in it; says in the log where that cannot be.
+    """Locks a folder, without leaving a file in it; warns where the file system has no locks.
 
     Raises:
-        BlockingIOError: Another process has claimed it.
+        BlockingIOError: Another process has locked it.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -24,32 +24,32 @@ def locked_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise
         except OSError as error:
-            told = "%s cannot be locked (%s): make sure that no second run writes to it."
-            logger.warning(told, folder, error.strerror)
+            message = "%s cannot be locked (%s): make sure that no second run writes to it."
+            logger.warning(message, folder, error.strerror)
         yield
     finally:
         os.close(descriptor)
 
 
 def lock(descriptor: int) -> None:
-    """Claims an open file or folder until it is closed. Raises `BlockingIOError` where another process has it."""
+    """Locks an open file or folder until it is closed. Raises `BlockingIOError` if another process has locked it."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
 def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
-    """Claims part `number` of what processes on machines that share a folder divide up; gives whether it could.
+    """Claims part `number` of work that processes on several machines divide; yields whether it succeeded.
 
-    The lock is on a byte of the file `path`, which is made and stays. Where nothing can be locked, every claim holds.
+    Locks a byte of the file `path`, which is created and stays. Without locks in the file system, all claims succeed.
 
     Args:
-        waits: Until the process that has the part ends its claim.
+        waits: Whether to wait for another process that has claimed the part.
     """
     descriptor, is_ours = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), True
     try:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
-        except (BlockingIOError, PermissionError):  # POSIX lets systems choose
+        except (BlockingIOError, PermissionError):  # POSIX permits either
             is_ours = False
         except OSError as error:
             logger.warning("%s cannot be locked (%s): let one process at a time make one part.", path, error.strerror)

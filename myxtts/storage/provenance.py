@@ -1,6 +1,7 @@
-"""Which checkpoint of a part of a model counts, and what its weights were made with.
+"""Finds the checkpoint, settings and vocabulary of a run.
 
-A checkpoint says that under its checksums, and it counts where `config.json` or `vocab.json` beside it say otherwise.
+A checkpoint contains the settings and the vocabulary that it was trained with, under its checksums. They take
+precedence over `config.json` and `vocab.json` in the run's folder.
 """
 
 import logging
@@ -17,20 +18,18 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of `mel_stats`, and of the file of the GPT's checkpoint that holds it when a model comes without a DVAE."""
+"""Name of the tensor, and of its file in the GPT's checkpoint of a model without a DVAE."""
 JUDGED = ("gpt", "decoder")
-"""Parts whose best checkpoint speaks; the others are built on as they were at the end."""
+"""Parts that speak with their best checkpoint; other parts use the last one, on which the next stages were trained."""
 TAKEN_FROM = "taken_from"
-"""Of a checkpoint's state: the folder that the weights were copied from."""
+"""Key of a checkpoint's state: the folder that the weights were copied from."""
 _CONFIG = "config.json"
-_SPEAKER = "gpt"
-"""The part whose checkpoint says it: it reads the text, and its shape is not all in its weights (attention heads)."""
 _OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
-"""How settings begin that belong to other parts, whose weights show them by their shapes, or to training alone."""
+"""Prefixes of model settings that the GPT does not depend on."""
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Step of the checkpoint of a part that counts: the `best` or the `last` of what is `JUDGED`, else the last.
+    """Returns the `best` or `last` step of a part in `JUDGED`, and the last step of other parts.
 
     `store` must have a checkpoint.
     """
@@ -39,46 +38,46 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
 
 
 def is_start(state: dict | None) -> bool:
-    """Whether the state of a checkpoint is that of weights to start training from, with no training to continue."""
+    """Whether the state belongs to copied weights that a stage starts from, before any training."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """The settings of a run, with the model that its GPT was trained as.
+    """Reads the settings of a run, with the model shape that its GPT was trained with.
 
     Raises:
-        CheckpointError: There are none, or they cannot be read.
+        CheckpointError: The settings are missing or invalid.
     """
-    store, path = CheckpointStore(folder / _SPEAKER), folder / _CONFIG
+    store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
     if own is not None and not path.exists():
-        logger.warning("%s is not there: the settings of the checkpoints in %s count.", path, store.folder)
+        logger.warning("%s is missing: using the settings in the checkpoints of %s.", path, store.folder)
         return own
     config = config_from_dict(read_json(path))
-    if own is None:  # written before checkpoints said it
+    if own is None:  # from before checkpoints contained settings
         return config
     model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}
     beside = vars(config.model)
     if differing := [f"{name} {beside[name]} for {value}" for name, value in model.items() if beside[name] != value]:
-        told = path, "; ".join(differing[:3]), store.folder
-        logger.warning("%s describes another model (%s) than the checkpoints in %s are of: theirs counts.", *told)
-    # How text is written belongs to the weights as well: other ids would mean the same letters.
+        message = "%s describes another model (%s) than the checkpoints in %s, which are used."
+        logger.warning(message, path, "; ".join(differing[:3]), store.folder)
+    # The g2p setting belongs to the weights as well: it decides which letters or phonemes the ids mean.
     return replace(config, model=replace(config.model, **model), data=replace(config.data, g2p=own.data.g2p))
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """The vocabulary of a run: the copy in its GPT's newest sound checkpoint, else `vocab.json`, be it there or not."""
-    store, beside = CheckpointStore(folder / _SPEAKER), folder / VOCABULARY
+    """Returns the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
+    store, beside = CheckpointStore(folder / "gpt"), folder / VOCABULARY
     for step in reversed(store.steps()):
         try:
             own = store.file(step, VOCABULARY)
         except CheckpointError as error:
             logger.warning("%s", error)
             continue
-        if own is None:
-            break  # written before checkpoints had it
+        if own is None:  # from before checkpoints contained it
+            break
         if not beside.is_file() or digest_file(beside) != digest_file(own):
-            logger.warning("%s is not the vocabulary that the GPT was trained with: %s counts.", beside, own)
+            logger.warning("%s is not the vocabulary that the GPT was trained with: using %s.", beside, own)
         return own
     return beside

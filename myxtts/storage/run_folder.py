@@ -1,4 +1,4 @@
-"""The folder of a run: fit to be written to, written to by one run at a time, and set aside as one."""
+"""The folder of a run: checked, locked, moved aside when training is reset."""
 
 import json
 import os
@@ -17,26 +17,25 @@ from myxtts.storage.provenance import VOCABULARY
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 
 GATHERED = ".before_reset"
-"""Holds what is about to be set aside, until it is all of a run."""
+"""Folder in which files are gathered before they are set aside together."""
 METRICS = "metrics.jsonl"
-"""Every figure of a run, a JSON object a line."""
-SHOWN = ("samples", "tensorboard", METRICS, "curves.png")
-"""What a run says of its course to people."""
-RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *SHOWN)
-"""What a run has in its folder besides the folders of its parts, and is nothing without or for itself alone."""
+"""Figures of a run, one JSON object per line."""
+_SHOWN = ("samples", "tensorboard", METRICS, "curves.png")
+RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *_SHOWN)
+"""Files of a run besides the folders of its stages."""
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
-"""What else a run writes there, about its recordings and itself; it stays when a run is set aside."""
+"""Reports of a run, which stay when a run is set aside."""
 
 
 @contextmanager
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
-    """Makes a run's folder if need be, keeps other runs out of it, clears or undoes what a killed one left half done.
+    """Creates a run's folder if necessary, locks it, and cleans up after a killed run.
 
-    A folder that it made goes away again where the run is refused before anything but its log is in it.
+    A new folder is removed again if the run is refused before anything but its log was written.
 
     Raises:
-        CheckpointError: It cannot be written to, another run writes to it, or something in it leads elsewhere.
+        CheckpointError: The folder cannot be written to, another run writes to it, or it contains links.
     """
     folder = Path(folder)
     refuse_file(folder)
@@ -48,11 +47,11 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
                 file.write(bytes(4096))
             stack.enter_context(locked_folder(folder))
         except BlockingIOError:
-            way_out = "Wait for it, stop it, or name another --checkpoint-dir."
-            raise CheckpointError(f"Another run is writing to {folder}. {way_out}") from None
+            message = f"Another run is writing to {folder}. Wait for it, stop it, or name another --checkpoint-dir."
+            raise CheckpointError(message) from None
         except OSError as error:
             rule = "--checkpoint-dir must be a folder that can be written to."
-            raise CheckpointError(f"{rule} {folder}: {error.strerror}. Free or mend it, or name another.") from error
+            raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or name another.") from error
         _refuse_links(folder)
         _put_back(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
@@ -62,27 +61,24 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         except UserError:
             if made and {path.name for path in folder.iterdir()} <= {LOG}:
                 (folder / LOG).unlink(missing_ok=True)
-                with suppress(OSError):  # another's files are beside it by now
+                with suppress(OSError):  # other files are there by now
                     for place in made:
                         place.rmdir()
             raise
 
 
 def refuse_file(folder: AnyPath) -> None:
-    """Raises `CheckpointError` where a run's folder, or one that it is to be made in, is a file."""
+    """Raises `CheckpointError` if a run's folder, or one that contains it, is a file."""
     for place in (folder := Path(folder), *folder.parents):
         if place.exists() and not place.is_dir():
             raise CheckpointError(f"--checkpoint-dir must be a folder. {place} is a file. Name another.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves files and folders of a run, where they are there, into `before_reset` or the next free such name.
+    """Moves the existing files `names` of a run into `before_reset` or the next free such name, and returns it.
 
-    All of them are moved or, after an error or at the next start (`own_run_folder`) after a kill, none. What the next
-    run shares stays, and is copied there as well.
-
-    Returns:
-        The new folder, which is one of a run.
+    After an error, or at the next start (`own_run_folder`) after a kill, all of them are back. Folders in `shared` are
+    copied instead, since the next run uses them too.
     """
     gathered = folder / GATHERED
     with write_whole_folder(gathered) as new:
@@ -108,7 +104,7 @@ def _put_back(folder):
     for entry in list(gathered.iterdir()):
         if not os.path.lexists(folder / entry.name):
             entry.replace(folder / entry.name)
-    # A kill leaves the copies of what was shared; whose they are is for the user to say, so nothing is deleted.
+    # After a kill, copies of shared folders are left. They are kept, since the user may need them.
     if any(gathered.iterdir()):
         gathered.replace(free_path(folder / "before_reset"))
     else:
@@ -116,16 +112,18 @@ def _put_back(folder):
 
 
 def _refuse_links(folder):
-    """A folder that somebody else made may hold links, by which a run would write to files that are not its own."""
+    """Raises `CheckpointError` for links and devices, through which a run would write to other files."""
     places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
     for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            problem = f"{path} is a link, a pipe or a device, and a run writes to plain files in its own folder"
-            raise CheckpointError(f"{problem}. Put the file or folder itself there, or name another --checkpoint-dir.")
+            raise CheckpointError(
+                f"{path} is a link, a pipe or a device, which a run does not write to. Put the file or folder itself "
+                "there, or name another --checkpoint-dir."
+            )
 
 
 def read_metrics(folder: AnyPath) -> list[dict]:
-    """The lines of a run's `metrics.jsonl` in their order, but for those that a kill cut short."""
+    """Reads a run's `metrics.jsonl`, without lines that a kill cut short."""
     path, found = Path(folder, METRICS), []
     if path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

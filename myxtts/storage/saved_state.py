@@ -1,4 +1,4 @@
-"""What a checkpoint says besides tensors, as it is read: nothing in it is believed to be there or of its type."""
+"""Checks the values of a checkpoint's `state.json` as they are read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +10,13 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.storage.files import CheckpointError
 
+_HINT = "Take another checkpoint, or start over with --reset-training."
 _MOST = 2**62
 """Above any step, position or count."""
 
 
 class SavedState(dict):
-    """A mapping of JSON values; a key that it lacks is a sentence that names the file."""
+    """A mapping of JSON values; reading a missing key raises a `CheckpointError` that names the file."""
 
     def __init__(self, values: dict, where: str):
         wrapped = {name: SavedState(value, where) for name, value in values.items() if isinstance(value, dict)}
@@ -23,7 +24,7 @@ class SavedState(dict):
         self._where = where
 
     def __missing__(self, key: str):
-        raise CheckpointError(f"{self._where} is damaged or of another version: it lacks {key!r}. {_WAY_OUT}")
+        raise CheckpointError(f"{self._where} is damaged or of another version: it lacks {key!r}. {_HINT}")
 
 
 def _is_count(value):
@@ -31,61 +32,60 @@ def _is_count(value):
 
 
 def _is_number(value):
-    return type(value) is float or _is_count(value) or (type(value) is int and -_MOST < value < _MOST)
+    return type(value) is float or (type(value) is int and -_MOST < value < _MOST)
 
 
 def _is_history(value):
-    rows = value if isinstance(value, list) else [None]
-    return all(isinstance(row, dict) and all(map(_is_number, row.values())) for row in rows)
-
-
-def _is_best(value):
-    return value is None or (
-        isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_count(value[1])
+    return isinstance(value, list) and all(
+        isinstance(row, dict) and all(map(_is_number, row.values())) for row in value
     )
 
 
-_WAY_OUT = "Take another checkpoint, or start over with --reset-training."
-_KINDS = {
-    "step": (_is_count, "a step"),
-    "best_step": (lambda value: value is None or _is_count(value), "a step or null"),
-    "position": (_is_count, "a number of batches"),
-    "bad_steps_in_row": (_is_count, "a number of steps"),
-    "history": (_is_history, "a list of losses by name"),
-    "best": (_is_best, "a loss and a step, or null"),
-    "data": (lambda value: value is None or isinstance(value, str), "text or null"),
-    "parts": (lambda value: isinstance(value, dict) and all(isinstance(x, dict) for x in value.values()), "mappings"),
-    **dict.fromkeys(("finished", "averaged"), (lambda value: isinstance(value, bool), "true or false")),
-    **dict.fromkeys(
-        ("lineage", "config", "versions", "order", "switches"), (lambda value: isinstance(value, dict), "a mapping")
-    ),
+def _is_best(value):
+    return isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_count(value[1])
+
+
+_CHECKS = {
+    "step": _is_count,
+    "best_step": lambda value: value is None or _is_count(value),
+    "position": _is_count,
+    "bad_steps_in_row": _is_count,
+    "history": _is_history,
+    "best": lambda value: value is None or _is_best(value),
+    "data": lambda value: value is None or isinstance(value, str),
+    "parts": lambda value: isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()),
+    **dict.fromkeys(("finished", "averaged"), lambda value: isinstance(value, bool)),
+    **dict.fromkeys(("lineage", "config", "versions", "order", "switches"), lambda value: isinstance(value, dict)),
 }
-"""Test and words for each value of a state that is read again; others are only kept."""
+"""Type checks of the values that are read again."""
 
 
 def checked_state(values: dict, path: Path) -> SavedState:
-    """The values of a `state.json`. One of the wrong type raises `CheckpointError`, a missing one when it is read."""
-    for name in values.keys() & _KINDS.keys():
-        holds, kind = _KINDS[name]
-        if not holds(values[name]):
-            raise CheckpointError(f"{path} is damaged: {name!r} must be {kind}. {_WAY_OUT}")
+    """Checks the types of the values of a `state.json`; missing ones are reported when they are read.
+
+    Raises:
+        CheckpointError: A value has the wrong type.
+    """
+    for name in values.keys() & _CHECKS.keys():
+        if not _CHECKS[name](values[name]):
+            raise CheckpointError(f"{path} is damaged: {name!r} has a wrong type or value. {_HINT}")
     return SavedState(values, str(path))
 
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Inside, a value of the wrong type, as whoever takes it up finds it, becomes a `CheckpointError`."""
+    """Converts errors of wrong values inside the block to a `CheckpointError`."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"{where} is damaged: {str(error):.200}. {_WAY_OUT}") from error
+        raise CheckpointError(f"{where} is damaged: {str(error):.200}. {_HINT}") from error
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """The settings that a checkpoint was made with; None where it does not say them.
+    """Returns the settings that a checkpoint was trained with; None if it has none.
 
     Raises:
-        CheckpointError: It says something that cannot be settings.
+        CheckpointError: The settings are not valid.
     """
     if "config" not in state:
         return None

@@ -1,4 +1,4 @@
-"""Voices that come with a model, by name: latents and speaker vector of each, or recorded speech to take them from."""
+"""A model's stored voices by name: latents and a speaker vector, or a recording to compute them from."""
 
 import difflib
 import re
@@ -24,30 +24,30 @@ from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
 SPEAKER_CLIPS = "speaker_clips"
-"""Folder of a run with a short recording of each of its speakers."""
+"""Folder of a run with a short recording of each speaker."""
 _INDEX = "index.json"
 _MAX_CLIP_BYTES = 8 * 2**20
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 _VOCABULARY = "vocab.json"
 _LANGUAGE_FIRST = re.compile("([a-z]{2})_")
-"""How a voice is called that says what it speaks: those of the bundled model, and of runs that started from it."""
+"""Prefix of a voice's name that gives its language, as in the bundled model."""
 
 NEAR = 0.5
-"""Similarity of two names, by `difflib`, from which one may be meant by the other."""
+"""Similarity of two names, by `difflib`, from which a message suggests one for the other."""
 FEW_NAMES = 5
-"""Speakers that a message names."""
+"""Number of speakers that a message names."""
 
 
 @dataclass(frozen=True)
 class StoredSpeaker:
-    """A voice that comes with a model. Without a `clip` its latents are in `SPEAKERS_FILE`: see `read_speaker`."""
+    """A stored voice. Without a `clip` its latents are in `SPEAKERS_FILE`: see `read_speaker`."""
 
     clip: Path | None = None
-    """FLAC file with some seconds of the speaker, for those that a run was trained on."""
+    """FLAC file with some seconds of a speaker of the training data."""
     language: str | None = None
-    """What is spoken in it, or what its name says, such as `fr_f2`, where the model has that language."""
+    """Language of the clip, or of the name's prefix, such as `fr_f2`, if the model has that language."""
     sources: tuple[str, ...] = ()
-    """The training clips that it was made from: id and the beginning of the digest of the file."""
+    """Training clips in `clip`: id and the beginning of the file's digest."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -60,7 +60,7 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
 
 
 def speaker_names(folder: AnyPath) -> list[str]:
-    """Names of the voices whose latents come with the model in `folder`, sorted; empty where there are none."""
+    """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty without the file."""
     path = Path(folder) / SPEAKERS_FILE
     if not path.is_file():
         return []
@@ -68,45 +68,50 @@ def speaker_names(folder: AnyPath) -> list[str]:
 
 
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
-    """All voices that come with the model in `folder`, by name and sorted: those it was trained on, and converted ones.
+    """Returns all stored voices of a model, sorted by name.
 
     Raises:
-        CheckpointError: What holds them is damaged.
+        CheckpointError: A file of theirs is damaged.
     """
-    found = _by_their_names(folder, speaker_names(folder)) | _read_index(Path(folder) / SPEAKER_CLIPS)
-    return dict(sorted(found.items()))
+    names = speaker_names(folder)
+    prefixes = {name: match[1] for name in names if (match := _LANGUAGE_FIRST.match(name))}
+    vocabulary = ""
+    if prefixes:
+        with suppress(ValueError, OSError):  # reported by those who need the vocabulary
+            vocabulary = read_bounded(Path(folder) / _VOCABULARY, MAX_JSON_BYTES)
+    languages = {name: language for name, language in prefixes.items() if f'"[{language}]"' in vocabulary}
+    found = {name: StoredSpeaker(language=languages.get(name)) for name in names}
+    return dict(sorted((found | _read_index(Path(folder) / SPEAKER_CLIPS)).items()))
 
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
-    """One of the voices of `read_speakers`.
+    """Returns one of the voices of `read_speakers`.
 
     Raises:
         CheckpointError: There is no such voice; the message names similar ones.
     """
     speakers = read_speakers(folder)
     if not speakers:
-        rule = (
-            f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}."
+        raise CheckpointError(
+            f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}. "
+            "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
         )
-        way_out = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
-        raise CheckpointError(f"{rule} {way_out}")
     if name not in speakers:
         known = {one.casefold(): one for one in speakers}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=NEAR)]
         hint = f"Near it: {', '.join(near):.300}." if near else some_names([*speakers])
-        rule = f"--speaker must be one of the model's {len(speakers)} voices."
-        raise CheckpointError(f"{rule} Received: {name}. {hint}")
+        raise CheckpointError(f"--speaker must be one of the model's {len(speakers)} voices. Received: {name}. {hint}")
     return speakers[name]
 
 
 def some_names(names: Sequence[str]) -> str:
-    """A sentence with the first few names of speakers, and how all are had where there are more."""
-    told, rest = f"Speakers: {', '.join(names[:FEW_NAMES]):.300}", len(names) > FEW_NAMES
-    return f"{told}, … (--list-speakers shows all)." if rest else f"{told}."
+    """A sentence with the first few names of speakers, and how to list all if there are more."""
+    few, rest = f"Speakers: {', '.join(names[:FEW_NAMES]):.300}", len(names) > FEW_NAMES
+    return f"{few}, … (--list-speakers shows all)." if rest else f"{few}."
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Latents and speaker vector of one of the voices in `SPEAKERS_FILE`, as `write_speakers` takes them.
+    """Reads latents and speaker vector of a voice in `SPEAKERS_FILE`, with the shapes of `write_speakers`.
 
     Raises:
         CheckpointError: There is no such voice; the message names similar ones.
@@ -119,9 +124,9 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings of speakers to the folder of a run: by name, a FLAC file's content, language and sources.
+    """Adds recordings of speakers to a run: content of a FLAC file, language and sources, by name.
 
-    Earlier ones of other names stay; the model was trained on those as well.
+    Other speakers stay, since the model was trained on them too.
     """
     home = Path(folder) / SPEAKER_CLIPS
     speakers = _read_index(home)
@@ -140,23 +145,13 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def copy_speaker_clips(source: AnyPath, folder: AnyPath) -> None:
-    """Adds the recordings of another run's speakers to the folder of a run that starts from it, where there are any."""
-    found = _read_index(Path(source) / SPEAKER_CLIPS)
-    plain = {name: one for name, one in found.items() if one.clip.is_file() and not one.clip.is_symlink()}
-    small = {name: one for name, one in plain.items() if one.clip.stat().st_size <= _MAX_CLIP_BYTES}
-    if small:
-        write_speaker_clips(folder, {n: (one.clip.read_bytes(), one.language, one.sources) for n, one in small.items()})
-
-
-def _by_their_names(folder, names):
-    """Voices without clips; what they speak is known where a name begins with a language of the vocabulary."""
-    begins = {name: match[1] for name in names if (match := _LANGUAGE_FIRST.match(name))}
-    tags = ""
-    if begins:
-        with suppress(ValueError, OSError):  # whoever needs a vocabulary says what is wrong with it
-            tags = read_bounded(Path(folder) / _VOCABULARY, MAX_JSON_BYTES)
-    known = {name: language for name, language in begins.items() if f'"[{language}]"' in tags}
-    return {name: StoredSpeaker(language=known.get(name)) for name in names}
+    """Copies the recordings of another run's speakers into the folder of a run that starts from it."""
+    clips = {}
+    for name, one in _read_index(Path(source) / SPEAKER_CLIPS).items():
+        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= _MAX_CLIP_BYTES:
+            clips[name] = one.clip.read_bytes(), one.language, one.sources
+    if clips:
+        write_speaker_clips(folder, clips)
 
 
 def _read_index(home: Path) -> dict[str, StoredSpeaker]:
@@ -167,6 +162,6 @@ def _read_index(home: Path) -> dict[str, StoredSpeaker]:
         clip, language, sources = map((entry if isinstance(entry, dict) else {}).get, ("clip", "language", "sources"))
         sound = isinstance(clip, str) and _CLIP_NAME.fullmatch(clip) and isinstance(language, str)
         if not sound or not isinstance(sources, list) or UNPRINTABLE.search(name + language):
-            raise CheckpointError(f"{home / _INDEX} is damaged: {name[:80]!r} has no sound entry. Remove the folder.")
+            raise CheckpointError(f"{home / _INDEX} is damaged: {name[:80]!r} has no valid entry. Remove the folder.")
         speakers[name] = StoredSpeaker(home / clip, language, tuple(map(str, sources)))
     return speakers

@@ -1,4 +1,4 @@
-"""Safetensors files: float32 values written one tensor at a time, any read by name."""
+"""Safetensors files: written one float32 tensor at a time, read by name."""
 
 import json
 import math
@@ -11,13 +11,16 @@ from myxtts.storage.files import AnyPath, CheckpointError, new_hasher, write_who
 
 
 def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
-    """Writes a file while holding one tensor in memory; the library's own writer needs all of them, twice.
+    """Writes a file with only one tensor in memory; the library's writer holds all of them twice.
 
-    The format is a header of names, shapes and offsets, and then the values
-    (https://huggingface.co/docs/safetensors/index#format). `values` are made one by one, in the order of `shapes`.
+    The format is a header of names, shapes and offsets, followed by the values
+    (https://huggingface.co/docs/safetensors/index#format).
+
+    Args:
+        values: The tensors, in the order of `shapes`.
 
     Returns:
-        The file's entry in the manifest of a checkpoint.
+        The file's entry in a checkpoint's manifest.
     """
     header, end = {}, 0
     for name, shape in shapes.items():
@@ -42,15 +45,13 @@ def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: It
 
 
 def tensor_names(path: AnyPath) -> list[str]:
-    """Names of the tensors of a file. Raises `CheckpointError` where it is missing or damaged."""
+    """Returns the names of a file's tensors. Raises `CheckpointError` if it is missing or damaged."""
     with _open(path) as file:
         return list(file.keys())
 
 
 def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.ndarray]:
-    """The tensors of those names, of all for None, as a list of arrays.
-
-    The sizes that the header claims are compared with the file before anything is read.
+    """Reads the tensors `names`, by default all, after checking the header's sizes.
 
     Raises:
         CheckpointError: The file is missing or damaged.
@@ -70,6 +71,5 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
 def _open(path):
     try:
         return safe_open(path, framework="numpy")
-    except (FileNotFoundError, SafetensorError) as error:
-        # The library quotes the file, whatever its length.
+    except (FileNotFoundError, SafetensorError) as error:  # which may quote the whole file
         raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None

@@ -1,4 +1,4 @@
-"""A released XTTS checkpoint, or a fine-tune of one -> a folder that `myxtts say` and `--init-from` open."""
+"""Converts a released XTTS v2 checkpoint, or a fine-tune of one, to a model folder of this project."""
 
 import glob
 import os
@@ -32,32 +32,31 @@ RELEASED_NAMES = {
     "speakers": "speakers_xtts.pth",
     "config": "config.json",
 }
-"""Files that come with `model.pth`: the fields of `CoquiFiles`, and the names under which they are released."""
+"""Fields of `CoquiFiles` and the names of these files in a release."""
 MODEL_NAMES = ("model.pth", "best_model.pth")
-"""Names of the weights in a released folder, and in that of a Coqui training."""
+"""Names of the weights in a release, and in a Coqui training folder."""
 _CONVERSION = 1
-"""Version of the conversion; folders that another version converted are converted again."""
+"""Version of the conversion; cached folders of other versions are converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
 class CoquiFiles:
-    """The files of a released model, `model.pth`, `vocab.json`, `dvae.pth`, `mel_stats.pth`, `speakers_xtts.pth` and
-    `config.json`; all but the first two may be None."""
+    """Paths of a released model's files; all but `model` and `vocab` are optional."""
 
     model: Path
-    """The released one, a trainer's checkpoint, or a bare state dict."""
+    """A released model, a trainer's checkpoint, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """None takes the DVAE that a trainer's checkpoint holds, if any."""
+    """None uses the DVAE in a trainer's checkpoint, if there is one."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """None takes the settings that the checkpoint holds, else those of the released model."""
+    """None uses the settings in the checkpoint, else those of the released model."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """A model with the files `given`; the others are taken from its folder where they have their released names.
+        """Combines a model and the files `given` with the files of released names in the model's folder.
 
         Raises:
             CheckpointError: There is no vocabulary.
@@ -72,7 +71,7 @@ class CoquiFiles:
 
 
 def find_release(source: AnyPath) -> Path | None:
-    """The weights of a Coqui model named by its folder or by themselves; None where `source` is something else."""
+    """Path of the weights of a Coqui model, given as its folder or its file; None for other sources."""
     path = Path(source)
     if path.suffix == ".pth":
         return path if path.is_file() else None
@@ -81,7 +80,7 @@ def find_release(source: AnyPath) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """The folder that a Coqui model is converted into, in the user's cache, again when one of its files changes.
+    """Converts a Coqui model into the user's cache, if it or its files changed, and returns the folder.
 
     Raises as `import_coqui`.
     """
@@ -89,21 +88,21 @@ def imported_release(model: Path) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "myxtts")
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
-    name = model.resolve().parent.name
-    output = cache / f"{name}-{digest_bytes(str(model.resolve()).encode(), 4)}-{digest_bytes(content.encode(), 4)}"
+    stem = f"{model.resolve().parent.name}-{digest_bytes(str(model.resolve()).encode(), 4)}"
+    output = cache / f"{stem}-{digest_bytes(content.encode(), 4)}"
     if not output.is_dir():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         filter_native_errors()
         cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
-        for stale in cache.glob(f"{glob.escape(output.name.rpartition('-')[0])}-*"):
+        for stale in cache.glob(f"{glob.escape(stem)}-*"):
             if stale != output:
                 shutil.rmtree(stale, ignore_errors=True)
     return output
 
 
 class Coverage(NamedTuple):
-    """One tensor of a file and what became of it; `name`, `shape` and `dtype` are those in the file."""
+    """One tensor of a file and its use; `name`, `shape` and `dtype` are those in the file."""
 
     file: str
     name: str
@@ -124,23 +123,23 @@ class _Stored(NamedTuple):
 
 
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Coverage]]:
-    """Converts a model into the folder `output`, which must be new or empty. Tensors are converted one by one.
+    """Converts a model, tensor by tensor, into `output`, a new or empty folder.
 
     Returns:
-        The settings, and what became of each tensor of the files.
+        The settings, and the use of each tensor in the files.
 
     Raises:
-        CheckpointError: A tensor is missing, unknown, misshapen or not finite, or files do not belong together. Nothing
-            has been written then.
-        TorchCheckpointError: A file is damaged, or asks to run something.
+        CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files do not belong together.
+            Nothing has been written.
+        TorchCheckpointError: A file is damaged, or asks to call a function.
     """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise CheckpointError(f"--output must be a folder that is new or empty. Received: {output}.")
+        raise CheckpointError(f"--output must be a new or empty folder. Received: {output}.")
     checkpoint = read_torch_checkpoint(files.model)
     stored = _gather(files, checkpoint)
     tokenizer = XTTSTokenizer.from_file(files.vocab)
-    settings = read_settings(files.config, checkpoint.get("config") if isinstance(checkpoint, dict) else None)
+    settings = read_settings(files.config, checkpoint.get("config"))
     shapes = {key: one.array.shape for key, one in stored.items()}
     config = run_config(model_config(shapes, settings, tokenizer), settings)
     with_dvae = any(key.startswith("dvae.") for key in stored)
@@ -161,7 +160,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Cove
 
 
 def _gather(files, checkpoint):
-    """All tensors by today's names, those of the DVAE with the prefix `dvae.`, as a trainer's checkpoint has them."""
+    """Collects all tensors by their current names; those of the DVAE get the prefix `dvae.`."""
     stored = {}
     for name, array in _tensors(checkpoint, files.model):
         key = coqui.modern_name(name)
@@ -195,15 +194,14 @@ def _tensors(checkpoint, path):
 
 
 def _match(tensors, stored, prefix=""):
-    """Pairs each `Tensor` with the keys of what it is made from; all must be there and have their shapes."""
+    """Pairs each `Tensor` with the keys of its stored tensors, whose shapes and types are checked."""
     missing, wrong = [], []
     matched = [(tensor, [prefix + name for name in tensor.names]) for tensor in tensors]
     for tensor, keys in matched:
         for key, shape in zip(keys, tensor.shapes, strict=True):
-            array = stored[key].array if key in stored else None
-            if array is None:
+            if key not in stored:
                 missing.append(key)
-            elif array.shape != shape or array.dtype.name not in _FLOATS:
+            elif (array := stored[key].array).shape != shape or array.dtype.name not in _FLOATS:
                 wrong.append(f"{key} is {array.shape} {array.dtype} and not {shape} of floating-point numbers")
     for problem, names in {"lacks tensors": missing, "has tensors of the wrong kind": wrong}.items():
         if names:
@@ -212,7 +210,7 @@ def _match(tensors, stored, prefix=""):
 
 
 def _coverage(stored, weights):
-    """A `Coverage` for each tensor; `weights` holds what became of the used ones by key."""
+    """Lists the use of each stored tensor; `weights` has our weights by key."""
     rows = []
     for key, (file, name, array) in stored.items():
         reason = "" if key in weights else coqui.skip_reason(key.removeprefix("dvae."))
@@ -224,7 +222,7 @@ def _coverage(stored, weights):
 
 
 def _check_front_end(stored):
-    """The speaker encoder's front-end is computed here, so a checkpoint that brings another one is refused."""
+    """Refuses a speaker encoder with another spectrogram than the one that is computed here."""
     hertz = 700 * (10 ** np.linspace(0, np.log10(1 + SPEAKER_SAMPLE_RATE / 2 / 700), 66) - 1)  # HTK's mel scale
     low, peak, high = hertz[:-2], hertz[1:-1], hertz[2:]
     bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)[:, np.newaxis]
@@ -236,11 +234,11 @@ def _check_front_end(stored):
     for name, values in expected.items():
         one = stored.get(name := f"{coqui.SPEAKER_FRONT_END}.{name}")
         if one and (one.array.shape != values.shape or not np.allclose(one.array.astype(float), values, atol=5e-3)):
-            raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder takes another spectrum.")
+            raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder needs another spectrogram.")
 
 
 def _write_parts(folder, stored, matched, config, files, with_dvae):
-    """Writes the checkpoint of each part; `mel_stats` goes with the GPT where there is no DVAE."""
+    """Writes the checkpoint of each part; without a DVAE, `mel_stats` goes with the GPT."""
     parts = {}
     for tensor, keys in matched:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -257,7 +255,6 @@ def _write_parts(folder, stored, matched, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Our weights, made one by one."""
     for tensor, keys in tensors:
         value = coqui.to_ours([stored[key].array for key in keys], tensor.layout)
         if not np.isfinite(value).all():
@@ -266,7 +263,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """`{name: (latents, vector)}`; the two values of a voice are taken by their order, as in the reference."""
+    """Reads `{name: (latents, vector)}`; like the reference, takes the two values of a voice by their order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -276,14 +273,12 @@ def _read_speakers(path, model):
         values = list(voice.values()) if isinstance(voice, dict) else []
         shapes = tuple(getattr(value, "shape", None) for value in values)
         if shapes != expected:
-            raise CheckpointError(
-                f"{path}: a voice must be arrays {expected}. Received for {brief(name)}: {shapes[:4]}."
-            )
+            raise CheckpointError(f"{path}: {brief(name)} must be arrays {expected}. Received: {shapes[:4]}.")
         latents, vector = (np.asarray(value, np.float32) for value in values)
         speakers[str(name)] = latents, vector[..., 0]
     return speakers
 
 
 def count_reasons(coverage: list[Coverage]) -> dict[str, int]:
-    """`{reason: number of tensors}` of the skipped ones, most frequent first."""
+    """Counts the skipped tensors by reason, most frequent first."""
     return dict(Counter(row.reason for row in coverage if row.weight is None).most_common())

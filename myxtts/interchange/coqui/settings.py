@@ -1,4 +1,4 @@
-"""The settings of a released XTTS checkpoint and ours, in both directions."""
+"""Converts the settings of a released XTTS checkpoint to ours, and back."""
 
 import math
 import re
@@ -11,12 +11,12 @@ from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, XTTSCo
 from myxtts.config.model import MODEL_SIZES, SPEAKER_BLOCKS
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.config.settings import MAX_NUMBER
-from myxtts.interchange.coqui.unpickling import StubObject
+from myxtts.interchange.coqui.torch_checkpoint import StubObject
 from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
-"""Channels of one attention head of the released trunk, and of any perceiver."""
+"""Channels of an attention head in the released trunk, and in any perceiver."""
 _FIXED_ARGUMENTS = {
     "gpt_code_stride_len": CODE_STRIDE_SAMPLES,
     "input_sample_rate": MODEL_SAMPLE_RATE,
@@ -25,42 +25,53 @@ _FIXED_ARGUMENTS = {
     "gpt_use_perceiver_resampler": True,
     "cond_d_vector_in_each_upsampling_layer": True,
 }
-"""Fields of `model_args` that have one possible value here."""
+"""Fields of `model_args` with only one supported value."""
 _SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
 _RELEASED = _SAMPLING | dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
-"""Values of the released model's `config.json`, for files that come without one."""
+"""Values in the released model's `config.json`, for checkpoints without one."""
 _LONGEST_TRAINING_SECONDS = 11.6
-"""The released model was trained on at most 255 995 samples at 22 050 Hz."""
-_FINE_TUNING = dict(min_seconds=0.5, conditioning_seconds=(3.0, 6.0), conditioning_source="clip")
-_FINE_TUNING |= dict(conditioning_padding="zeros", augment=False)
+"""Longest training clip of the released model: 255 995 samples at 22 050 Hz."""
+_FINE_TUNING = dict(
+    min_seconds=0.5,
+    conditioning_seconds=(3.0, 6.0),
+    conditioning_source="clip",
+    conditioning_padding="zeros",
+    augment=False,
+)
 """`DataConfig` fields of the reference's recipe for fine-tuning."""
-_SHAPES_BY_DESIGN = dict(conditioning_blocks=6, num_latents=32, perceiver_depth=2, perceiver_heads=8, num_mels=NUM_MELS)
-_SHAPES_BY_DESIGN |= dict(perceiver_head_width=_HEAD_WIDTH, decoder_channels=512, decoder_type="hifigan")
-_SHAPES_BY_DESIGN |= dict(speaker_channels=(32, 64, 128, 256), speaker_width=512)
+_SHAPES_BY_DESIGN = dict(
+    conditioning_blocks=6,
+    num_latents=32,
+    perceiver_depth=2,
+    perceiver_heads=8,
+    perceiver_head_width=_HEAD_WIDTH,
+    num_mels=NUM_MELS,
+    decoder_channels=512,
+    decoder_type="hifigan",
+    speaker_channels=(32, 64, 128, 256),
+    speaker_width=512,
+)
 """`ModelConfig` fields that no setting of the reference can change."""
 TensorShapes = Mapping[str, tuple[int, ...]]
 """Shapes of tensors by name."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
-    """The settings of a checkpoint, nested dictionaries, with the released model's values where nothing is said.
+    """Reads the settings of a checkpoint; missing ones get the released model's values.
 
     Args:
         path: Its `config.json`, or None.
-        stored: What the checkpoint itself holds as `config`: a dictionary, an object of the reference's, or None.
+        stored: The `config` inside the checkpoint: a dictionary, an object of the reference, or None.
 
     Raises:
-        CheckpointError: The file is not JSON, or the settings are of a model that cannot be represented here.
+        CheckpointError: The file is not JSON, or a setting has an unsupported value.
     """
     try:
-        given = _plain(stored) if path is None else read_json(path)
+        given = stored if path is None else read_json(path)
     except CheckpointError as error:
         raise CheckpointError(f"--config must be the config.json of an XTTS model. {error}") from None
-    given = given if isinstance(given, dict) else {}
-    settings = _RELEASED | {name: value for name, value in given.items() if value is not None}
-    arguments = settings["model_args"]
-    if not isinstance(arguments, dict):
-        raise CheckpointError(f"model_args must be a mapping of settings. Received: {brief(arguments)}.")
+    settings = _RELEASED | {name: value for name, value in _fields(given).items() if value is not None}
+    settings["model_args"] = arguments = _fields(settings["model_args"])
     numbers = {name: settings[name] for name in _RELEASED if name != "model_args"}
     for name, value in (numbers | {"gpt_n_heads": arguments.get("gpt_n_heads") or 1}).items():
         kinds = (int,) if name in ("top_k", "gpt_n_heads") else (int, float)
@@ -72,22 +83,22 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
     return settings
 
 
-def _plain(value):
-    """Objects of unknown classes as dictionaries of their attributes."""
+def _fields(value):
+    """Settings in a dictionary, or in an object of the reference; empty for anything else."""
     value = value.state if isinstance(value, StubObject) else value
-    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+    return value if isinstance(value, dict) else {}
 
 
 def _count(pattern, names):
-    """One more than the highest number that `pattern` finds in names, 0 if it finds none."""
+    """Returns one more than the highest number that `pattern` finds in names; 0 if it finds none."""
     found = (re.match(pattern, name) for name in names)
     return 1 + max((int(match.group(1)) for match in found if match), default=-1)
 
 
 def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:
-    """`ModelConfig` that fits tensors with these shapes, those of the DVAE with the prefix `dvae.`.
+    """Derives `ModelConfig` from the shapes of tensors; those of the DVAE have the prefix `dvae.`.
 
-    Without tensors of a DVAE its shape is the released one. `settings` are those of `read_settings`.
+    A missing DVAE gets the released shape. `settings` are those of `read_settings`.
 
     Raises:
         CheckpointError: A tensor that determines a size is missing, or settings and tensors disagree.
@@ -103,13 +114,13 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
         return shape[axis]
 
     perceiver, speaker_encoder = "gpt.conditioning_perceiver", "hifigan_decoder.speaker_encoder"
-    num_latents, width = size(f"{perceiver}.latents"), size("gpt.text_embedding.weight", 1)
-    rows, heads = size("gpt.text_embedding.weight"), settings["model_args"].get("gpt_n_heads")
+    width, rows = size("gpt.text_embedding.weight", 1), size("gpt.text_embedding.weight")
     if tokenizer.num_tokens > rows:
         raise CheckpointError(
             f"The vocabulary must have ids below {rows}, the rows of gpt.text_embedding.weight. "
             f"Received: {tokenizer.num_tokens} ids. It belongs to another checkpoint."
         )
+    heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
         raise CheckpointError("No tensor shows the number of attention heads. Give its config.json with --config.")
     heads = width // _HEAD_WIDTH if heads is None else heads
@@ -129,7 +140,7 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
         heads=heads,
         conditioning_blocks=_count(r"gpt\.conditioning_encoder\.attn\.(\d{1,6})\.", shapes),
         conditioning_heads=heads,
-        num_latents=num_latents,
+        num_latents=size(f"{perceiver}.latents"),
         perceiver_depth=_count(rf"{re.escape(perceiver)}\.layers\.(\d{{1,6}})\.", shapes),
         perceiver_heads=size(f"{perceiver}.layers.0.0.to_q.weight") // _HEAD_WIDTH,
         perceiver_head_width=_HEAD_WIDTH,
@@ -144,7 +155,7 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """`XTTSConfig` of a converted model: its sampling defaults, from `read_settings`, and a recipe for fine-tuning."""
+    """Makes the `XTTSConfig` of a converted model: its sampling defaults and the recipe for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_LONGEST_TRAINING_SECONDS, longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
@@ -155,18 +166,23 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """The `config.json` with which the reference loads an exported model; `languages` are those of its vocabulary.
+    """Makes the `config.json` with which the reference loads an exported model.
+
+    Args:
+        languages: Languages of its vocabulary.
 
     Raises:
-        CheckpointError: The model has a shape that the reference cannot have; all such settings are named.
+        CheckpointError: The model has a shape that the reference does not support; the message names all settings.
     """
     model, sampling = config.model, config.sampling
     fixed = {name: (getattr(model, name), value) for name, value in _SHAPES_BY_DESIGN.items()}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     wrong = [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]
     if wrong:
-        way_out = "Models of the sizes normal and big, small ones with decoder_type hifigan, and converted ones can be."
-        raise CheckpointError(f"The reference's XTTS cannot have this model's shape: {', '.join(wrong)}. {way_out}")
+        raise CheckpointError(
+            f"The reference's XTTS does not support this model's shape: {', '.join(wrong)}. Supported are converted "
+            "models, the sizes normal and big, and smaller ones with decoder_type hifigan."
+        )
     numbers = "num_audio_tokens start_audio_token stop_audio_token start_text_token stop_text_token max_audio_tokens"
     arguments = {f"gpt_{name}": getattr(model, name) for name in ("layers", "max_text_tokens", *numbers.split())} | {
         "gpt_n_model_channels": model.width,

@@ -1,9 +1,8 @@
-"""The released XTTS v2 checkpoint against our weights: every tensor's name and shape there, its name and layout here.
+"""Maps the tensors of the released XTTS v2 checkpoint to our weights: names, shapes and layouts.
 
-`model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`, one by one. PyTorch keeps output
-channels first, Keras last, and the speaker encoder's images are (mel, time) there and (time, mel) here: most kernels
-have their axes reversed. Convolutions of the waveform decoder come with weight norm, which is folded. Nothing here
-needs PyTorch, TensorFlow or Keras.
+`model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`. PyTorch stores output channels first,
+Keras last, and the speaker encoder's images are (mel, time) there and (time, mel) here, so most kernels have their axes
+reversed. Weight normalization in the waveform decoder is folded. Needs no PyTorch, TensorFlow or Keras.
 """
 
 import re
@@ -16,8 +15,8 @@ from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSA
 
 _GAIN, _DIRECTION = "parametrizations.weight.original0", "parametrizations.weight.original1"
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
-"""Where the speaker encoder's front-end lies: `.0.filter`, `.1.spectrogram.window` and `.1.mel_scale.fb`."""
-_FRONT_END = "front-end that is computed here"
+"""Prefix of the speaker encoder's front end: `.0.filter`, `.1.spectrogram.window` and `.1.mel_scale.fb`."""
+_FRONT_END = "front end, which is computed here"
 _SKIPPED = {
     r"gpt\.gpt_inference\..+|gpt\.gpt\.wte\.weight": "a copy of another tensor, made for generation",
     r"gpt\.gpt\.h\.\d+\.attn\.(masked_)?bias": "a causal mask",
@@ -26,43 +25,45 @@ _SKIPPED = {
     r"torch_mel_spectrogram_(style_encoder|dvae)\..+": _FRONT_END,
     r"discrete_loss\..+": "state of a loss that is never used",
 }
-"""Why tensors of the released files whose names match have no weight here."""
+"""Why tensors of the released files have no weight here, by patterns of their names."""
 
 
 class Tensor(NamedTuple):
-    """One of our weights and the one or, with weight norm, two tensors that it comes from."""
+    """One of our weights and its released tensors: one, or two with weight normalization."""
 
     names: tuple[str, ...]
-    """In the released files."""
+    """Names in the released files."""
     shapes: tuple[tuple[int, ...], ...]
-    """There, in the order of the names."""
+    """Released shapes, in the order of the names."""
     part: str
     """One of `models.xtts.PARTS`."""
     weight: str
     """Our name within the part, see `XTTS.part_weights`."""
     layout: str
-    """How the values are arranged: a key of `_LAYOUTS`."""
+    """Key of `_LAYOUTS`."""
 
 
 def skip_reason(name: str) -> str | None:
-    """Why a tensor of the released files has no weight here, or None for a name that is not known to be superfluous."""
+    """Why a released tensor has no weight here; None for unknown names."""
     return next((reason for pattern, reason in _SKIPPED.items() if re.fullmatch(pattern, name)), None)
 
 
 def modern_name(name: str) -> str:
-    """The name in today's files: without a trainer's prefix, with today's spelling of weight norm."""
+    """Current name of a tensor: without a trainer's prefix, with PyTorch's current names for weight normalization."""
     return re.sub("weight_v$", _DIRECTION, re.sub(r"weight_g$", _GAIN, name.removeprefix("xtts.")))
 
 
 def model_tensors(config: ModelConfig) -> list[Tensor]:
-    """All `Tensor`s of `model.pth`."""
+    """Lists the `Tensor`s of `model.pth`."""
     mel_stats = Tensor(("mel_stats",), ((config.num_mels,),), "dvae", "mel_stats", "same")
     return [mel_stats, *_gpt(config), *_decoder(config), *_speaker_encoder(config)]
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Tensors without a weight here that the reference's strict loading asks for, at their initial values: arrays by
-    name, for `model.pth` and for `dvae.pth`. `coqui_export.speaker_front_end` has those of the speaker encoder."""
+    """Initial values of tensors that the reference requires but we do not have, for `model.pth` and `dvae.pth`.
+
+    `exporting.speaker_front_end` has the constants of the speaker encoder's front end.
+    """
     names = [tensor.names[0] for tensor in _speaker_encoder(config)]
     norms = [name.removesuffix("running_var") for name in names if name.endswith(".running_var")]
     loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
@@ -77,20 +78,20 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
-    """Values of a `Tensor`, in the order of its names, as our weight, float32."""
+    """Converts the released values of a `Tensor`, in the order of its names, to our weight, float32."""
     return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
-    """Our weight as the values of a `Tensor`, in the order of its names."""
+    """Converts our weight to the released values of a `Tensor`, in the order of its names."""
     return _LAYOUTS[layout][1](array)
 
 
 def fold_weight_norm(gain: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """The plain weight of a weight-normalized layer, `direction gain / |direction|` (Salimans and Kingma 2016).
+    """Folds weight normalization, `direction gain / |direction|` (Salimans and Kingma 2016).
 
-    The norm is over all axes but the first, also in transposed convolutions, whose first axis is the input channel.
-    `gain` is `(d, 1, 1)` float32, `direction` and the result `(d, m, k)`.
+    The norm is over all axes but the first, which in transposed convolutions is the input channel. `gain` is
+    `(d, 1, 1)` float32, `direction` and the result `(d, m, k)`.
     """
     return direction * (gain / _norm_but_first(direction))
 
@@ -111,7 +112,7 @@ _LAYOUTS = {
     "pointwise": (lambda value: value[..., 0].transpose(), lambda weight: (weight.transpose()[..., np.newaxis],)),
     "weight_norm": (lambda *values: fold_weight_norm(*values).transpose(), _split_weight_norm),
 }
-"""How to arrange released values as our weight, and our weight as the released values."""
+"""Conversions from released values to our weight, and back."""
 _BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)
 _NORM = (("weight", "/gamma", "same", None), ("bias", "/beta", "same", None))
 _STATISTICS = (("running_mean", "/moving_mean", "same", None), ("running_var", "/moving_variance", "same", None))
@@ -126,15 +127,12 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Single tensors and layers by kind. Of each tensor: the ends of its name there and here, its layout, and which axis of
-the layer's shape it has, None for all. GPT-2's own layer and transposed convolutions have inputs first."""
+"""Tensors of each kind of layer: suffixes of the released and our name, layout, and the axis of the layer's shape that
+the tensor has (None: all). GPT-2's linear layers and transposed convolutions have inputs first."""
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of rows `("kind name weight", *shape)`, the shape as released.
-
-    All names begin with `theirs`, all weights with `ours`.
-    """
+    """Yields the `Tensor`s of rows `("kind name weight", *released shape)`, prefixed by `theirs` and `ours`."""
     for row, *shape in rows:
         kind, name, weight = row.split()
         for ends, our_end, layout, axis in _KINDS[kind]:
@@ -146,12 +144,12 @@ def _tensors(part, theirs, ours, rows):
 
 
 def _numbered(count, *rows):
-    """The rows once for each number below `count`, which takes the place of `#`."""
+    """Repeats the rows `count` times, with the number in place of `#`."""
     return [(row.replace("#", str(i)), *shape) for i in range(count) for row, *shape in rows]
 
 
 def dvae_tensors(config: ModelConfig) -> list[Tensor]:
-    """All `Tensor`s of `dvae.pth`."""
+    """Lists the `Tensor`s of `dvae.pth`."""
     hidden, wide, book, codes = config.dvae_hidden, 2 * config.dvae_hidden, config.codebook_width, config.num_codes
     count, mels = config.dvae_residual_blocks, config.num_mels
 

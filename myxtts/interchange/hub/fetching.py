@@ -1,9 +1,10 @@
-"""Models of the Hugging Face hub, `hf://owner/name[@revision]`: downloaded, checked, converted if need be, and kept.
+"""Fetches models from the Hugging Face hub, `hf://owner/name[@revision]`, and converts them if necessary.
 
-`huggingface_hub` downloads, shows progress, resumes and caches under `HF_HOME`. The model made of a commit is kept
-there too, in `myxtts/OWNER--NAME/COMMIT`, so that it opens without a network from then on.
+`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The model of a commit is stored there too, in
+`myxtts/OWNER--NAME/COMMIT`, and opens without a network.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -20,21 +21,21 @@ from myxtts.config.checks import UserError, printable
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.importing import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
 from myxtts.storage.base_model import base_folder, is_base
-from myxtts.storage.files import digest_foreign_file, write_whole_folder
+from myxtts.storage.files import write_whole_folder
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 MODEL = "model.pth"
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
 _RELEASED_FILES = [MODEL, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
-"""Files that state the licence; downloaded before anything else."""
+"""Files with the licence, which are downloaded first."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
-"""Folders by name: a name means one commit for as long as the process lasts."""
+"""Folders by name, so that a name means the same commit as long as the process runs."""
 
 
 class HubError(UserError):
-    """A model of the hub cannot be downloaded or used; the message says why and what to do."""
+    """A model of the hub cannot be downloaded or used."""
 
 
 def is_hub_name(source: str | os.PathLike) -> bool:
@@ -43,7 +44,11 @@ def is_hub_name(source: str | os.PathLike) -> bool:
 
 
 def parse_hub_name(source: str) -> tuple[str, str]:
-    """`owner/name` and the branch, tag or commit of `hf://owner/name[@revision]`. Raises `HubError` for others."""
+    """Splits `hf://owner/name[@revision]` into `owner/name` and the branch, tag or commit.
+
+    Raises:
+        HubError: `source` has another form.
+    """
     match = _NAME.fullmatch(source)
     if not match or ".." in source:
         raise HubError(f"A model of the hub must be hf://owner/name or hf://owner/name@revision. Received: {source}.")
@@ -51,12 +56,12 @@ def parse_hub_name(source: str) -> tuple[str, str]:
 
 
 def full_name(source: str | os.PathLike) -> str:
-    """A name of the same model that is valid in any working directory: a hub's name as it is, else the full path."""
+    """Name of the same model that is valid in any working directory: a hub name unchanged, a path made absolute."""
     return os.fspath(source) if is_hub_name(source) or is_base(source) else str(Path(source).resolve())
 
 
 def import_hub() -> Any:
-    """The library `huggingface_hub`. Raises `HubError` if it is not installed."""
+    """Imports `huggingface_hub`. Raises `HubError` if it is not installed."""
     try:
         import huggingface_hub
         import huggingface_hub.constants
@@ -67,7 +72,7 @@ def import_hub() -> Any:
 
 
 def folder_here(source: str | os.PathLike | None) -> Path | None:
-    """The folder of a model that is on this machine; None for one of the hub and for what is no model."""
+    """Folder of a model on this machine; None for one of the hub, and if there is no model."""
     if not source or is_hub_name(source):
         return None
     folder = local_folder(source)
@@ -75,15 +80,15 @@ def folder_here(source: str | os.PathLike | None) -> Path | None:
 
 
 def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Path:
-    """The folder of a model, downloaded and converted if need be.
+    """Returns the folder of a model, which is downloaded and converted if necessary.
 
     Args:
         source: A folder, which need not exist; a Coqui model's folder or its `model.pth`; `hf://owner/name[@revision]`;
             or `base`, the bundled model.
-        accept_licence: Accepts the licence of a hub's model; else it is shown and asked for, once per commit.
+        accept_licence: Accepts the licence of a hub model; otherwise the user is asked, once per commit.
 
     Raises:
-        UserError: The model cannot be downloaded, its licence is not accepted, or it is of another kind.
+        UserError: The model cannot be downloaded, is of another kind, or its licence was not accepted.
     """
     if is_base(source):
         return base_folder()
@@ -107,11 +112,11 @@ def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Pat
 
 @contextmanager
 def hub_errors(source: str) -> Iterator[None]:
-    """Turns what the hub's library raises into a `HubError` that names `source`."""
+    """Converts errors of `huggingface_hub` to a `HubError` that names `source`."""
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{parse_hub_name(source)[0]}"
-    # The first is a kind of the second.
+    # GatedRepoError is a subclass of RepositoryNotFoundError.
     messages = {
         errors.GatedRepoError: f"needs approval. Request access at {page}, then run `hf auth login` or set HF_TOKEN",
         errors.RepositoryNotFoundError: f"was not found. Check {page}; if it is private, run `hf auth login`",
@@ -125,13 +130,13 @@ def hub_errors(source: str) -> Iterator[None]:
         if not type(error).__module__.startswith(("huggingface_hub", "httpx")):
             raise
         problem = " ".join(str(error).split())[:300]
-        failed = f"cannot be transferred: {problem}. Run the same command again; it continues where it stopped"
+        failed = f"cannot be transferred: {problem}. Run the same command again to resume"
         message = next((text for kind, text in messages.items() if isinstance(error, kind)), failed)
         raise HubError(f"{source} {message}.") from error
 
 
 def ask_on_terminal(question: str) -> bool | None:
-    """Whether the user answered yes; None if there is no terminal."""
+    """Asks a yes-or-no question; None without a terminal."""
     if not (sys.stdin and sys.stdin.isatty()):
         return None
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -139,7 +144,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Whether the head of the model card in the folder `terms` names a licence, and a sentence that says which."""
+    """Whether the model card in the folder `terms` names a licence, and a clause that describes it."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -165,14 +170,14 @@ def _require_licence(source, terms, accepted):
 
 
 def _make_folder(source, snapshot, home):
-    """Makes the folder of a model from what was downloaded."""
+    """Checks the files of a download and makes the model's folder from them."""
     from huggingface_hub.utils import filter_repo_objects
 
     paths = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
     is_own = any(fnmatch(path, "gpt/step_*/manifest.json") for path in paths)
     if not is_own and not {MODEL, RELEASED_NAMES["vocab"]} <= {*paths}:
-        kinds = f"of XTTS v2 ({MODEL} and vocab.json) nor one of MyXTTS (gpt/step_…, config.json, vocab.json)"
-        raise HubError(f"{source} is neither a model {kinds}. Name another one.")
+        kinds = f"of XTTS v2 ({MODEL} and vocab.json) nor of MyXTTS (gpt/step_…, config.json, vocab.json)"
+        raise HubError(f"{source} is neither a model {kinds}.")
     paths = [*filter_repo_objects(paths, allow_patterns=_OWN_FILES if is_own else _RELEASED_FILES)]
     for path in paths:
         check_digest(source, snapshot / path)
@@ -183,26 +188,24 @@ def _make_folder(source, snapshot, home):
     with write_whole_folder(home) as new:
         for path in paths:
             (new / path).parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(os.path.realpath(snapshot / path), new / path)
+            try:
+                os.link(os.path.realpath(snapshot / path), new / path)  # neither is ever written to
+            except OSError:
+                shutil.copyfile(snapshot / path, new / path)
 
 
 def check_digest(source: str, path: Path):
-    """Compares a file with the digest by which the hub's library names it, and removes it if it differs."""
+    """Compares a file with its digest, which is its name in the hub's cache, and removes it if they differ."""
     blob = Path(os.path.realpath(path))
     if re.fullmatch("[0-9a-f]{64}", blob.name):
-        digest = digest_foreign_file(blob, "sha256")
-    elif re.fullmatch("[0-9a-f]{40}", blob.name):  # as git names it
-        digest = digest_foreign_file(blob, "sha1", b"blob %d\0" % blob.stat().st_size)
+        hasher = hashlib.sha256()
+    elif re.fullmatch("[0-9a-f]{40}", blob.name):
+        hasher = hashlib.sha1(b"blob %d\0" % blob.stat().st_size)  # as git does
     else:
         return  # a system without links keeps files under their own names
+    with open(blob, "rb") as file:
+        digest = hashlib.file_digest(file, lambda: hasher).hexdigest()
     if digest != blob.name:
         path.unlink()
         blob.unlink(missing_ok=True)
         raise HubError(f"{path.name} of {source} has a wrong checksum; it was removed. Run the same command again.")
-
-
-def _link_or_copy(source, target):
-    try:
-        os.link(source, target)  # nobody writes into either
-    except OSError:
-        shutil.copyfile(source, target)

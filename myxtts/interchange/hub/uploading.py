@@ -27,16 +27,16 @@ _CARD = Path(__file__).with_name("card.md")
 def push_model(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
     """Uploads an `XTTS` with its card and voices and returns its address; see `api.push`.
 
-    The repository is created if need be, and checkpoints of an earlier model are removed from it. Paths of this machine
+    Creates the repository if necessary, and removes the checkpoints of an earlier model from it. Paths of this machine
     and recordings of speakers are not uploaded.
 
     Raises:
-        HubError: `target` is no name of the hub, or the hub refuses.
+        HubError: `target` is not a hub name, or the hub reports an error.
         UserError: The model cannot be written.
     """
     if not is_hub_name(target):
         raise HubError(f"A model must be pushed to hf://owner/name. Received: {target}.")
-    from myxtts.inference.loading import save_preset  # brings TensorFlow, which a card does without
+    from myxtts.inference.loading import save_preset  # imports TensorFlow, which the card does not need
 
     (repository, branch), hub = parse_hub_name(target), import_hub()
     with tempfile.TemporaryDirectory() as temporary:
@@ -60,7 +60,7 @@ def push_model(model: Any, target: str, private: bool = False, licence: str | No
 
 
 def without_places(config: XTTSConfig) -> XTTSConfig:
-    """The settings without folders of this machine."""
+    """The settings without paths of this machine."""
     data = replace(config.data, **dict.fromkeys((*PATHS, "vocabulary")), audio_roots=())
     base = config.training.init_from if is_hub_name(config.training.init_from) else None
     places = dict(checkpoint_dir="./checkpoints", tensorboard_log_dir=None, init_from=base)
@@ -68,24 +68,29 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """The `README.md` of a model on the hub. Data, steps and scores are those of the run in the folder `origin`."""
+    """Writes the `README.md` of a model on the hub, with data, steps and scores of the run in the folder `origin`."""
     base = config.training.init_from
-    head = {"license": licence, "pipeline_tag": "text-to-speech", "library_name": "myxtts"}
-    head |= {"base_model": parse_hub_name(base)[0] if is_hub_name(base) else None}
-    head |= {"tags": ["text-to-speech", "xtts", "voice-cloning"]}
-    head = yaml.safe_dump({name: value for name, value in head.items() if value}, sort_keys=False)
-    steps, scores = _stages(Path(origin)) if origin else ([], [])
-    sections = {
-        "data": "\n".join(_data(Path(origin)) if origin else []) or "Not recorded.",
-        "steps": "\n".join(steps) or "| not recorded | | |",
-        "scores": "\n".join(scores) or "Not recorded.",
+    head = {
+        "license": licence,
+        "pipeline_tag": "text-to-speech",
+        "library_name": "myxtts",
+        "base_model": parse_hub_name(base)[0] if is_hub_name(base) else None,
+        "tags": ["text-to-speech", "xtts", "voice-cloning"],
     }
-    sections |= {name: getattr(config.model, name) for name in ("layers", "width", "num_text_tokens")}
-    text = _CARD.read_text("utf-8")
-    return text.format(repository=repository, head=head, version=myxtts.__version__, **sections)
+    steps, scores = _stages(Path(origin)) if origin else ([], [])
+    return _CARD.read_text("utf-8").format(
+        repository=repository,
+        head=yaml.safe_dump({name: value for name, value in head.items() if value}, sort_keys=False),
+        version=myxtts.__version__,
+        data="\n".join(_data(Path(origin)) if origin else []) or "Not recorded.",
+        steps="\n".join(steps) or "| not recorded | | |",
+        scores="\n".join(scores) or "Not recorded.",
+        **{name: getattr(config.model, name) for name in ("layers", "width", "num_text_tokens")},
+    )
 
 
 def _data(origin):
+    """Yields a line of the card for each list of accepted clips."""
     is_split = not (origin / "clips_validation.csv").is_file()
     for name, title in (("train", "Training"), ("validation", "Validation")):
         path = origin / f"clips_{name}.csv"
@@ -98,19 +103,19 @@ def _data(origin):
 
 
 def _stages(origin):
-    """Rows of the table of steps, and lines with the losses of the best checkpoint of each stage."""
+    """Returns rows of the table of steps, and lines with the losses of each stage's best checkpoint."""
     steps, scores = [], []
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if not store.steps():
             continue
-        state = store.read_state(store.steps()[-1])
+        state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         if "position" in state and "taken_from" not in state:
-            steps.append(f"| {stage} | {state['step']} | {store.best_step() or state['step']} |")
+            steps.append(f"| {stage} | {state['step']} | {best_step or state['step']} |")
         else:
             steps.append(f"| {stage} | not trained: as in the model that training started from | |")
         history = {row["step"]: row for row in state.get("history", [])}
-        best = history.get(store.best_step()) or (history[max(history)] if history else {})
+        best = history.get(best_step) or (history[max(history)] if history else {})
         if losses := [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]:
             scores.append(f"- {stage}, step {best['step']}: {', '.join(losses)}")
     return steps, scores

@@ -1,4 +1,4 @@
-"""Compares an exported model, in its own engine, with the Keras model."""
+"""Compares an exported model, run by `speak.py`, with the Keras model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,20 +15,21 @@ from myxtts.interchange.onnx.builder import FLOAT32
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 
 LIMITS = {"float32": 1e-4, "int8": 0.1}
-"""Largest difference of a graph, as a share of what the model gives, both as root mean squares."""
+"""Largest difference of a graph's output, relative to the model's, both as root mean squares."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""A graph of a recording may differ by so many times what noise of this share of its samples changes in the model: an
-encoder can make more of the last bit of a sample than the limit above, and processors round that differently."""
+"""The encoders may also differ by `ROUNDINGS` times the effect of relative noise of `ROUNDING` on the samples: they can
+amplify the last bit of a sample, which processors round differently."""
 NUM_SENTENCES, MOST_CODES = 8, 48
-"""Sentences whose codes are compared, and codes of each."""
+"""Number of sentences whose codes are compared, and codes of each."""
 MOST_OTHER_CODES = 0.25
-"""Share of sampled codes that may differ. With 32-bit weights it is none, but for ties of rounding."""
+"""Share of sampled codes that may differ. With float32 only ties of rounding do."""
 LONG_TEXTS, LACKING = 2.2, 0.4
-"""Length of the long text, in texts as long as the model speaks in one go; share by which its sound may be shorter."""
+"""Length of the long text, relative to the longest text that the model speaks at once, and the share of its audio that
+may be missing."""
 
 
 class Finding(NamedTuple):
-    """One comparison: a difference as a share, and the largest permitted one."""
+    """Result of one comparison: a relative difference and its limit."""
 
     what: str
     value: float
@@ -36,7 +37,7 @@ class Finding(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it is small enough; NaN is not."""
+        """Whether the difference is within the limit; NaN is not."""
         return bool(self.value <= self.limit)
 
     def __str__(self) -> str:
@@ -44,7 +45,7 @@ class Finding(NamedTuple):
 
 
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
-    """Each graph on random input, the tokenizer, the codes of sentences, greedy and sampled in turns, a long text."""
+    """Compares each graph on random input, the tokenizer, the codes of sentences, and a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
     yield from _encoders(speaker, synthesizer.model, random)
     yield from _decoder(speaker, synthesizer.model, random)
@@ -65,9 +66,13 @@ def _difference(found, expected):
     return float(np.sqrt(np.mean((found - expected) ** 2) / max(np.mean(expected**2), 1e-30)))
 
 
+def _normal(random, *shape):
+    return random.standard_normal(shape).astype(np.float32)
+
+
 def _encoders(speaker, model, random):
-    wav = (0.1 * random.standard_normal((1, 44_100))).astype(np.float32)
-    noises = (1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))).astype(np.float32)
+    wav = 0.1 * _normal(random, 1, 44_100)
+    noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
 
     def latents(wav):
         return model.gpt.mel_to_latents(model.normalize_mel(MelSpectrogram(CONDITIONING_MEL)(wav)))
@@ -77,15 +82,15 @@ def _encoders(speaker, model, random):
 
     for what, output, encode in (("conditioning", "latents", latents), ("speaker", "speaker", vector)):
         expected = encode(wav)
-        rounding = max(_difference(encode(wav * noise), expected) for noise in noises)
+        rounding = max(_difference(encode(wav * noise.astype(np.float32)), expected) for noise in noises)
         found = speaker.graphs(what, wav=wav)[output]
         yield Finding(what, _difference(found, expected), max(LIMITS[FLOAT32], ROUNDINGS * rounding))
 
 
 def _decoder(speaker, model, random):
     config = model.config
-    latents = random.standard_normal((1, 29, config.width)).astype(np.float32)
-    vector = random.standard_normal((1, config.speaker_width)).astype(np.float32) / config.speaker_width**0.5
+    latents, vector = _normal(random, 1, 29, config.width), _normal(random, 1, config.speaker_width)
+    vector /= config.speaker_width**0.5
     whole = _difference(speaker.sound(latents[0], vector[0]), model.decoder(latents, vector)[0])
     yield Finding("decoder, whole", whole, LIMITS[FLOAT32])
     window = dict(start=np.array([11]), end=np.array([60]))
@@ -95,9 +100,9 @@ def _decoder(speaker, model, random):
 
 
 def _reading(speaker, model, random):
-    """`(name, what the graph gives, what the model gives)` of a prompt and two codes after it."""
+    """Yields `(name, output of the graph, output of the model)` for a prompt and the two codes after it."""
     config, start = model.config, model.config.start_audio_token
-    latents = random.standard_normal((1, config.num_latents, config.width)).astype(np.float32)
+    latents = _normal(random, 1, config.num_latents, config.width)
     text = random.integers(0, config.num_text_tokens, (1, min(20, config.max_text_tokens))).astype(np.int32)
     cache = Cache(speaker.model)
     found = cache.read(speaker.graphs, latents, text, start, 0)
@@ -113,17 +118,17 @@ def _reading(speaker, model, random):
 
 
 def _text(tokenizer, random):
-    """A tag and some tokens, as the tokenizer's own vocabulary spells them, with spaces between."""
+    """A language tag and eight random tokens that are words, separated by spaces."""
     pieces = (tokenizer.decode([number]) for number in random.permutation(tokenizer.num_tokens))
     words = [piece for piece in pieces if piece.isalpha()][:8]
     return f"[{tokenizer.languages[0]}]" + "[SPACE]".join(words)
 
 
 def _other_codes(speaker, synthesizer, all_ids, random):
-    """Share of codes that the graphs sample otherwise, along the codes that the Keras model sampled."""
+    """Share of codes that the graphs sample differently, after the same earlier codes; every second text is greedy."""
     config, sampling, streams = synthesizer.model.config, synthesizer.config.sampling, []
     voices = [latents[None] for latents, _ in speaker.voices.values()]
-    voices = voices or [random.standard_normal((1, config.num_latents, config.width)).astype(np.float32)]
+    voices = voices or [_normal(random, 1, config.num_latents, config.width)]
     for number, ids in enumerate(all_ids):
         latents = voices[number % len(voices)]
         drawn = replace(sampling, temperature=0.0) if number % 2 else sampling
@@ -131,8 +136,8 @@ def _other_codes(speaker, synthesizer, all_ids, random):
     synthesizer.engine.finish(streams)
     differs, model = [], speaker.model
     for stream in streams:
-        cache, text = Cache(model), np.array([[model["start_text_token"], *stream.ids, model["stop_text_token"]]])
-        text, latents, code = text.astype(np.int32), stream.voice_latents, model["start_audio_token"]
+        cache, ids = Cache(model), [model["start_text_token"], *stream.ids, model["stop_text_token"]]
+        text, latents, code = np.array([ids], np.int32), stream.voice_latents, model["start_audio_token"]
         values = {name: getattr(stream.sampling, name) for name in speaker.config["sampling"]}
         seen = np.zeros((1, config.num_audio_tokens), bool)
         for number, sampled in enumerate([*stream.codes, *[model["stop_audio_token"]] * stream.stopped]):
@@ -146,7 +151,7 @@ def _other_codes(speaker, synthesizer, all_ids, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """How `speak.py` cuts a text that is too long for one go, and how much sound it makes of it."""
+    """Compares how `speak.py` and the model split a text that is too long to speak at once, and how long they speak."""
     settings, config = speaker.config, synthesizer.model.config
     languages = [code for code in settings["languages"] if code not in settings["written_as_it_sounds"]]
     if not languages:
@@ -159,14 +164,11 @@ def _long_text(speaker, synthesizer, random):
     while len(text) < LONG_TEXTS * longest:
         text += " ".join("".join(random.choice(letters, 5)) for _ in range(3)) + ". "
     pieces = [piece.text for piece in synthesizer.text_front.pieces(text, language)]
-    cut = speaker.sentences(text, language)
-    yield Finding("a long text, pieces", float(cut != pieces), 0.0)
+    yield Finding("a long text, pieces", float(speaker.sentences(text, language) != pieces), 0.0)
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)
-    if voice is None:
-        shapes = (config.num_latents, config.width), (config.speaker_width,)
-        voice = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    voice = voice or (_normal(random, config.num_latents, config.width), _normal(random, config.speaker_width))
     speaker.voices["checked"] = voice
     spoken = speaker.speak(text, "checked", language)
     stream = synthesizer.stream(text, Voice(*(part[None] for part in voice)), language, check=False)
     expected = sum(map(len, stream))
-    yield Finding("a long text, sound that is lacking", max(0.0, 1 - len(spoken) / expected), LACKING)
+    yield Finding("a long text, missing audio", max(0.0, 1 - len(spoken) / expected), LACKING)

@@ -1,4 +1,4 @@
-"""Chooses the engine that samples the codes: the fastest exact one, unless another is named."""
+"""Opens a model with a sampling engine: the fastest exact one by default."""
 
 import importlib.util
 import logging
@@ -15,27 +15,26 @@ from myxtts.interchange.onnx.steps import OnnxSteps
 logger = logging.getLogger(__name__)
 
 MOST_WEIGHT_BYTES = 10**9
-"""Weights of a GPT up to which ONNX Runtime is the default. XTTS v2's GPT has 1.5 GB: converting it takes 38 s and a
-third copy of the weights, which a single text does not earn back."""
+"""Largest GPT for which ONNX Runtime is the default. The 1.5 GB of XTTS v2 take 38 s to convert and a third copy in
+memory, which does not pay for a single text."""
 
 
 def choose_engine(weight_bytes: int) -> str:
-    """The name of the fastest engine that gives the model's own codes, for a GPT of so many bytes of weights."""
+    """Name of the fastest engine that samples the same codes as TensorFlow, for a GPT of this size."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-    # While a graph is opened there are three copies of the weights: the model's, the graph's and the session's.
+    # Opening a graph needs three copies of the weights: the model's, the graph's and the session's.
     fits = weight_bytes <= MOST_WEIGHT_BYTES and 3 * weight_bytes < psutil.virtual_memory().available
     on_gpu = bool(tf.config.get_visible_devices("GPU"))
     return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
 
 
 def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
-    """Opens a model to speak with the engine asked for; `options` are those of `Synthesizer.load`.
+    """Loads a model with an engine: one of `ENGINES`, or by default the one of `choose_engine`.
 
-    Args:
-        engine: One of `ENGINES`, or None for the one of `choose_engine`.
+    `options` are those of `Synthesizer.load`.
 
     Raises:
-        UserError: There is no such engine, or a package is missing.
+        UserError: The engine is unknown, or a package is missing.
     """
     require(engine in (None, *ENGINES), "--engine", f"one of {', '.join(ENGINES)}", engine)
     synthesizer = Synthesizer.load(folder, which, **options)

@@ -1,4 +1,4 @@
-"""Reading prompts and drawing codes in ONNX Runtime, for CPUs."""
+"""The GPT's sampling steps in ONNX Runtime, for CPUs."""
 
 import numpy as np
 
@@ -10,30 +10,30 @@ from myxtts.models.gpt import GPT
 
 
 class OnnxSteps:
-    """The methods of `TensorflowSteps` on arrays, with the GPT as it was when this was made.
+    """The methods of `TensorflowSteps` on arrays, with a copy of the GPT's weights.
 
-    Here the keys of a `RowState` are `(B, heads, D, S)`, as the graph takes them, and new rows of the cache are written
-    into its arrays: a state that was drawn from is used up.
+    The keys of a `RowState` are `(B, heads, D, S)` here. `draw` writes into the cache of the state that it is given,
+    which must not be used again.
 
     Args:
-        weights: `int8` or `float32`; only the latter gives TensorFlow's codes throughout.
-        threads: Of ONNX Runtime; 0 takes all cores.
+        weights: `float32`, which samples the same codes as TensorFlow, or `int8`.
+        threads: Threads of ONNX Runtime; 0 means all cores.
     """
 
     def __init__(self, gpt: GPT, config: ModelConfig, weights: str = INT8, threads: int = 0):
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
         self._reading = build_reading(gpt, config, weights).session(threads)
-        # One thread: sorting a thousand scores is over before another one has woken up.
+        # One thread is fastest for sorting a thousand scores.
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """The state after the prompts `(B, N, width)`, `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
+        """Reads prompts `(B, N, width)` and `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
         values = [np.zeros((rows, config.heads, 1, depth), np.float32)] * config.layers
         mask = np.pad(text_mask, ((0, 0), (config.num_latents, 1)), constant_values=True)
-        mask = np.pad(mask, ((0, 0), (1, 0)))  # the cache's only row is empty
+        mask = np.pad(mask, ((0, 0), (1, 0)))  # the one row of the empty cache
         code, index = np.full(rows, config.start_audio_token, np.int32), np.zeros(rows, np.int32)
         logits, hidden, *new = self._read(latents, text, code, index, mask, keys, values)
         seen = np.zeros(logits.shape, bool)
@@ -46,28 +46,27 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """The `rows` of a state, with `start:end` of their cache and so much room before and after it."""
-
+        """Selects `rows` of a state and `start:end` of their cache, padded by `before` and `after` empty positions."""
         room = (before, after)
         keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)
         return RowState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))
 
     def join(self, state: RowState, other: RowState) -> RowState:
-        """The rows of both, which have caches of one size."""
+        """Concatenates the rows of two states, whose caches have the same size."""
         join = lambda one, two: np.concatenate([one, two])
         caches = (tuple(map(join, *layers)) for layers in zip(state[:2], other[:2]))
         return RowState(*caches, *map(join, state[2:], other[2:]))
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """Never: nothing is compiled."""
+        """False: nothing needs compiling."""
         return False
 
     def compile(self, num_rows: int, cache_size: int) -> None:
         """Does nothing."""
 
     def draw(self, state: RowState, request: Request) -> tuple[np.ndarray, np.ndarray, int, RowState]:
-        """See `TensorflowSteps`."""
+        """Samples codes as `TensorflowSteps.draw`."""
         sampling = request.sampling._asdict()
         config, stop = self.config, self.config.stop_audio_token
         rows, position = len(request.key_mask), int(request.position)
