@@ -17,7 +17,7 @@ COMMANDS = {
     "convert": ("myxtts.cli.models:convert", "turn a released XTTS v2 checkpoint into a model of ours, and back"),
     "say": ("myxtts.cli.say:main", "speak a text in the voice of a recording"),
     "export": ("myxtts.cli.models:export", "write a trained model as files that speak without this project"),
-    "evaluate": ("myxtts.apps.evaluation.command:main", "judge how well models speak, side by side"),
+    "evaluate": ("myxtts.apps.evaluation.command:main", "evaluate and compare the speech of models"),
     "push": ("myxtts.cli.models:push", "upload a model to the Hugging Face hub, with a model card"),
     "serve": ("myxtts.apps.server.__main__:main", "serve a model over HTTP, as OpenAI's clients expect it"),
     "ui": ("myxtts.apps.studio.__main__:main", "train and speak in the browser"),
