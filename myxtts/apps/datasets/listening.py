@@ -18,7 +18,6 @@ LEAST_VOICE_CHANGE = 0.70
 """Minimum speaker similarity (Resemblyzer) of two sides of a clip with one voice."""
 LEAST_OWN_VOICE = 0.80
 """Minimum speaker similarity of a clip and its recording."""
-_LEAST_PARTS = 3
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE = 0.75
 _PROGRESS_EVERY = 50
@@ -124,15 +123,10 @@ def _compare_voices(parts):
 
 
 def _voice_change(parts):
-    """Returns the similarity of the mean vectors before and after the most different point, or None for short clips.
-
-    Args:
-        parts: Unit vectors `(N, E)`, one for each 1.6 s. The one across the point is ignored.
-    """
-    if len(parts) < _LEAST_PARTS:
-        return None
+    """Returns the similarity of the mean vectors before and after the most different point, or None for short clips."""
+    # The vector across the point, of 1.6 s, is ignored.
     pairs = ((parts[:k].mean(axis=0), parts[k + 1 :].mean(axis=0)) for k in range(1, len(parts) - 1))
-    return min(float(_unit(a) @ _unit(b)) for a, b in pairs)
+    return min((float(_unit(a) @ _unit(b)) for a, b in pairs), default=None)
 
 
 def _unit(vector):

@@ -41,7 +41,7 @@ def make_dataset(
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
-            if folder.is_done(identity):
+            if folder.record_path(identity).is_file():
                 tell(f"{path.name}: already in the data set")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
@@ -160,10 +160,7 @@ def _write_clip(path, samples, sample_rate):
 
 
 def _hold_back(folder: SetFolder, record: dict[str, Any], options: Options) -> None:
-    """Marks the clips of some blocks of time for validation, since neighboring clips sound alike.
-
-    Seed and content alone select the blocks; the first recording of two or more blocks holds out at least one.
-    """
+    """Marks the clips of some blocks of time for validation, since neighboring clips sound alike."""
     rate, blocks = record["sample_rate"], defaultdict(list)
     length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
     for row in record["rows"]:

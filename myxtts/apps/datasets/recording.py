@@ -160,7 +160,7 @@ def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
     """Analyzes a recording. If its channels cancel each other, the loudest one is used alone.
 
     Raises:
-        AudioError: The recording is damaged, or shorter than a frame.
+        AudioError: The recording is damaged or shorter than a frame.
     """
     found, powers = _survey_channel(audio, model, None)
     if powers[-1] < _CANCELLED_SHARE**2 * powers[:-1].max():
@@ -202,11 +202,7 @@ def _survey_channel(audio, model, channel):
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:
-    """Computes the integrated loudness in LUFS (ITU-R BS.1770-4, section 3); -inf if no block passes the gates.
-
-    Args:
-        powers: Mean squares of K-weighted samples, `(F,)`, in frames of 10 ms.
-    """
+    """Integrated loudness in LUFS (ITU-R BS.1770-4, section 3) of K-weighted powers `(F,)` of 10 ms; -inf if silent."""
     steps = powers[: len(powers) // 10 * 10].reshape(-1, 10).mean(axis=1)
     blocks = np.convolve(steps, np.ones(4) / 4, "valid") if len(steps) >= 4 else np.array([powers.mean()])
     to_lufs = lambda power: -0.691 + 10 * np.log10(np.maximum(power, 1e-15))  # BS.1770-4, equation 2
@@ -215,10 +211,8 @@ def _integrated_loudness(powers: np.ndarray) -> float:
 
 
 def _k_weighting(sample_rate: int) -> np.ndarray:
-    """Designs the K-weighting filters of BS.1770-4, annex 1, as second-order sections `(2, 6)`.
-
-    The standard has coefficients at 48 kHz; these are its analog prototypes at any rate, as in libebur128.
-    """
+    """Designs the K-weighting filters of BS.1770-4, annex 1, as second-order sections `(2, 6)`."""
+    # The standard has coefficients at 48 kHz; these are its analog prototypes at any rate, as in libebur128.
     k, q = np.tan(np.pi * min(1681.974450955533 / sample_rate, 0.49)), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)
     middle = high**0.4996667741545416

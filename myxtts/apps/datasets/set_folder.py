@@ -30,9 +30,9 @@ class SetFolder:
     def __init__(self, path: Path):
         self.path = path
 
-    def is_done(self, source_id: str) -> bool:
-        """Whether the data set has a recording."""
-        return self._record_path(source_id).is_file()
+    def record_path(self, source_id: str) -> Path:
+        """File of a recording's record."""
+        return self.path / SOURCES / f"{source_id}.json"
 
     def records(self) -> list[dict[str, Any]]:
         """Returns the records of all recordings, in the order of their addition."""
@@ -47,11 +47,7 @@ class SetFolder:
         return self.path / SOURCES / f"{source_id}.heard"
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds a recording whose clips are written to the lists, then its record.
-
-        Args:
-            record: With `id`, `name`, `speaker`, `language`, `sample_rate`, and `rows`, the segments as dictionaries.
-        """
+        """Adds a recording whose clips are written to the lists, then its record (of `make.make_dataset`)."""
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
@@ -64,15 +60,11 @@ class SetFolder:
             lines.append((source_id, *times, verdict, *(row[name] for name in SEGMENT_COLUMNS[4:])))
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
-        write_json(self._record_path(source_id), {**record, "number": number})
+        write_json(self.record_path(source_id), {**record, "number": number})
         self.cache_path(source_id).unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Appends the lines of a recording to a list, in place of those that an interrupted run left.
-
-        Args:
-            start: Prefix of the lines of this recording.
-        """
+        """Appends the lines of a recording, which begin with `start`; those of an interrupted run are replaced."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -87,9 +79,6 @@ class SetFolder:
     def _lines(self, name):
         path = self.path / name
         return path.read_text(encoding="utf-8").splitlines()[1:] if path.is_file() else []
-
-    def _record_path(self, source_id):
-        return self.path / SOURCES / f"{source_id}.json"
 
 
 @contextmanager

@@ -167,9 +167,9 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Returns sentence ids of trained and of new speakers, if there are both."""
+        """Returns the sentence ids of speakers seen and not seen in training, if there are both."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
-        return {"trained speakers": seen, "new speakers": others} if seen and others else {}
+        return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows (several if they do not differ significantly) and why; None for a single row.

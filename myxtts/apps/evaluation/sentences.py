@@ -51,7 +51,9 @@ def choose_sentences(
         UserError: There are no sentences, or no voice to say them in.
     """
     models = [one.folder for one in judged if one.is_model]
-    data = data or _own_data(models)
+    used = (read_config(folder).data for folder in models)
+    known = (path for one in used for path in (one.val_data, one.train_data) if path and Path(path).exists())
+    data = data or next(known, None)
     if texts:
         if not voices and data:
             by_speaker = {one.speaker: one.voice for one in sentences_of_data(data, models, language, count)[::-1]}
@@ -71,20 +73,10 @@ def choose_sentences(
     return [Sentence(one.id, one.text, one.language, one.speaker) for one in spread(held, count)]
 
 
-def _own_data(models):
-    """Returns the first existing validation or training data set of the models, or None."""
-    for folder in models:
-        data = read_config(folder).data
-        for named in filter(None, (data.val_data, data.train_data)):
-            if Path(named).exists():
-                return named
-    return None
-
-
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
     """Returns at most `count` held-out clips of a data set, spread over speakers and names.
 
-    The voice of a sentence is the longest other clip of its speaker, among trained clips if there are any.
+    The voice of a sentence is the longest other clip of its speaker, a training clip if possible.
 
     Raises:
         UserError: No clip is held out and readable.
@@ -155,7 +147,7 @@ def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set
 
 
 def _longest(utterances, trained, keys):
-    """Returns the two longest clips of each (speaker, language), among trained clips if there are any."""
+    """Returns the two longest clips of each (speaker, language), training clips if possible."""
 
     def seconds(one):
         with suppress(soundfile.LibsndfileError):

@@ -41,7 +41,7 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
         given, end = (folder, f"@{chosen}") if at and chosen in WHICH else (one, "")
         path = Path(local_folder(given))
         if not path.is_dir():
-            rule = "Evaluated must be the folder of a run, of a converted model, or of spoken files with a metadata.csv"
+            rule = "FOLDER must be a run, a converted model, or spoken files with a metadata.csv"
             raise UserError(f"{rule}. {one} is not a folder.")
         plain, parent = Path(given).resolve().name, Path(given).resolve().parent.name
         short, long = (model_name(path),) * 2 if is_base(path) else (plain, f"{parent}/{plain}")
