@@ -126,12 +126,12 @@ def test_dropped_files_become_a_data_set(tmp_path):
     for number in (1, 2):
         data.add_recording("mine", str(given[0]), " one two. ")
         assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
-    for files, said in (([str(given[1])], "Drop recordings"), ([str(given[0]), "/x/a.exe"], "a.exe")):
+    for files, said in (([str(given[1])], "Add recordings"), ([str(given[0]), "/x/a.exe"], "a.exe")):
         with pytest.raises(UserError, match=said):
             data.keep("mine", files)
     with pytest.raises(UserError, match="name of a data set"):
         data.keep("../up", [str(given[0])])
-    with pytest.raises(UserError, match="Write what is said"):
+    with pytest.raises(UserError, match="text of the recording"):
         data.add_recording("mine", str(given[0]), " ")
 
 
