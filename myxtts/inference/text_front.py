@@ -56,7 +56,11 @@ class TextFront:
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into sentences, or parts of sentences that are too long; drops pieces without words."""
         self._check(text, language)
-        self._warn_of_unknown(text, language)
+        known = self.tokenizer.with_known_letters(text, language)
+        if known != text:
+            logger.warning("%r has letters that are not in the vocabulary. It is spoken as %r.", text, known)
+        if unknown := self.tokenizer.unknown_characters(known, language):
+            logger.warning("%r: %s; they are not spoken.", text, unknown)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
@@ -68,7 +72,9 @@ class TextFront:
         return pieces
 
     def _split(self, text, language):
-        limit = self._limit(text, language)
+        # No word is cut, even if it is longer than all training texts.
+        longest = max(self.longest_text(language), *map(len, text.split()), 1)
+        limit = min(get_language(language).char_limit, longest)
         pieces = split_text(text, language, limit)
         while limit > 1 and any(len(self.tokenizer.encode(piece, language)) > self.max_tokens for piece in pieces):
             limit = limit * 3 // 4
@@ -80,10 +86,6 @@ class TextFront:
         language = get_language(language)
         usual = max(self.longest_texts.values(), default=language.char_limit)
         return self.longest_texts.get(language.code, usual)
-
-    def _limit(self, text, language):
-        """Maximum length of a piece in characters; no word is longer."""
-        return min(get_language(language).char_limit, max(self.longest_text(language), *map(len, text.split()), 1))
 
     def ids(self, text: str, language: str) -> list[int]:
         """Encodes a piece to token ids, without unknown characters."""
@@ -99,13 +101,6 @@ class TextFront:
         with suppress(ValueError):  # an unsupported language, which the check below reports
             text = self.tokenizer.with_known_letters(text, language)
         return self.tokenizer.check(text, language, max_tokens, allow_unknown=True)
-
-    def _warn_of_unknown(self, text, language):
-        known = self.tokenizer.with_known_letters(text, language)
-        if known != text:
-            logger.warning("%r has letters that are not in the vocabulary. It is spoken as %r.", text, known)
-        if unknown := self.tokenizer.unknown_characters(known, language):
-            logger.warning("%r: %s; they are not spoken.", text, unknown)
 
 
 def _pause_seconds(piece):

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.storage.files import CheckpointError
 from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
@@ -46,11 +46,8 @@ class Voice:
     def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
         """Averages voices of one model; `weights` need not sum to 1, None weighs them equally."""
         shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
-        if not len(voices) or len(shares) != len(voices) or not (shares.min() >= 0 < shares.sum()):
-            raise UserError(
-                "blend needs one weight of at least 0 per voice, not all 0. "
-                f"Received: {len(voices)} voices and weights {weights}."
-            )
+        fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum()
+        require(fits, "weights", "at least 0 for each voice, and not all 0", f"{weights} for {len(voices)} voices")
         if len({(voice.latents.shape, voice.speaker is None) for voice in voices}) > 1:
             raise UserError("The voices of a blend must be of one model. These have different shapes.")
         mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)

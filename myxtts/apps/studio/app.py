@@ -48,7 +48,7 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 LOCAL_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""After so many wrong passwords within so many seconds, none is accepted."""
+"""No password is accepted after this many wrong ones within this many seconds."""
 
 
 class Password:
@@ -89,7 +89,7 @@ class Door:
             asked = HTTPConnection(scope)
             origin = asked.headers.get("origin")
             if origin and origin.partition("://")[2] != asked.headers.get("host"):
-                answer = PlainTextResponse("The page answers to its own address only.", 403)
+                answer = PlainTextResponse("Requests from other origins are refused.", 403)
             elif self.token and self._is_right(asked.query_params.get("token")):
                 answer = RedirectResponse(f"{PREFIX[language]}/")
                 answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")

@@ -12,10 +12,10 @@ from myxtts.config.checks import UserError, require
 from myxtts.storage.files import write_text, write_whole
 
 FOLDER, EXPORTS, EVALUATION = "_data", "_exports", "_evaluation"
-"""Folders beside the runs; no run can have such a name."""
+"""Folders beside the runs; names of runs cannot begin with an underscore."""
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", ".srt", ".vtt", ".ass")
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
-"""What `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
+"""Files that `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
 RECORDINGS = "recordings"
 LISTS = ("metadata_train.csv", "metadata_eval.csv")
 """Lists of clips and texts that `myxtts make-dataset` writes."""
@@ -54,7 +54,7 @@ class DataSets:
         for name in names:
             require(name.lower().endswith(known), "A file", f"audio or text ({', '.join(known)})", name)
         if not any(name.lower().endswith(sounds) for name in names):
-            raise UserError(f"Drop recordings: files that end in {', '.join(sounds)}.")
+            raise UserError(f"Add recordings: files that end in {', '.join(sounds)}.")
         for file, name in zip(files, names):
             is_inner = listed and not is_long and name.lower().endswith(sounds)
             place = folder / "wavs" if is_inner else folder
@@ -66,9 +66,9 @@ class DataSets:
     def add_recording(self, name: str, recording: str | None, text: str) -> Path:
         """Adds a clip with its text; returns the set's folder."""
         if not recording:
-            raise UserError("There is no recording. Record a sentence first.")
+            raise UserError("No recording. Record a sentence first.")
         if not text.strip():
-            raise UserError("Write what is said in the recording.")
+            raise UserError("Enter the text of the recording.")
         folder, suffix = self.folder(name), Path(recording).suffix.lower()
         folder.mkdir(parents=True, exist_ok=True)
         number = next(n for n in range(1, 10**6) if not list(folder.glob(f"recorded_{n:04d}.*")))

@@ -91,7 +91,7 @@ def stop_training(folder: Path) -> None:
 def require_free(folder: Path) -> None:
     """Raises `UserError` if a run trains in a folder."""
     if process_of(folder):
-        raise UserError(f"A run trains in {folder} already. Stop it first, or name another folder.")
+        raise UserError(f"A run trains in {folder} already. Stop it first, or choose another name.")
 
 
 def process_of(folder: Path) -> int | None:
@@ -144,7 +144,7 @@ def output_path(folder: Path) -> Path:
 
 
 def sentence_of(output: str) -> str:
-    """The last error in the output of a command."""
+    """Returns the last error in the output of a command."""
     lines = [line for line in output.strip().splitlines() if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
     error = lines[starts[-1] :] if starts else lines[-1:]

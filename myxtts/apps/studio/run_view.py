@@ -17,9 +17,9 @@ from myxtts.storage.run_folder import read_metrics
 LOG_BYTES, LOG_LINES = 2**16, 200
 """Limits of the shown end of `train.log`."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
-"""Fields of a line of `metrics.jsonl` that the page has a text for."""
+"""Measurements of `metrics.jsonl` that the page shows."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""Main losses, one of each stage, in its lines of training and of validation."""
+"""Main loss of each stage in `metrics.jsonl`."""
 MOST_POINTS = 600
 """Most points of a loss curve."""
 
@@ -44,7 +44,7 @@ class RunView:
 
     @property
     def state(self) -> str:
-        """One word."""
+        """`training`, `failed` or `not training`."""
         return "training" if self.running else "failed" if self.failed else "not training"
 
     def facts(self, said: dict[str, str]) -> list[str]:

@@ -87,7 +87,7 @@ class Studio:
             UserError: There is no such folder, or nothing in it is a data set.
         """
         if not (folder or "").strip():
-            raise UserError("Name a folder of recordings on this machine.")
+            raise UserError("Enter a folder of recordings on this machine.")
         silent = lambda folder: nullcontext(lambda done, total: None)
         limits = ClipLimits(max_seconds=LONGEST_CLIP_SECONDS)
         found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
@@ -105,8 +105,8 @@ class Studio:
         return CLIP_RATE, _as_pcm16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
 
     def make_data_set(self, name: str, files: list[str], is_long: bool, language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set of uploaded files; yields the output. Long recordings, and those that a recognizer shall
-        transcribe, go through `myxtts make-dataset`."""
+        """Makes a data set of uploaded files and yields the output; `myxtts make-dataset` cuts long recordings and
+        transcribes those without text."""
         folder = self.data.keep(name, files, is_long or bool(recognizer))
         yield str(folder)
         if is_long or recognizer:
@@ -156,7 +156,7 @@ class Studio:
     def _opened(self, wish, which):
         """The run's `Synthesizer`, and its options up to the speed."""
         if len(wish.text) > MOST_CHARACTERS:
-            raise UserError(f"A text has at most {MOST_CHARACTERS} characters here. Received: {len(wish.text)}.")
+            raise UserError(f"A text must have at most {MOST_CHARACTERS} characters. Received: {len(wish.text)}.")
         folder = self.folder(wish.run)
         with self._loading:
             synthesizer = self._load(folder, which, _changed(folder))
@@ -185,7 +185,7 @@ class Studio:
         """Makes a run of a released `model.pth`; yields the command's output."""
         target = named_folder(self.home, name)
         if not source.strip():
-            raise UserError("Name the model.pth of XTTS v2, or of a fine-tune of it, on this machine.")
+            raise UserError("Enter the path of model.pth of XTTS v2, or of a fine-tune of it.")
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:

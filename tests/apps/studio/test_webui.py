@@ -40,7 +40,7 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     write_metrics(tmp_path, ("dvae", 50, {"loss": 0.8227, **timing}), ("dvae", 100, {"loss": 0.4361, **timing}))
     view = view_run(tmp_path)
     assert not view.running and view.failed is None and "700/800" in view.log
-    facts = "dvae step 100/800 · loss 0.4361 · 97 ms a step · waits for data 2% of the time"
+    facts = "dvae step 100/800 · loss 0.4361 · 97 ms per step · waits for data 2% of the time"
     assert view.state == "not training" and " · ".join(view.facts(TEXTS["en"])) == facts
     (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
     write_metrics(tmp_path, ("dvae", 150, {"loss": None}))
@@ -126,12 +126,12 @@ def test_dropped_files_become_a_data_set(tmp_path):
     for number in (1, 2):
         data.add_recording("mine", str(given[0]), " one two. ")
         assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
-    for files, said in (([str(given[1])], "Drop recordings"), ([str(given[0]), "/x/a.exe"], "a.exe")):
+    for files, said in (([str(given[1])], "Add recordings"), ([str(given[0]), "/x/a.exe"], "a.exe")):
         with pytest.raises(UserError, match=said):
             data.keep("mine", files)
     with pytest.raises(UserError, match="name of a data set"):
         data.keep("../up", [str(given[0])])
-    with pytest.raises(UserError, match="Write what is said"):
+    with pytest.raises(UserError, match="text of the recording"):
         data.add_recording("mine", str(given[0]), " ")
 
 
