@@ -229,7 +229,7 @@ class Run:
 
         self._notify("on_stage", stage, dataset.order(stage))
         self.trainer = None  # frees the memory of its model
-        self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
+        self.trainer, writers = open_stage(stage, self.plan, dataset, fresh)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
         self.trainer.watch.monitor = self.monitor
