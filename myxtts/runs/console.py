@@ -15,12 +15,10 @@ from myxtts.config.checks import UNPRINTABLE, counted, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.runs.agenda import StageWork, describe_works
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
-from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress
@@ -111,7 +109,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = [path for kind in ("step", "final") for path in (home / "samples").glob(f"{kind}_*.wav")]
-        trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
+        trained = [*self.run.last_steps]
         results = folded_on_terminal("\n".join(map(self._result, trained)), sys.stdout)
         lines = ["", results, *left_out(home)]
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
@@ -136,7 +134,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def _result(self, stage):
         """Returns steps, time and validation losses of a stage, with a hint if the loss was still falling."""
         kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
-        result = f"Stage {stage}: step {CheckpointStore(self.run.folder / stage).steps()[-1]}"
+        result = f"Stage {stage}: step {self.run.last_steps[stage]}"
         if stage in self._seconds:
             result += f", {tqdm.format_interval(self._seconds[stage])} in this run"
         by_step = {one["step"]: one[kind.main_loss] for one in self.run.history[stage]}

@@ -86,7 +86,5 @@ class SpeechJudge:
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:
             recorded = (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in own)
-        return [[[one.sentence.id, self._parts(one)] for one in some] for some in (spoken, recorded)]
-
-    def _parts(self, spoken):
-        return {name: (float(part), float(whole)) for name, (part, whole) in self._measure(spoken).parts.items()}
+        parts = lambda one: {name: [*map(float, pair)] for name, pair in self._measure(one).parts.items()}
+        return [[[one.sentence.id, parts(one)] for one in some] for some in (spoken, recorded)]
