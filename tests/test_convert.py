@@ -275,7 +275,10 @@ def test_a_wrong_file_or_option_is_named(released, converted, tmp_path, capsys):
         (("--from-coqui", model, "--output", converted), "--output must be a new or empty folder"),
         (("--from-coqui", model, "--speakers", released / "dvae.pth", *to), "must be arrays"),
         (("--to-coqui", tmp_path / "none", "--output", tmp_path / "m.pth"), "--to-coqui must be the folder"),
-        (("--to-coqui", converted, "--dvae", model, "--output", tmp_path / "m.pth"), "--dvae belongs to --from-coqui"),
+        (
+            ("--to-coqui", converted, "--dvae", model, "--output", tmp_path / "m.pth"),
+            "--dvae must be left out with --to-coqui",
+        ),
         (("--to-coqui", converted, "--output", tmp_path / "m.pth"), "model.num_latents is 4 and not 32"),
     ):
         assert convert(*arguments) == 2

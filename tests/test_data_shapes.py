@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from myxtts.cli.doctor import run
+from myxtts.cli.doctor import main
 from myxtts.data.corpora import load_corpus
 from myxtts.storage.base_model import BASE_FOLDER
 
@@ -119,7 +119,7 @@ def test_data_of_every_shape_is_read_whole(shape, tmp_path, capsys, monkeypatch)
     corpus = load_corpus(path)
     assert sorted(clip.text for clip in corpus.utterances) == sorted(TEXTS) and not corpus.rejections
     assert sum(clip.validation for clip in corpus.utterances) == 2 * (shape in SPLIT)
-    assert run(["data", str(path), "--strict"]) == 0
+    assert main(["data", str(path), "--strict"]) == 0
     assert "accepted: 6" in capsys.readouterr().out
 
 
@@ -183,7 +183,7 @@ def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys
     (tmp_path / "my set").mkdir()
     monkeypatch.chdir(tmp_path)
     path = make(tmp_path / "my set")
-    assert run(["data", str(path)]) == 2
+    assert main(["data", str(path)]) == 2
     printed = capsys.readouterr()
     said = (printed.out + printed.err).strip()
     *parts, last = answer.replace("{d}", str(tmp_path / "my set")).split(".*")

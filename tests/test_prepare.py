@@ -113,7 +113,7 @@ def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     capsys.readouterr()
     prepare(home, tmp_path, 3, "/CPU:0")
-    assert "Nothing to do" in capsys.readouterr().out
+    assert "All 3 shards are complete" in capsys.readouterr().out
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
     with pytest.raises(UserError, match="--shards must be 3"):
         prepare(home, tmp_path, 2, "/CPU:0")

@@ -32,10 +32,10 @@ def speaking(tiny_corpus, tmp_path):
         for i, word in enumerate(("one", "two"))
     ]
     dataset = SimpleNamespace(
-        train=clips[:1], validation=clips, tokenizer=tokenizer, texts={"a/b.0": "one", "a/b.1": "two"}
+        config=config, train=clips[:1], validation=clips, tokenizer=tokenizer, texts={"a/b.0": "one", "a/b.1": "two"}
     )
     synthesizer = Synthesizer(XTTS.assemble(config.model, *models), tokenizer, config)
-    speaker = SampleSpeaker(dataset, lambda: synthesizer, "/CPU:0", tmp_path / "samples", tmp_path / "logs", config)
+    speaker = SampleSpeaker(dataset, lambda: synthesizer, "/CPU:0", tmp_path / "samples", tmp_path / "logs")
     return speaker, models[1], tmp_path
 
 

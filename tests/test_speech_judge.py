@@ -78,7 +78,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     dataset = open_run(tiny_corpus, tmp_path, training=training, **sizes)
     write_run(tmp_path, frozen_dvae(dataset.config), dataset.tokenizer, dataset.config)
     plan = plan_for(None, None)
-    judge = open_stage(dataset.config, "gpt", plan, dataset, fresh=True)[0].watch.speech_judge
+    judge = open_stage("gpt", plan, dataset, fresh=True)[0].watch.speech_judge
     assert judge(7) == {} and "The speech of step 7 could not be evaluated" in caplog.text
     judge._measure.tools.recognizer = None
     first = judge(8)
@@ -87,7 +87,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     assert first["score"] == pytest.approx(first["mcd"] + (0 if is_whole else 100))
     dataset.config.training.evaluation_recognizer = "nowhere"
     with pytest.raises(UserError, match="--recognizer"):
-        SpeechJudge(dataset, lambda: None, plan.model_device, dataset.config)
+        SpeechJudge(dataset, lambda: None, plan.model_device)
 
 
 def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_corpus, tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_cor
             yield Spoken(one, seeds[0], load_samples(one.recording)[::-1], MODEL_SAMPLE_RATE, stopped=True)
 
     monkeypatch.setattr("myxtts.runs.speech_judge.speak_all", reversed_recordings)
-    alone = SpeechJudge(dataset, list, "/CPU:0", dataset.config)
+    alone = SpeechJudge(dataset, list, "/CPU:0")
     figures = alone(1)
     assert len(said) == 3 and figures["mcd"] > 0
 
@@ -110,7 +110,7 @@ def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_cor
         raise UserError("No ears.")
 
     def work(workers):
-        judge = SpeechJudge(dataset, list, "/CPU:0", dataset.config, workers)
+        judge = SpeechJudge(dataset, list, "/CPU:0", workers)
         heard = [judge(1), judge(2)]
         if workers.index == 1:
             judge._measure = cannot_hear  # what one cannot hear is judged by none

@@ -47,20 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Examines the machine, workers or a data set.
-
-    Exit code 2: no usable clip; with --strict, 1: a clip was rejected.
-    """
-    from myxtts.runs.signals import leave_in_order
-
-    leave_in_order(code := run(argv))
-    return code
-
-
 @exits_with_sentence
-def run(argv: list[str] | None = None) -> int:
-    """As `main`, but leaves the other workers running."""
+def main(argv: list[str] | None = None) -> int:
+    """Examines the machine, workers or a data set. Exit code 2: no usable clip; with --strict, 1: a rejected clip."""
     arguments = build_parser().parse_args(argv)
     if arguments.subject == "data":
         return report_data(arguments)

@@ -19,16 +19,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`: prints errors that a user can fix, and returns 2 or the error's own exit code.
 
-    Ctrl-C returns 130.
+    Ctrl-C returns 130. A process that has joined other workers ends after them.
     """
 
     @functools.wraps(main)
     def wrapped(argv=None):
         try:
-            return main(argv)
+            code = main(argv)
         except KeyboardInterrupt:
             print("Stopped at once.", file=sys.stderr, flush=True)
-            return 130
+            code = 130
         except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
             from myxtts.utils.commons import folded_on_terminal
 
@@ -39,7 +39,12 @@ def exits_with_sentence(main: Callable) -> Callable:
             message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
             message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
-            return getattr(error, "exit_code", 2)
+            code = getattr(error, "exit_code", 2)
+        if "myxtts.distributed.workers" in sys.modules:
+            from myxtts.runs.signals import leave_in_order
+
+            leave_in_order(code)
+        return code
 
     return wrapped
 

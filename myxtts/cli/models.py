@@ -5,7 +5,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.coqui.importing import RELEASED_NAMES
 
@@ -63,8 +63,8 @@ def convert(argv: Sequence[str] | None = None) -> int:
     if arguments.from_coqui:
         _from_coqui(arguments.from_coqui, given, arguments.output)
         return 0
-    for option in [option for option, path in given.items() if path is not None]:
-        raise UserError(f"{_flag(option)} belongs to --from-coqui. Leave it out with --to-coqui.")
+    for option, path in given.items():
+        require(path is None, _flag(option), "left out with --to-coqui", path)
     require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
     from myxtts.interchange.coqui.exporting import export_coqui
 
@@ -78,10 +78,8 @@ def _from_coqui(checkpoint, given, output):
 
     model = find_release(checkpoint) or checkpoint
     for option, path in {"from_coqui": model, **given}.items():
-        if path is not None and not path.is_file():
-            raise UserError(f"{_flag(option)} must be a file. {path} is not one.")
-    files = CoquiFiles.of(model, **given)
-    config, coverage = import_coqui(files, output)
+        require(path is None or path.is_file(), _flag(option), "a file", path)
+    config, coverage = import_coqui(CoquiFiles.of(model, **given), output)
     width = max(len(row.name) for row in coverage)
     for row in coverage:
         shape = "x".join(map(str, row.shape)) or "scalar"
@@ -91,16 +89,11 @@ def _from_coqui(checkpoint, given, output):
         rows = [row for row in coverage if row.file == file]
         reasons = "".join(f"; {count} skipped: {reason}" for reason, count in count_reasons(rows).items())
         print(f"{file}: {len(rows)} tensors, {sum(row.weight is not None for row in rows)} used{reasons}")
-    for option, path in vars(files).items():
-        print(f"{option.replace('_', '-'):9} {path or 'none'}")
     if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
         print("No DVAE: the model can speak, but to train it, convert it again with --dvae.")
-    shape, sampling = config.model, config.sampling
+    shape = config.model
     size = f"{shape.layers} layers of width {shape.width}, {shape.heads} heads"
     print(f"Wrote {output}: {size}, {shape.num_text_tokens} text tokens, {shape.num_codes} codes")
-    drawn = f"temperature {sampling.temperature}, top-k {sampling.top_k}, top-p {sampling.top_p}"
-    voice = f"{sampling.reference_seconds:g} s in pieces of {sampling.reference_chunk_seconds:g} s"
-    print(f"Speech by default: {drawn}, repetition penalty {sampling.repetition_penalty}, voice from {voice}")
 
 
 def _flag(option):

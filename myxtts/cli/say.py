@@ -83,10 +83,16 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     _check(arguments)
     from myxtts.interchange.hub.fetching import local_folder
+    from myxtts.storage.speakers import read_speakers
 
-    arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
+    folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
-        return _list_speakers(arguments.checkpoint)
+        speakers = read_speakers(folder)
+        for name, speaker in speakers.items():
+            print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
+        if not speakers:
+            raise UserError(f"{folder} has no voices of its own. Give --reference-audio.")
+        return 0
     text, lines = _read(arguments)
     with standard_output_for_sound() if arguments.stream else nullcontext() as sound:
         return _say(arguments, text, lines, sound)
@@ -254,18 +260,6 @@ def _voice(arguments, synthesizer):
         voice.save(arguments.save_voice)
         print(f"Wrote {printable(arguments.save_voice)}: the voice, for --voice")
     return voice
-
-
-def _list_speakers(folder):
-    """Prints the names of a model's voices, one per line."""
-    from myxtts.storage.speakers import read_speakers
-
-    speakers = read_speakers(folder)
-    if not speakers:
-        raise UserError(f"{folder} has no voices of its own. Give --reference-audio.")
-    for name, speaker in speakers.items():
-        print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
-    return 0
 
 
 @contextmanager

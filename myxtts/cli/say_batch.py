@@ -13,7 +13,6 @@ from myxtts.storage.files import digest_bytes, read_json, write_json
 from myxtts.storage.provenance import chosen_step
 
 MAX_LIST_BYTES = 64 * 2**20
-MAX_LINES = 1_000_000
 SPOKEN_FILE = "spoken.json"
 """Digests of what each file of the output folder was spoken from, by id."""
 BATCH_SIZE = 16
@@ -43,7 +42,6 @@ def read_lines(path: str) -> list[Line]:
     """
     # Not `splitlines`, which also splits at characters that are part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
-    require(len(rows) <= MAX_LINES, "--batch", f"a list of at most {MAX_LINES:,} lines", path, "Split it.")
     lines, seen = [], {}
     for number, row in enumerate(rows, 1):
         if not row.strip() or row.startswith("#"):

@@ -48,18 +48,9 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
     return given | {"train_data": arguments.folder}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Trains what is missing; returns the exit code."""
-    code = train(argv)
-    from myxtts.runs.signals import leave_in_order
-
-    leave_in_order(code)
-    return code
-
-
 @exits_with_sentence
-def train(argv: list[str] | None = None) -> int:
-    """As `main`, but leaves the other workers running; `argv` is None for `train_main.py`."""
+def main(argv: list[str] | None = None) -> int:
+    """Trains what is missing; returns the exit code. `argv` is None for `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config_from_arguments(arguments)  # reports wrong settings before the slow imports
     from myxtts import api

@@ -92,8 +92,6 @@ def make_agenda(
     """Settles the work on each stage. Damaged checkpoints are set aside; nothing else is changed.
 
     Args:
-        config: Settings, with the origin of the run in `training.init_from`.
-        dataset: Recordings, for the number of batches per epoch.
         reset: Stages to start over.
         taken: Finished parts that the run will take from `training.init_from`.
 
@@ -124,6 +122,7 @@ def make_agenda(
 
 
 def _work(config, stage, dataset, states, stores):
+    """Settles the work on one stage, by the `states` of the newest checkpoints in `stores`."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")

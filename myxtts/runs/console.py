@@ -15,11 +15,10 @@ from myxtts.config.checks import UNPRINTABLE, counted, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.runs.agenda import StageWork, describe_works, listed
+from myxtts.runs.agenda import StageWork, describe_works
 from myxtts.runs.run import Run, RunListener
-from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.runs.samples import held_out_voice
 from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress
@@ -33,7 +32,7 @@ class RunConsole(ConsoleProgress, RunListener):
         super().__init__(quiet)
         self.run: Run = run
         self._inspection, self._clip_bar = ExitStack(), None
-        self._began, self._seconds, self._trains, self._has_forecast = 0.0, {}, [], False
+        self._began, self._seconds, self._has_forecast = 0.0, {}, False
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -72,7 +71,6 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say(f"Settings other than the defaults: {printable(', '.join(changed))}")
 
     def on_agenda(self, works: Sequence[StageWork]):
-        self._trains = [work.stage for work in works if work.trains]
         self._say("\n".join(map(printable, describe_works(works).split("\n"))))
 
     def on_needs(self, needs):
@@ -111,7 +109,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
         samples = [path for kind in ("step", "final") for path in (home / "samples").glob(f"{kind}_*.wav")]
-        trained = [stage for stage in STAGES if CheckpointStore(home / stage).steps()]
+        trained = [*self.run.last_steps]
         results = folded_on_terminal("\n".join(map(self._result, trained)), sys.stdout)
         lines = ["", results, *left_out(home)]
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
@@ -126,8 +124,8 @@ class RunConsole(ConsoleProgress, RunListener):
             lines.append(f"Loss curves:  {home}/curves.png")
         if any(STAGE_CLASSES[stage].speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
-            reference, language = _quoted(_reference(dataset, clip.speaker)), _quoted(clip.language)
-            voice = f"--reference-audio {reference} --language {language}"
+            voice = " ".join(_quoted(one.wav_path) for one in held_out_voice(dataset, clip.language))
+            voice = f"--reference-audio {voice} --language {_quoted(clip.language)}"
             lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
             # `=`, because the text can begin with a hyphen.
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
@@ -136,7 +134,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def _result(self, stage):
         """Returns steps, time and validation losses of a stage, with a hint if the loss was still falling."""
         kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
-        result = f"Stage {stage}: step {CheckpointStore(self.run.folder / stage).steps()[-1]}"
+        result = f"Stage {stage}: step {self.run.last_steps[stage]}"
         if stage in self._seconds:
             result += f", {tqdm.format_interval(self._seconds[stage])} in this run"
         by_step = {one["step"]: one[kind.main_loss] for one in self.run.history[stage]}
@@ -145,33 +143,22 @@ class RunConsole(ConsoleProgress, RunListener):
             result += f"; validation {kind.main_loss} {by_step[last]:.4f} at the end"
             result += f", {by_step[best]:.4f} at its best, step {best}" + ", which speaks" * kind.speaks
             if best == last and len(by_step) > 1 and kind.speaks:
-                result += ".\n  It was still falling: a larger --max-steps continues the training"
-                below = {name for one in self._trains for name in {*STAGES[one].builds_on} - {*STAGES[one].follows}}
-                if others := [name for name in self._trains if name != stage and name not in below]:
-                    result += f", also of {listed(others)}; --stage {stage} trains only this stage"
+                result += f".\n  It was still falling: --stage {stage} and a larger --max-steps continue the training"
         return result
-
-
-def _reference(dataset, speaker):
-    """Path of a recording of a speaker of at least the minimum conditioning length, preferably a held-out one."""
-    least = dataset.config.data.conditioning_seconds[0] * MODEL_SAMPLE_RATE
-    own = [clip for clip in (*dataset.validation, *dataset.train) if clip.speaker == speaker]
-    return next((clip for clip in own if clip.num_samples >= least), max(own, key=lambda one: one.num_samples)).wav_path
 
 
 def left_out(home: Path) -> list[str]:
     """Returns a line on the rejected clips in `clips_*.csv` and their reasons; none if all were accepted."""
-    reasons, total, lists = Counter(), 0, sorted(home.glob("clips_*.csv"))
+    lists, rows = sorted(home.glob("clips_*.csv")), []
     for path in lists:
         with open(path, encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                total += 1
-                reasons.update([row["reason"]] if row["verdict"] == "rejected" else ())
+            rows += csv.DictReader(file)
+    reasons = Counter(row["reason"] for row in rows if row["verdict"] == "rejected")
     if not reasons:
         return []
     common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
     named = " and ".join(str(path) for path in lists)
-    return [f"Left out:     {reasons.total()} of {total} clips ({common}); see {named}"]
+    return [f"Left out:     {reasons.total()} of {len(rows)} clips ({common}); see {named}"]
 
 
 def _quoted(text):

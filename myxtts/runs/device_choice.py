@@ -25,14 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Measures all ways to use the devices, prints the times and chooses the fastest.
-
-    Returns:
-        The configuration and the keyword arguments of `setup.set_up` that request it.
-
-    Raises:
-        UserError: None of the ways runs.
-    """
+    """Measures all ways to use the devices and prints the times; returns arguments of `set_up` for the fastest."""
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     count = virtual or count_gpus()

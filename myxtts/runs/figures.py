@@ -61,11 +61,12 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
         main, training = STAGE_CLASSES[stage].main_loss, {}
         for line in metrics:
             if line["stage"] == stage and line["kind"] == "training":
-                # After going back to an earlier step, the later figures are replaced.
-                training = {step: loss for step, loss in training.items() if step < line["step"]}
+                while training and next(reversed(training)) >= line["step"]:  # the run went back to an earlier step
+                    training.popitem()
                 if line.get(main) is not None:
                     training[line["step"]] = line[main]
-        shown = {f"training {main}": training, f"validation {main}": {one["step"]: one[main] for one in validations}}
+        validation = {one["step"]: one[main] for one in validations}
+        shown = {f"training {main}": training, f"validation {main}": validation}
         if shown := {name: losses for name, losses in shown.items() if losses}:
             curves[stage] = shown
     if not curves:
@@ -73,9 +74,8 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
     figure = Figure(figsize=(8, 0.6 + 2.4 * len(curves)), dpi=80, layout="constrained")
     for axes, (stage, losses) in zip(figure.subplots(len(curves), 1, squeeze=False)[:, 0], curves.items()):
         for name, by_step in losses.items():
-            steps = sorted(by_step)
-            marker = "o" if len(steps) < 40 else None
-            axes.plot(steps, [by_step[step] for step in steps], label=name, marker=marker, markersize=4)
+            marker = "o" if len(by_step) < 40 else None
+            axes.plot(*zip(*by_step.items()), label=name, marker=marker, markersize=4)
         axes.set(xlabel="step", ylabel="loss", title=stage)
         axes.grid(alpha=0.3)
         axes.legend()

@@ -30,14 +30,11 @@ Findings = dict[str, Any]
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> Findings:
-    """Examines and measures the machine. Imports TensorFlow and configures it for the default device plan.
+    """Examines the machine, and configures TensorFlow for the default device plan; returns JSON types.
 
     Args:
         seconds: Time to measure training steps; 0 skips the measurement.
         folder: Folder of runs, whose disk is measured, as is the reading of `data_files`.
-
-    Returns:
-        Findings as JSON types.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))

@@ -43,9 +43,6 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
 
     Returns:
         The recordings, and `(stage, is_fresh)` for each stage to train.
-
-    Raises:
-        UserError: As in `open_run`; or the workers have different recordings or run folders.
     """
     dataset, settled = None, None
     if workers.is_chief:
@@ -136,14 +133,12 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
         raise ConfigError(f"{home} holds a run of another model: {shown}. {hint}")
 
 
-def open_stage(
-    config: XTTSConfig, stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool
-) -> tuple[StageTrainer, list]:
+def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool) -> tuple[StageTrainer, list]:
     """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples.
 
     A `fresh` stage has no training to resume: its folder is empty or has the initial weights as step 0.
     """
-    kind, settings = STAGE_CLASSES[stage], config.training
+    kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     measured = kind.measure(dataset) if fresh else None
     trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)
@@ -154,7 +149,7 @@ def open_stage(
         return Synthesizer(model, dataset.tokenizer, trainer.config)
 
     if kind.speaks and settings.evaluate_every_steps:
-        trainer.watch.speech_judge = SpeechJudge(dataset, synthesizer, trainer.model_device, config)
+        trainer.watch.speech_judge = SpeechJudge(dataset, synthesizer, trainer.model_device)
     if not trainer.workers.is_chief:
         return trainer, []
     home = Path(settings.checkpoint_dir)
@@ -166,5 +161,5 @@ def open_stage(
     if settings.sample_every_steps:
         callbacks.append(Copier(dataset, trainer, *folders))
     if kind.speaks:
-        callbacks.append(SampleSpeaker(dataset, synthesizer, trainer.model_device, *folders, config))
+        callbacks.append(SampleSpeaker(dataset, synthesizer, trainer.model_device, *folders))
     return trainer, callbacks

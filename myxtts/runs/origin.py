@@ -89,13 +89,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """Writes step 0 of each stage without checkpoint from the weights of `training.init_from`.
 
-    Args:
-        config: Settings with the vocabulary.
-        taken: Finished parts to copy unchanged.
-        is_new: Copy the voices of the source as well.
-
-    Raises:
-        CheckpointError: The source is missing or lacks something.
+    The parts in `taken` are copied unchanged. A new run gets the voices of the source as well.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -258,10 +252,7 @@ def _trained_part(source, name):
 
 def _refuse_other_weights(source, home, name):
     """Raises `CheckpointError` if the run has another foundation, such as a DVAE with other codes, than the source."""
-    stores = [CheckpointStore(folder / name) for folder in (source, home)]
-    if not all(store.steps() for store in stores):
-        return
-    theirs, ours = (store.read(store.steps()[-1], ["model"])[0]["model"] for store in stores)
-    if theirs.keys() != ours.keys() or not all(np.array_equal(theirs[key], ours[key]) for key in ours):
+    stores = [store for folder in (source, home) if (store := CheckpointStore(folder / name)).steps()]
+    if len({store.digest(store.steps()[-1]) for store in stores}) == 2:
         other = f"{home} holds a {name} of its own, on which the weights of --init-from were not trained"
         raise CheckpointError(f"{other}. Give another --checkpoint-dir.")

@@ -79,10 +79,7 @@ def prepare(
         count = write_shard(output, number, shards, dvae, encoded, left_out, _digests(clips[number]))
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
 
-    waiting = [number for number in clips if not is_made(number)]
-    if not waiting:
-        tell("Nothing to do: all requested shards exist.")
-    _make_alone(waiting, make, is_made, output / LOCK, tell)
+    _make_alone([*clips], make, is_made, output / LOCK, tell)
     if missing := merge(output, shards, dvae):
         tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
     else:
@@ -90,14 +87,8 @@ def prepare(
 
 
 def _digests(utterances):
-    """Digests of the audio files by clip id; empty for a file that cannot be read."""
-    found = {}
-    for utterance in utterances:
-        try:
-            found[utterance.id] = digest_file(utterance.wav_path)
-        except OSError:
-            found[utterance.id] = ""
-    return found
+    """Digests of the audio files by clip id; empty for a missing file."""
+    return {one.id: digest_file(one.wav_path) if Path(one.wav_path).is_file() else "" for one in utterances}
 
 
 def _config(checkpoint, train_data):

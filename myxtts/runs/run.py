@@ -84,9 +84,15 @@ class Run:
         return run
 
     @property
+    def last_steps(self) -> dict[str, int]:
+        """Step of the newest checkpoint by stage."""
+        steps = {stage: CheckpointStore(self.folder / stage).steps() for stage in STAGES}
+        return {stage: found[-1] for stage, found in steps.items() if found}
+
+    @property
     def history(self) -> dict[str, list[dict[str, float]]]:
         """Validation losses by stage up to its newest checkpoint, each with its `step`."""
-        last = self._last_steps().items()
+        last = self.last_steps.items()
         return {stage: CheckpointStore(self.folder / stage).read_state(step).get("history", []) for stage, step in last}
 
     @property
@@ -104,14 +110,9 @@ class Run:
         return {path.stem: Picture(path) for path in paths}
 
     def __repr__(self) -> str:
-        done = ", ".join(f"{stage} step {step}" for stage, step in self._last_steps().items())
+        done = ", ".join(f"{stage} step {step}" for stage, step in self.last_steps.items())
         methods = ".speak(text), .evaluate(), .export(folder), .history, .best" if done else ".train()"
         return f"<Run in {self.folder}: {done or 'nothing trained yet'}; {methods}>"
-
-    def _last_steps(self):
-        """Step of the newest checkpoint by stage."""
-        steps = {stage: CheckpointStore(self.folder / stage).steps() for stage in STAGES}
-        return {stage: found[-1] for stage, found in steps.items() if found}
 
     def evaluate(self, **options) -> dict:
         """Evaluates the best checkpoint; options and result as in `myxtts.evaluate`."""
@@ -229,7 +230,7 @@ class Run:
 
         self._notify("on_stage", stage, dataset.order(stage))
         self.trainer = None  # frees the memory of its model
-        self.trainer, writers = open_stage(self.config, stage, self.plan, dataset, fresh)
+        self.trainer, writers = open_stage(stage, self.plan, dataset, fresh)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
         self.trainer.watch.monitor = self.monitor

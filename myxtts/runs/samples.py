@@ -28,6 +28,7 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.watching.callbacks import Callback, EventFile
 
 logger = logging.getLogger(__name__)
+Maker = Callable[[], Synthesizer]
 
 
 class Sample(NamedTuple):
@@ -40,18 +41,15 @@ class Sample(NamedTuple):
 
 
 class SampleWriter(Callback):
-    """Base of callbacks that write samples of validation clips as WAV files, pictures and TensorBoard summaries.
+    """Base of callbacks that write samples of validation clips: WAV files and pictures, and TensorBoard summaries.
 
-    Args:
-        folder: For WAV files and pictures; TensorBoard's files go into `log_folder`.
-        kind: First part of file names.
-        title: Name of the samples in TensorBoard and messages.
+    File names begin with `kind`; TensorBoard and messages call the samples `title`.
     """
 
-    def __init__(self, dataset: SpeechDataset, folder: Path, log_folder: Path, num_samples: int, kind: str, title: str):
+    def __init__(self, dataset: SpeechDataset, folder: Path, log_folder: Path, kind: str, title: str):
         self._dataset, self._folder, self._kind, self._title = dataset, folder, kind, title
         self._events, self._shown = EventFile(log_folder), set()
-        self.clips: list[Clip] = spread(dataset.validation, num_samples)
+        self.clips: list[Clip] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def keep(self, step: int, samples: list[Sample]) -> None:
         """Writes a sample for each of `clips`; logs errors of the disk."""
@@ -86,22 +84,12 @@ class SampleWriter(Callback):
 class SampleSpeaker(SampleWriter):
     """Speaks validation sentences, in the voice of another recording of the speaker if there is one.
 
-    Args:
-        make_synthesizer: Returns a synthesizer with the weights in training; first called for the first samples.
-        device: The model device; the data device is preparing the next batches.
+    `make_synthesizer` returns a synthesizer with the weights in training; it is first called for the first samples.
     """
 
-    def __init__(
-        self,
-        dataset: SpeechDataset,
-        make_synthesizer: Callable[[], Synthesizer],
-        device: str,
-        folder: Path,
-        log_folder: Path,
-        config: XTTSConfig,
-    ):
-        super().__init__(dataset, folder, log_folder, config.training.num_samples, "step", "sample sentences")
-        self._device, self._make_synthesizer, self._seed = device, make_synthesizer, config.training.seed
+    def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, folder: Path, log_folder: Path):
+        super().__init__(dataset, folder, log_folder, "step", "sample sentences")
+        self._device, self._make_synthesizer, self._seed = device, make_synthesizer, dataset.config.training.seed
 
     def on_sample(self, step: int):
         if not self.clips:
@@ -123,7 +111,7 @@ class Copier(SampleWriter):
 
     def __init__(self, dataset: SpeechDataset, trainer: StageTrainer, folder: Path, log_folder: Path):
         self._trainer, self._stage, name = trainer, trainer.stage, trainer.stage.name
-        super().__init__(dataset, folder, log_folder, trainer.config.training.num_samples, name, f"{name} copies")
+        super().__init__(dataset, folder, log_folder, name, f"{name} copies")
         self._loader = replace(dataset, config=with_batch(dataset.config, name, 1, 1)).validation_loader(name)
         order, numbers = self._loader.order, range(len(dataset.validation))
         places = {dataset.validation[order.batch(number).indices[0]].id: number for number in numbers}

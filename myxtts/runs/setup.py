@@ -57,15 +57,11 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
-    """Configures devices, connects workers and finds the training set.
+    """Configures devices, connects workers and fills in the training set; returns settings and device plan.
 
     Args:
-        config: Settings of the run; `data.data_gpu` and `data.model_gpu` select the devices.
         download: Download LJSpeech into `data.train_data` if it is missing.
         devices: Further arguments of `early_gpu_configuration`, such as `virtual_devices`.
-
-    Returns:
-        The configuration with its training set, and the applied plan.
 
     Raises:
         UserError: The devices are not available, or there is no training set.

@@ -1,14 +1,12 @@
 """Evaluation of speech during training: validation sentences are spoken and measured every so many steps."""
 
 import logging
-from collections.abc import Callable
 from itertools import chain
 
 import tensorflow as tf
 
 from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
-from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.distributed.workers import Workers, current_workers
@@ -16,8 +14,7 @@ from myxtts.hearing.measuring import Measurer, Tools, ends_well, is_usable, pool
 from myxtts.hearing.recognizers import open_recognizer
 from myxtts.hearing.speaker_similarity import find_encoder
 from myxtts.hearing.spoken import Sentence, Spoken, speak_all, spread
-from myxtts.inference.synthesizer import Synthesizer
-from myxtts.runs.samples import reference_of
+from myxtts.runs.samples import Maker, reference_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,26 +29,15 @@ UNENDED_SCORE = 100.0
 class SpeechJudge:
     """Speaks validation sentences, always with the same seed, and measures them.
 
-    Workers divide the sentences among them, and all get the figures of all sentences.
-
-    Args:
-        make_synthesizer: Returns a synthesizer with the weights in training; first called for the first evaluation.
-        device: Device to speak on.
-        workers: By default those that this process has joined.
+    Workers divide the sentences among them, and all get the figures of all sentences. `make_synthesizer` returns a
+    synthesizer with the weights in training; it is first called for the first evaluation.
 
     Raises:
         UserError: There is no such recognizer, or the workers have different tools.
     """
 
-    def __init__(
-        self,
-        dataset: SpeechDataset,
-        make_synthesizer: Callable[[], Synthesizer],
-        device: str,
-        config: XTTSConfig,
-        workers: Workers | None = None,
-    ):
-        training = config.training
+    def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, workers: Workers | None = None):
+        training = dataset.config.training
         asked, self._workers = training.evaluation_recognizer, workers or current_workers()
         # Without DNSMOS, which takes seconds per clip.
         self._measure = Measurer(Tools(asked and open_recognizer(asked), find_encoder()))
@@ -100,7 +86,5 @@ class SpeechJudge:
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:
             recorded = (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in own)
-        return [[[one.sentence.id, self._parts(one)] for one in some] for some in (spoken, recorded)]
-
-    def _parts(self, spoken):
-        return {name: (float(part), float(whole)) for name, (part, whole) in self._measure(spoken).parts.items()}
+        parts = lambda one: {name: [*map(float, pair)] for name, pair in self._measure(one).parts.items()}
+        return [[[one.sentence.id, parts(one)] for one in some] for some in (spoken, recorded)]

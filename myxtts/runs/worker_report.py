@@ -22,11 +22,7 @@ MB = 2**20
 def examine_workers(config: XTTSConfig) -> list[str]:
     """Connects to the other workers, compares and measures them; call it on all workers at once.
 
-    Args:
-        config: Settings with `training.workers`, `training.worker_index` and, to compare recordings, `data.train_data`.
-
-    Returns:
-        Lines for the user, as measured by worker 0.
+    Returns lines for the user, as measured by worker 0. Recordings are compared if `data.train_data` is set.
 
     Raises:
         UserError: A worker cannot be reached, or has different code, versions, devices or recordings.

@@ -27,10 +27,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """Returns a tensor, or a value that converts to one, on a GPU: copied to the first GPU if it is on the CPU.
-
-    Without a visible GPU, the tensor stays where it is.
-    """
+    """Returns a tensor on a GPU, copied to the first one if it is on the CPU; unchanged if there is no GPU."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -42,8 +39,7 @@ def ensure_gpu_placement(tensor: Any) -> Any:
 
 def line_width() -> int:
     """Returns `LINE_WIDTH`, or the width of the terminal if it is narrower."""
-    columns = shutil.get_terminal_size((LINE_WIDTH, 24)).columns if sys.stdout.isatty() else LINE_WIDTH
-    return min(LINE_WIDTH, columns)
+    return min(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns) if sys.stdout.isatty() else LINE_WIDTH
 
 
 def folded(line: str, width: int = 0) -> str:
@@ -88,14 +84,9 @@ class _AboveProgressBars:
 
 
 def setup_logging(level: str | int = "INFO") -> logging.Logger:
-    """Sends the package's log to standard output; calling it again changes the level.
-
-    Returns:
-        The logger `myxtts`, the parent of all loggers of the package.
-    """
+    """Sends the package's log to standard output, or changes its level; returns the logger `myxtts`."""
     logger = logging.getLogger(LOGGER_NAME)
-    for handler in [handler for handler in logger.handlers if handler.get_name() == LOGGER_NAME]:
-        logger.removeHandler(handler)
+    logger.handlers = [handler for handler in logger.handlers if handler.get_name() != LOGGER_NAME]
     handler = logging.StreamHandler(_AboveProgressBars())
     handler.set_name(LOGGER_NAME)
     handler.addFilter(lambda record: record.name != console_log.name)
