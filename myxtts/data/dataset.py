@@ -115,10 +115,7 @@ class SpeechDataset:
     ) -> Iterator[WaveBatch]:
         """Iterates over training batches `start` to `stop` on `device`, with `buffer_size` of them prefetched.
 
-        A worker reads its own rows of each batch.
-
-        Raises:
-            AudioError, OSError: A recording can no longer be read.
+        A worker reads its own rows of each batch. Raises `AudioError` or `OSError` if a recording cannot be read.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training
@@ -192,12 +189,9 @@ def _divide(sides, inspection, share):
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
     if not (train and held):
         return sides if len(sides) == 2 else split_by_hash(*sides, share)
-    clips = counted(len(held), "clip")
-    if len(sides) == 2:
-        logger.info("The training set keeps %s for validation, which are not used because of --val-data.", clips)
-        return train, sides[1]
-    logger.info("The data set itself keeps %s for validation.", clips)
-    return train, held
+    unused = ", which --val-data replaces" if len(sides) == 2 else ""
+    logger.info("The data set itself keeps %s for validation%s.", counted(len(held), "clip"), unused)
+    return train, sides[1] if len(sides) == 2 else held
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
@@ -244,12 +238,11 @@ def _tokenizer(config, utterances):
     except (OSError, ValueError) as error:
         what = "The run's own vocabulary" if own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
-    lacking = [] if own else [pair for pair in texts if tokenizer.check(*pair)]
-    grown = tokenizer.extend(lacking) if lacking else tokenizer
-    if grown.num_tokens > tokenizer.num_tokens:
-        growth = f"{tokenizer.num_tokens} to {grown.num_tokens} tokens"
+    if lacking := [] if own else [pair for pair in texts if tokenizer.check(*pair)]:
+        before, tokenizer = tokenizer.num_tokens, tokenizer.extend(lacking)
+        growth = f"{before} to {tokenizer.num_tokens} tokens"
         logger.info("%s was extended from %s, for %s.", data.vocabulary, growth, counted(len(lacking), "transcript"))
-    return grown
+    return tokenizer
 
 
 def _clips(inspection, name, tokenizer, config):

@@ -66,8 +66,7 @@ class Inspection:
 
     def checked(self, check_text: Callable[[str, str], str | None]) -> "Inspection":
         """Rejects accepted clips for whose text and language `check_text` returns an error."""
-        faults = [check_text(clip.text, clip.language) for clip in self.accepted]
-        pairs = [*zip(self.accepted, faults)]
+        pairs = [(clip, check_text(clip.text, clip.language)) for clip in self.accepted]
         refused = [_finding(self.root, clip, "text not usable", fault) for clip, fault in pairs if fault]
         accepted = tuple(clip for clip, fault in pairs if not fault)
         return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
@@ -86,13 +85,9 @@ def check_data(
 ) -> tuple[Inspection, tuple[Leak, ...]]:
     """Inspects a data set as training does, and finds validation clips that are also training clips.
 
-    Validation clips are those of `validation`, by default those that the data set itself keeps for it.
-
-    Args:
-        language: Language of recordings whose data names none.
-        vocabulary: Tokenizer file that must be able to encode the transcripts.
-        format_name, audio_roots: As in `load_corpus`.
-        progress: `progress(folder)` returns a context with the progress of one set, as `clip_progress` does.
+    Validation clips are those of `validation`, by default those that the data set itself keeps for it. The transcripts
+    must fit the tokenizer file `vocabulary`; `progress(folder)` returns a context with the progress of one set, as
+    `clip_progress` does. The other arguments are those of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 
@@ -115,14 +110,10 @@ def inspect_corpus(
     keeps_cache: bool = True,
     progress: Progress | None = None,
 ) -> Inspection:
-    """Decodes every clip of a corpus, and checks it and its transcript.
+    """Decodes every clip of a corpus in `workers` threads, and checks it and its transcript.
 
-    Args:
-        workers: Number of decoding threads.
-        cache_path: JSON file with the results of an earlier inspection. A result holds while size and time of the audio
-            file and the limits are the same.
-        keeps_cache: Whether that file is written.
-        progress: Called after each clip.
+    The JSON file `cache_path` has the results of earlier inspections, which hold while the limits and size and time of
+    the audio file are the same; it is written if `keeps_cache`. `progress` is called after each clip.
     """
     key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, *limits]
     cached = _load_cache(cache_path, key) if cache_path is not None else {}

@@ -43,8 +43,7 @@ class SpeechJob(NamedTuple):
 def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
     """Speaks `jobs` in order into 16-bit WAV files at `SAMPLE_RATE`, in a process of its own.
 
-    Raises:
-        RuntimeError: eSpeak NG failed, or does not know a language.
+    Raises `RuntimeError` if eSpeak NG fails or does not know a language.
     """
     # -P: no imports from the working folder.
     command = [sys.executable, "-P", "-m", "myxtts.data.espeak_ng"]

@@ -125,7 +125,7 @@ class BatchLoader:
         batch.index[:] = indices
         for row, index in enumerate(indices):
             clip = self.clips[index]
-            # One generator per row: another worker, which reads other rows, draws the same values for its own.
+            # One generator per row: its values must not depend on other rows, which another worker may read.
             rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1, first + row])
             batch.text[row, : len(clip.tokens)] = clip.tokens
             batch.text_lengths[row] = len(clip.tokens)

@@ -108,8 +108,7 @@ def write_shard(
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
     """Reads the index of a shard; returns None if the shard is missing or incomplete.
 
-    Raises:
-        UserError: The shard has another format or the codes of another DVAE.
+    Raises `UserError` if the shard has another format or the codes of another DVAE.
     """
     name = shard_name(number, shards)
     try:
@@ -162,10 +161,7 @@ class PreparedClips:
     def open(cls, folder: str | Path, flag: str = "--prepared") -> PreparedClips:
         """Reads manifest and indexes of a folder, or of an address such as `gs://bucket/folder`, and checks all sizes.
 
-        `flag` names the setting in messages.
-
-        Raises:
-            UserError: A file is missing, damaged or incomplete.
+        `flag` names the setting in messages. Raises `UserError` if a file is missing, damaged or incomplete.
         """
         home, clips = str(folder).rstrip("/"), {}
         if _file_size(f"{home}/{MANIFEST}") is None:
@@ -189,10 +185,8 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: PreparedClips | None = None) -> PreparedClips:
         """Maps the recordings of these `Clip`s to the prepared clips of the same id and length; returns itself.
 
-        `of` names the clips in messages. The recordings that `also` has adopted are added.
-
-        Raises:
-            UserError: A clip is missing or has another length.
+        `of` names the clips in messages. The recordings that `also` has adopted are added. Raises `UserError` if a clip
+        is missing or has another length.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:

@@ -77,5 +77,4 @@ def _extract(recording, folder, number):
     return str(path)
 
 
-_HINT = f"{STATE} and .arrow files (saved by the Hugging Face library datasets)"
-FORMAT = CorpusFormat("datasets", 2, _HINT, read)
+FORMAT = CorpusFormat("datasets", 2, f"{STATE} and .arrow files (Hugging Face datasets)", read)

@@ -247,13 +247,8 @@ def relative_path(path: Path, root: Path) -> str:
 def _is_users(path, real, root):
     """Whether the links in `path` below `root` and their target `real`, a folder or audio file, belong to this user."""
     links = [one for one in (path, *path.parents) if one.is_relative_to(root) and one != root and one.is_symlink()]
-    try:
-        target = os.stat(real)
-        owners = {target.st_uid, *(os.lstat(link).st_uid for link in links)}
-    except OSError:
-        return False
-    is_audio = stat.S_ISREG(target.st_mode) and real.suffix.lower() in AUDIO_EXTENSIONS
-    return owners == {os.geteuid()} and (is_audio or stat.S_ISDIR(target.st_mode))
+    is_audio = real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS
+    return (is_audio or real.is_dir()) and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}
 
 
 def parts_to_id(parts: list[str]) -> str:

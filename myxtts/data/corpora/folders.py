@@ -179,8 +179,7 @@ def read_speaker_folders(reading: Reading, place: Place) -> bool:
     return bool(folders)
 
 
-KALDI_HINT = "wav.scp and text (Kaldi, with utt2spk for speakers; files, not commands)"
-KALDI = CorpusFormat("kaldi", 12, KALDI_HINT, read_kaldi, takes_list=True)
+KALDI = CorpusFormat("kaldi", 12, "wav.scp and text, perhaps utt2spk (Kaldi)", read_kaldi, takes_list=True)
 VCTK = CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk)
 MLS = CorpusFormat("mls", 16, "transcripts.txt and audio/ (MLS)", read_mls)
 TEXT_FILES = CorpusFormat("text-files", 30, "audio files next to .txt files of the same names", read_text_files)

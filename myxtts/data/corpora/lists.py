@@ -125,14 +125,9 @@ def _find_lists(reading, place, folder):
     return {path: table for path, table in found.items() if table}
 
 
-WEBUI_HINT = "metadata_train.csv and metadata_eval.csv (xtts-finetune-webui: audio_file|text|speaker_name, lang.txt)"
-COMMON_VOICE_HINT = "train.tsv or validated.tsv (Common Voice, audio in clips/)"
-AUDIOFOLDER_HINT = "a metadata.jsonl or metadata.csv with file_name and text (Hugging Face audiofolder), or in train/"
-HEADER_HINT = "a list whose first line names its columns, such as file|text|speaker"
-LJSPEECH_HINT = "a metadata.csv (one line 'id|text|normalized text' per clip, audio in wavs/)"
-FINETUNE_WEBUI = CorpusFormat("finetune-webui", 4, WEBUI_HINT, read_finetune_webui)
-COMMON_VOICE = CorpusFormat("common-voice", 6, COMMON_VOICE_HINT, read_common_voice)
-AUDIOFOLDER = CorpusFormat("audiofolder", 8, AUDIOFOLDER_HINT, read_audiofolder)
-HEADER = CorpusFormat("header", 10, HEADER_HINT, read_header, takes_list=True)
-LJSPEECH = CorpusFormat("ljspeech", 20, LJSPEECH_HINT, read_ljspeech, takes_list=True)
+FINETUNE_WEBUI = CorpusFormat("finetune-webui", 4, "metadata_train.csv (xtts-finetune-webui)", read_finetune_webui)
+COMMON_VOICE = CorpusFormat("common-voice", 6, "train.tsv or validated.tsv, and audio in clips/", read_common_voice)
+AUDIOFOLDER = CorpusFormat("audiofolder", 8, "a metadata.jsonl, or one in train/ (Hugging Face)", read_audiofolder)
+HEADER = CorpusFormat("header", 10, "a list that begins with column names, as file|text", read_header, takes_list=True)
+LJSPEECH = CorpusFormat("ljspeech", 20, "a metadata.csv of lines id|text, and wavs/", read_ljspeech, takes_list=True)
 LISTS = CorpusFormat("lists", 36, "one list of clips, or train.csv and val.csv", read_lists)
