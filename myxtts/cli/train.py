@@ -10,6 +10,9 @@ from myxtts.config.checks import UserError, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import Flag, all_flags
 
+OWN_OPTIONS = ("config", "resume", "device_plan")
+"""Options of `StartOptions` that `runs.setup.set_up` does not take."""
+
 
 def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
     """The training command line; its flags are a public contract."""
@@ -32,8 +35,9 @@ def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
 
 def set_up_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Arguments of `runs.setup.set_up` besides the configuration."""
-    options = {flag.field.name: getattr(arguments, flag.keywords[0]) for flag in all_flags() if not flag.settings}
-    return {name: value for name, value in options.items() if name not in ("config", "resume", "device_plan")}
+    flags = [flag for flag in all_flags() if not flag.settings and flag.field.name not in OWN_OPTIONS]
+    given = {flag.field.name: getattr(arguments, flag.keywords[0]) for flag in flags}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
