@@ -322,7 +322,7 @@ def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
 @pytest.mark.parametrize("ratio, form", [(0.6, "memory-efficient"), (1.04, "memory-efficient"), (1.2, "standard")])
 def test_choice_of_attention_follows_the_time_at_the_longest_sequence(monkeypatch, ratio, form):
     times = iter([1.0, ratio])
-    monkeypatch.setattr("myxtts.training.loop.optimizations._best_time", lambda step, tensors: next(times))
+    monkeypatch.setattr("myxtts.training.loop.optimizations._seconds", lambda *_: next(times))
     config = tiny_model_config(num_latents=32, max_text_tokens=402, max_audio_tokens=764)
     chosen, reason = choose_attention(config, "float32", "/CPU:0")
     assert chosen == form and f"{ratio:.2f}" in reason and "1200" in reason

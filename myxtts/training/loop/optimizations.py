@@ -98,16 +98,17 @@ def choose_attention(model_config: ModelConfig, precision: str, device: str) -> 
     heads, width = model_config.heads, model_config.width // model_config.heads
     longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens
     dtype = keras.DTypePolicy(precision).compute_dtype
-    dropout = Dropout(model_config.dropout)
     with tf.device(device):
         tensors = [tf.random.stateless_normal((1, heads, longest, width), (0, i), dtype=dtype) for i in range(3)]
-        times = {form: _best_time(_layer(form, dropout), tensors) for form in (STANDARD, MEMORY_EFFICIENT)}
-    ratio = times[MEMORY_EFFICIENT] / times[STANDARD]
+        standard, efficient = (
+            _seconds(form, tensors, Dropout(model_config.dropout)) for form in (STANDARD, MEMORY_EFFICIENT)
+        )
+    ratio = efficient / standard
     reason = f"memory-efficient attention takes {ratio:.2f} times as long as standard at {longest} tokens"
     return STANDARD if ratio > SLOWER_BY else MEMORY_EFFICIENT, reason
 
 
-def _layer(form, dropout):
+def _seconds(form, tensors, dropout):
     @tf.function
     def forward_and_backward(query, key, value):
         with tf.GradientTape() as tape:
@@ -115,11 +116,7 @@ def _layer(form, dropout):
             output = attend(MemoryUse(form), query, key, value, causal=True, dropout=dropout, seed=tf.constant([0, 1]))
         return tape.gradient(output, (query, key, value))
 
-    return forward_and_backward
-
-
-def _best_time(step, tensors):
-    run = lambda: step(*tensors)[0][0, 0, 0, 0].numpy()  # reading a value waits for the device
+    run = lambda: forward_and_backward(*tensors)[0][0, 0, 0, 0].numpy()  # reading a value waits for the device
     return min(timeit.repeat(run, number=1, repeat=REPEATS + 1)[1:])  # the first call traces
 
 
