@@ -267,10 +267,7 @@ def test_a_wrong_file_or_option_is_named(released, converted, tmp_path, capsys):
     for arguments, message in (
         (("--from-coqui", model, "--dvae", tmp_path / "d.pth", *to), "--dvae must be a file"),
         (("--from-coqui", alone, "--vocab", released / "vocab.json", *to), "Give its config.json with --config"),
-        (
-            ("--from-coqui", model, "--config", tmp_path / "other.json", *to),
-            "model_args.gpt_code_stride_len must be 1024",
-        ),
+        (("--from-coqui", model, "--config", tmp_path / "other.json", *to), "gpt_code_stride_len must be 1024"),
         (("--from-coqui", model, "--config", released / "model.pth", *to), "--config must be"),
         (("--from-coqui", model, "--output", converted), "--output must be a new or empty folder"),
         (("--from-coqui", model, "--speakers", released / "dvae.pth", *to), "must be arrays"),

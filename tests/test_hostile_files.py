@@ -65,48 +65,26 @@ DOUBLED = b"N" + b"2\x86" * 60
 """A tuple of two of the tuple before, sixty times: 2^60 values in 121 bytes."""
 AS_KEY = b"\x80\x02}" + DOUBLED + b"Ns."
 DEEP_SETTINGS = b"\x80\x02" + b"}X\x0a\x00\x00\x00model_args" * 200_000 + b"}" + b"s" * 200_000 + b"."
+TEXT = b"X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x00"
+REPEATS, NAMES = "repeats its values", "tensors by name"
 HOSTILE_PICKLES = {
     "doubled_key": (AS_KEY, "out of place"),
-    "doubled_set": (b"\x80\x04\x8f(" + DOUBLED + b"\x90.", "out of place"),
     "doubled_pairs": (b"\x80\x02ccollections\nOrderedDict\n](" + DOUBLED + b"N\x86e\x85R.", "out of place"),
     "deep_key": (b"\x80\x02}" + b"N" + b"\x85" * 200_000 + b"Ns.", "out of place"),
-    "doubled_storage_type": (
-        b"\x80\x02(X\x07\x00\x00\x00storage" + DOUBLED + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ.",
-        "not a tensor storage",
-    ),
+    "doubled_storage_type": (b"\x80\x02(U\x07storage" + DOUBLED + b"U\x010U\x03cpuK\x01tQ.", "not a tensor storage"),
     "colliding_keys": (
         b"\x80\x02}(" + b"".join(pickle.dumps(k * (2**61 - 1), 2)[2:-1] + b"N" for k in range(5001)) + b"u.",
         "keys that are not text",
     ),
     "repeated_pairs": (
-        b"\x80\x02(lq\x00("
-        + b"U\x01aN\x86" * 50_000
-        + b"e0"
-        + b"ccollections\nOrderedDict\nh\x00\x85R0" * 90_000
-        + b"N.",
-        "repeats its values",
+        b"\x80\x02](" + b"U\x01aN\x86" * 50_000 + b"eq\x00" + b"ccollections\nOrderedDict\nh\x00\x85R0" * 90 + b"N.",
+        REPEATS,
     ),
-    "repeated_bytes": (
-        b"\x80\x02X\x00\x00\x10\x00"
-        + b"a" * 2**20
-        + b"q\x000"
-        + b"c_codecs\nencode\nh\x00U\x06latin1\x86R0" * 90_000
-        + b"N.",
-        "repeats its values",
-    ),
-    "repeated_names": (
-        b"\x80\x04X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x000" + b"h\x00h\x00\x93" * 300_000 + b".",
-        "repeats its values",
-    ),
+    "repeated_bytes": (b"\x80\x02" + TEXT + b"c_codecs\nencode\nh\x00U\x06latin1\x86R0" * 9 + b".", REPEATS),
+    "repeated_names": (b"\x80\x04" + TEXT + b"h\x00h\x00\x93" * 9 + b".", REPEATS),
     "many_opcodes": (b"\x80\x02" + b"N0" * 500_001 + b"N.", "more than 1000000 opcodes"),
-    "deep_list": (b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".", "tensors by name"),
-    "deep_settings": (DEEP_SETTINGS, "tensors by name"),
-    "doubled_state": (b"\x80\x02cbuiltins\nNoSuch\n)\x81" + DOUBLED + b"b.", "tensors by name"),
-    "holds_itself": (b"\x80\x02]q\x00h\x00a.", "tensors by name"),
-    "repeated_text": (
-        b"\x80\x02](X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x00" + b"h\x00" * 1000 + b"e.",
-        "tensors by name",
-    ),
+    "deep_settings": (DEEP_SETTINGS, NAMES),
+    "holds_itself": (b"\x80\x02]q\x00h\x00a.", NAMES),
 }
 
 
