@@ -66,20 +66,18 @@ def prepare(
     most = max(map(len, clips.values()))
     require(most <= MAX_SHARD_CLIPS, "--shards", f"large enough for {MAX_SHARD_CLIPS} clips per shard", shards)
 
-    def is_made(number):
-        """Whether the shard exists and its audio has not changed since."""
-        index = read_index(output, number, shards, dvae)
-        return index is not None and index.get("audio") == _digests(clips[number])
-
     def make(number):
+        index, audio = read_index(output, number, shards, dvae), _digests(clips[number])
+        if index is not None and index.get("audio") == audio:
+            return
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
         inspection = inspect_corpus(part, clip_limits(config), workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
         encoded = _encoded(inspection.accepted, preparation)
-        count = write_shard(output, number, shards, dvae, encoded, left_out, _digests(clips[number]))
+        count = write_shard(output, number, shards, dvae, encoded, left_out, audio)
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
 
-    _make_alone([*clips], make, is_made, output / LOCK, tell)
+    _make_alone([*clips], make, output / LOCK, tell)
     if missing := merge(output, shards, dvae):
         tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
     else:
@@ -100,8 +98,8 @@ def _config(checkpoint, train_data):
     return replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
 
 
-def _make_alone(numbers, make, is_made, lock, tell):
-    """Calls `make` for each shard that no other process is encoding, then waits for the rest."""
+def _make_alone(numbers, make, lock, tell):
+    """Calls `make` for each shard that no other process is encoding, then for the others, when they are free."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
@@ -109,7 +107,7 @@ def _make_alone(numbers, make, is_made, lock, tell):
                 if not is_ours:
                     tell(f"Shard {number}: another process is encoding it")
                     of_others.append(number)
-                elif not is_made(number):
+                else:
                     make(number)
         numbers = of_others
 
