@@ -34,7 +34,8 @@ class PlainParser(argparse.ArgumentParser):
                 hint = " Put text of several words in quotes."
             raise UserError(f"{flag} is not an option of {self.prog}.{hint}")
         for action in self._actions:  # argparse takes the value in `--flag=--` for nothing
-            if action.option_strings and action.nargs is None and getattr(arguments, action.dest, None) == []:
+            value = getattr(arguments, action.dest, None) if action.option_strings else None
+            if (value == [] and action.nargs is None) or (isinstance(value, list) and [] in value):
                 self.error(f"argument {action.option_strings[0]}: expected one argument")
         return arguments
 

@@ -88,6 +88,8 @@ def require_port(flag: str, host: str, port: int | None) -> None:
             with socket.socket(family) as trial:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trial.bind((host.strip("[]"), port))
+    except (TypeError, UnicodeError):
+        raise UserError(f"--host must be an address or a host name. Received: {host}.") from None
     except OSError as error:
         raise UserError(f"{flag} {port} on {host} cannot be used: {error.strerror}. Try {flag} {port + 1}.") from None
 

@@ -150,8 +150,8 @@ def _check_request(data_gpu, models, isolation, limits, virtual_devices, acceler
     _require(len({*models}) == len(models), f"--model-gpus must name each GPU once. Received: {listed(models)}.")
     for role, limit in zip(("data", "model"), limits):
         _require(limit > 0, f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
-    rule = f"--virtual-devices must be 2 or more, one of them for data. Received: {virtual_devices}."
-    _require(virtual_devices == 0 or virtual_devices >= 2, rule)
+    rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual_devices}."
+    _require(virtual_devices == 0 or 2 <= virtual_devices <= 64, rule)
     given = "--data-gpu" if paired else f"--model-gpu{'s' * (len(models) > 1)}"
     rule = f"Multi-GPU Mode needs both {PAIR} (data.data_gpu, data.model_gpu). Received: {given} alone."
     _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
