@@ -34,6 +34,7 @@ import tensorflow as tf  # noqa: E402
 from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
 from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
+from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
@@ -208,10 +209,12 @@ def spoken_config(size, decoder):
 @functools.lru_cache(4)
 def engine_of(size, engine):
     model = speaking_model(size).model
-    weights, steps = {"onnx": "int8", "onnx32": "float32"}.get(engine), None
+    weights = {"onnx": "int8", "onnx32": "float32"}.get(engine)
     if weights:
         steps = OnnxSteps(model.gpt, model.config, weights, threads=int(sys.argv[1]))
-    return CodeEngine(model.gpt, model.config, engine == "xla", steps)
+    else:
+        steps = TensorflowSteps(model.gpt, model.config, engine == "xla")
+    return CodeEngine(steps, model.config)
 
 
 @functools.lru_cache(3)
@@ -219,9 +222,7 @@ def decoder_of(size, decoder):
     if decoder == "hifigan":
         return LatentDecoder(speaking_model(size).model)
     # The fast decoder is none of the reference's: its weights are drawn by chance.
-    model = XTTS(spoken_config(size, decoder), parts=("dvae", "decoder"))
-    to_mel = lambda codes: np.asarray(model.denormalize_mel(model.dvae.decode(codes[None])))[0]
-    return LatentDecoder(model, to_mel=to_mel)
+    return LatentDecoder(XTTS(spoken_config(size, decoder), parts=("decoder",)))
 
 
 def open_stream(engine, inputs, number=0, hurry=False):
@@ -238,8 +239,7 @@ def first_sound(engine, decoder, inputs, voice):
         engine.wait(lambda: len(stream.codes) > known or not stream.active)
         samples = sound.more(stream.codes, stream.latents(), stream.finished)
     stream.cancel()
-    with engine.owned():
-        engine.advance()
+    engine.wait(lambda: stream not in engine._rows)  # the next measurement has the engine to itself
     return samples
 
 
