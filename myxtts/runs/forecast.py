@@ -23,6 +23,9 @@ from myxtts.training.watching.callbacks import Callback
 
 WARMUP_STEPS, TRIAL_STEPS = 3, 5
 """Steps of a stage that trace and compile, and timed steps before the first estimate."""
+CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
+"""On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; measured in
+three fine-tunes of `base` (docs/benchmarks.md)."""
 
 
 class Needs(NamedTuple):
@@ -59,7 +62,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         found = estimate(config.model, shapes, asked_for(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
-        memory, checkpoint = max(memory, found.peak + frozen), found.resident - found.accumulators
+        scratch = 0 if plan_for().visible_ids else int(CPU_SCRATCH * (found.peak - found.resident))
+        memory, checkpoint = max(memory, found.peak + scratch + frozen), found.resident - found.accumulators
         largest = max(largest, checkpoint)
         disk += checkpoint * (training.keep_checkpoints + 1) * (work.step is None)
     if not largest:
@@ -85,7 +89,7 @@ def _memory(needed):
             return needed, room - int(RESERVED_GB * BYTES_PER_GB), room
         return needed, needed, needed
     ram, own = read_memory(), resident_bytes()
-    return needed + own, ram.usable + own, min(ram.total, ram.limit or ram.total)
+    return needed + own + CPU_RUNTIME_BYTES, ram.usable + own, min(ram.total, ram.limit or ram.total)
 
 
 class TimeLeft(Callback):
