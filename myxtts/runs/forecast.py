@@ -24,7 +24,7 @@ from myxtts.training.watching.callbacks import Callback
 WARMUP_STEPS, TRIAL_STEPS = 3, 5
 """Steps of a stage that trace and compile, and timed steps before the first estimate."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
-"""On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; measured in
+"""On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
 three fine-tunes of `base` (docs/benchmarks.md)."""
 
 
