@@ -39,7 +39,7 @@ def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys
         request = json.loads(Path(command[3]).read_text())
         started.append(request)
         data, options = request["config"]["data"], request["options"]
-        seconds = 0.2 if options["model_gpus"] else 0.3 if data["model_gpu"] is not None else 0.5
+        seconds = 0.2 if options.get("model_gpus") else 0.3 if data["model_gpu"] is not None else 0.5
         return subprocess.CompletedProcess(command, 0, f"chatter\n{json.dumps({'step_seconds': seconds})}\n", "")
 
     monkeypatch.setattr(device_choice.subprocess, "run", run)
