@@ -11,7 +11,7 @@ from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, XTTSCo
 from myxtts.config.model import MODEL_SIZES, SPEAKER_BLOCKS
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.config.settings import MAX_NUMBER
-from myxtts.interchange.coqui.torch_checkpoint import StubObject
+from myxtts.interchange.coqui.unpickling import StubObject
 from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.tokenizer import XTTSTokenizer
 

@@ -1,0 +1,253 @@
+"""Reads the pickle of a PyTorch checkpoint without running it.
+
+A pickle is a program for a small machine whose instructions can call any function by name. The machine here builds
+containers and tensors and nothing else: an object of a class becomes a stub that only keeps its attributes, and a call
+of anything but the few functions in `_Machine.call` is refused with its name. Each value carries its weight, so that a
+small file cannot repeat or nest its values without end.
+"""
+
+import io
+import math
+import pickletools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
+import numpy as np
+
+from myxtts.config.checks import UserError, brief
+
+_CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 Char:i1 Byte:u1 Bool:?"
+DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") for pair in _CODES.split())}
+"""Dtype of each class of tensor storages."""
+MAX_PICKLE_BYTES = 64 * 2**20
+_MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
+"""Limits on a pickle, without tensor data; that of the released XTTS v2 model takes a hundredth of most of them."""
+_OPCODES = frozenset(
+    "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
+    "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
+    "EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS EMPTY_SET "
+    "ADDITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD "
+    "BINPERSID".split()
+)
+"""What torch.save and a plain object's state need."""
+_KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
+"""Which of the values that an opcode takes are hashed."""
+_EMPTY = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+
+
+class TorchCheckpointError(UserError):
+    """A PyTorch checkpoint that cannot be read."""
+
+
+class HostileCheckpointError(TorchCheckpointError):
+    """The file asks to call a function that no checkpoint needs, or claims sizes that it does not have."""
+
+
+class DamagedCheckpointError(TorchCheckpointError):
+    """The file is cut short, altered, or not a PyTorch checkpoint at all."""
+
+
+class _Global(str):
+    """Full name of a class or function in the file; it is never imported."""
+
+
+@dataclass(eq=False, repr=False)
+class StubObject:
+    """An object of a class: its code is never needed."""
+
+    class_name: str
+    """Full name of the class, as the file has it."""
+    state: Any = None
+    """What the file restores, usually a dictionary of attributes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Cell:
+    """A value on the machine's stack."""
+
+    value: Any
+    weight: int = 1
+    """Values in it, each wherever it recurs, with 64 bytes of text as one: what it costs to walk through or hash it."""
+    depth: int = 0
+    is_held: bool = False
+    """Whether another value holds it; its weight counts there, so it may not grow any more."""
+
+
+def unpickle(
+    pickled: bytes, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None
+) -> tuple[Any, int]:
+    """The value of the first pickle in `pickled`, and the length of that pickle.
+
+    Args:
+        source: Name of the file, for messages.
+        load_storage: Called with dtype, key and number of values; returns the values of a storage, 1-D.
+
+    Raises:
+        HostileCheckpointError: An opcode that no checkpoint has, a call, or more values, nesting or repetition than a
+            checkpoint has.
+        DamagedCheckpointError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError: It is no pickle.
+    """
+    return _Machine(source, load_storage).run(pickled)
+
+
+class _Machine:
+    def __init__(self, source, load_storage):
+        self.source, self.load_storage = source, load_storage
+        self.stack, self.marks, self.memo, self.work, self.num_odd_keys = [], [], {}, 0, 0
+
+    def require(self, holds, problem):
+        if not holds:
+            raise HostileCheckpointError(f"{self.source} {problem}.")
+
+    def run(self, pickled):
+        limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
+        self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
+        stack, marks, stream = self.stack, self.marks, io.BytesIO(pickled)
+        for count, (opcode, argument, _position) in enumerate(pickletools.genops(stream)):
+            name, before = opcode.name, opcode.stack_before
+            self.require(name in _OPCODES, f"uses the pickle opcode {name}, which no checkpoint needs")
+            self.require(count < _MAX_OPCODES, f"has a pickle of more than {_MAX_OPCODES} opcodes")
+            if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                self.memo[len(self.memo) if name == "MEMOIZE" else argument] = stack[-1]
+            elif name == "MARK":
+                marks.append(len(stack))
+            elif name == "POP":
+                (marks if marks and marks[-1] == len(stack) else stack).pop()
+            elif name in ("DUP", "GET", "BINGET", "LONG_BINGET"):
+                stack.append(stack[-1] if name == "DUP" else self.memo[argument])
+            elif name == "STOP":
+                return stack[-1].value, stream.tell()
+            elif not before:
+                stack += [_literal(name, argument)] * len(opcode.stack_after)
+            elif pickletools.markobject in before:
+                start = marks.pop()
+                taken, stack[start:] = stack[start:], []
+                if name != "POP_MARK":
+                    self.combine(name, stack.pop() if before[0] is not pickletools.markobject else None, taken)
+            else:
+                taken = [stack.pop() for _ in before][::-1]
+                grows = name in ("APPEND", "SETITEM", "BUILD")
+                self.combine(name, taken.pop(0) if grows else None, taken)
+
+    def combine(self, name, whole, parts):
+        """Pushes a value made of `parts`, or `whole` with `parts` added to it."""
+        self.work += sum(part.weight for part in parts)
+        self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
+        depth = max([part.depth + 1 for part in parts], default=0)
+        for part in parts:
+            part.is_held = True
+        self.require(whole is None or not whole.is_held, "changes a value that another one holds")
+        self.require(depth <= _MAX_DEPTH, f"has values nested more than {_MAX_DEPTH} deep")
+        self.require(self.work <= _MAX_WORK, f"repeats its values until they are more than {_MAX_WORK}")
+        self.require(self.num_odd_keys <= _MAX_ODD_KEYS, f"has more than {_MAX_ODD_KEYS} keys that are not text")
+        values = [part.value for part in parts]
+        if whole is None:
+            whole = _Cell(self.make(name, values))
+        else:
+            whole.value = _extended(name, whole.value, values)
+        whole.weight += sum(part.weight for part in parts)
+        whole.depth = max(whole.depth, depth)
+        self.stack.append(whole)
+
+    def make(self, name, values):
+        if name == "REDUCE":
+            return self.call(*values)
+        if name == "BINPERSID":
+            return self.storage(*values[0])
+        if name == "STACK_GLOBAL":
+            return _Global(".".join(values))
+        if name == "NEWOBJ":
+            return StubObject(_of_kind(_Global, values[0]))
+        if name == "DICT":
+            return dict(zip(values[::2], values[1::2], strict=True))
+        return values if name == "LIST" else tuple(values)
+
+    def call(self, function, arguments):
+        """Calls one of the few functions that checkpoints need."""
+        functions = {
+            "torch._utils._rebuild_tensor_v2": self.tensor,
+            "torch._utils._rebuild_tensor": self.tensor,
+            "torch._utils._rebuild_parameter": lambda tensor, *_: _of_kind(np.ndarray, tensor),
+            "collections.OrderedDict": lambda pairs=(): {_of_kind(str, name): one for name, one in pairs},
+            "numpy.dtype": _number_type,
+            "numpy.core.multiarray.scalar": _number,
+            "numpy._core.multiarray.scalar": _number,
+            # How protocol 2 spells a byte string.
+            "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
+        }
+        if (known := functions.get(_of_kind(_Global, function))) is None:
+            raise HostileCheckpointError(
+                f"{self.source} asks to call {function:.200}. Nothing was run. Do not use this file; if you trust its "
+                "origin, save its weights alone, as a state dict, and convert that."
+            )
+        return known(*arguments)
+
+    def storage(self, kind, storage_class, key, _location, num_values, *_view):
+        dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
+        if kind != "storage" or dtype is None or self.load_storage is None:
+            name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
+            raise DamagedCheckpointError(f"{self.source} refers to {name}, which is no known tensor storage.")
+        valid = type(key) is str and type(num_values) is int and 0 <= num_values < 2**62
+        self.require(valid, f"claims a storage {brief(key)} of {brief(num_values)} values")
+        return self.load_storage(dtype, key, num_values)
+
+    def tensor(self, storage, offset, size, stride, *_):
+        """A view of `storage`; NumPy itself refuses one that leaves it."""
+        size, stride = tuple(size), tuple(stride)
+        valid = len(size) <= _MAX_AXES and all(
+            type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride)
+        )
+        view = f"offset {brief(offset)}, size {brief(size)}, stride {brief(stride)}"
+        self.require(isinstance(storage, np.ndarray) and valid, f"has a tensor of {view}")
+        claim = f"claims a tensor of size {brief(size)} in a storage of {storage.size} values"
+        self.require(math.prod(size) <= storage.size, claim)
+        itemsize = storage.dtype.itemsize
+        byte_strides = tuple(itemsize * step for step in stride)
+        return np.ndarray(size, storage.dtype, buffer=storage, offset=itemsize * offset, strides=byte_strides)
+
+
+def _literal(name, argument):
+    if name in _EMPTY:
+        return _Cell(_EMPTY[name]())
+    if name in _CONSTANTS:
+        return _Cell(_CONSTANTS[name])
+    if name == "GLOBAL":
+        argument = _Global(argument.replace(" ", "."))
+    if name in ("BINSTRING", "SHORT_BINSTRING"):
+        argument = argument.encode("latin1").decode("utf-8")
+    return _Cell(argument, 1 + (len(argument) // 64 if isinstance(argument, (str, bytes)) else 0))
+
+
+def _extended(name, whole, values):
+    """A container with more values, or an object with its state."""
+    if name in ("APPEND", "APPENDS"):
+        list.extend(whole, values)
+    elif name in ("SETITEM", "SETITEMS"):
+        dict.update(whole, zip(values[::2], values[1::2], strict=True))
+    elif name == "ADDITEMS":
+        set.update(whole, values)
+    elif isinstance(whole, np.dtype):
+        return whole.newbyteorder(values[0][1])
+    elif not isinstance(whole, dict):  # that of a module has attributes, which are not needed
+        _of_kind(StubObject, whole).state = values[0]
+    return whole
+
+
+def _of_kind(kind, value):
+    """`value`, which must be of a class: others could be costly to hash, or shared behind the machine's back."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
+    return value
+
+
+def _number_type(code, *_):
+    """Type of a NumPy number, such as a loss that a trainer stored beside the weights."""
+    return np.dtype(re.fullmatch("[biuf][1248]", code)[0])
+
+
+def _number(dtype, content):
+    return np.frombuffer(content, _of_kind(np.dtype, dtype))[0]
