@@ -21,8 +21,8 @@ GROUPS = {
         "serve": ("myxtts.apps.server.__main__:main", "serve a model over HTTP, with OpenAI's speech API"),
     },
     "Prepare data": {
-        "make-dataset": ("myxtts.apps.datasets.command:main", "cut long recordings into a checked training set"),
-        "prepare": ("myxtts.cli.scaling:prepare", "encode a training set into shards, once for all workers"),
+        "make-dataset": ("myxtts.apps.datasets.command:main", "build a training set from long recordings"),
+        "prepare": ("myxtts.cli.scaling:prepare", "preprocess a training set into shards for all workers"),
     },
     "Check and compare": {
         "doctor": ("myxtts.cli.doctor:main", "check the machine or a data set before training"),
@@ -30,7 +30,7 @@ GROUPS = {
         "evaluate": ("myxtts.apps.evaluation.command:main", "score the speech of models, side by side"),
     },
     "Share and export": {
-        "export": ("myxtts.cli.models:export", "write ONNX files that speak without this project"),
+        "export": ("myxtts.cli.models:export", "export a model to ONNX, to run without MyXTTS"),
         "push": ("myxtts.cli.models:push", "upload a model to the Hugging Face hub, with a model card"),
         "convert": ("myxtts.cli.models:convert", "convert an XTTS v2 checkpoint to a MyXTTS model, or back"),
     },

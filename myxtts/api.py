@@ -1,4 +1,4 @@
-"""What MyXTTS can do, from Python: train, load, push. The command line, notebooks and the page translate to these."""
+"""The Python API: train, plan, load, push. The command line, notebooks and the page call these functions."""
 
 import os
 import re
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 __all__ = ["configure", "from_preset", "load", "open_run", "plan", "push", "save_to_preset", "train"]
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 PLANNED_STAGE = "gpt"
-"""What is planned where all stages are asked for: the one that takes most."""
+"""Stage that is planned for all stages: it needs the most memory."""
 PLANNED_TOKENS = 512
-"""Text tokens while no tokenizer is known: what `data.vocabulary_size` allows by default."""
+"""Size of the vocabulary if there is no tokenizer yet: the default limit of `data.vocabulary_size`."""
 
 
 def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> XTTSConfig:
-    """Settings of a run.
+    """Returns the settings of a run.
 
     Args:
-        config: Settings that there are already, or the name of a YAML file with some.
-        named: Values by the names of the flags of `myxtts train`, with underscores; they win over `config`.
+        config: Settings, or the name of a YAML file.
+        named: Flags of `myxtts train`, with underscores; they override `config`.
 
     Raises:
-        ConfigError: There is no such setting, or a value breaks its rule.
+        ConfigError: A setting is unknown, or a value is invalid.
     """
     if isinstance(config, XTTSConfig):
         if named.get("model_size") is not None:
-            way_out = "Give XTTSConfig(model=ModelConfig(size=...)) instead"
-            raise ConfigError(f"model_size picks all shapes, and the configuration has them already. {way_out}.")
+            hint = "Give XTTSConfig(model=ModelConfig(size=...)) instead"
+            raise ConfigError(f"model_size cannot be changed: the configuration already has a model. {hint}.")
         values = config.to_dict()
     else:
         config = SAMPLE if config is None and not named.get("train_data") else config
@@ -67,7 +67,7 @@ def open_run(
     virtual_devices: int | None = None,
     **named,
 ) -> "Run":
-    """A run on its devices and recordings, to be trained; arguments as in `train`."""
+    """Opens a run with its devices and recordings, ready to train. The arguments are those of `train`."""
     config = configure(config, **named)
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, require_run
@@ -103,21 +103,20 @@ def open_run(
 
 
 def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> "Run":
-    """Trains what is missing, as `myxtts train` does, and returns the run.
+    """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, or the name of a YAML file with some.
-        options: Names of the flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
-            `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they win over `config`. Besides these, `callbacks`
-            are those who follow the run, see `runs.run.Run`, and `quiet=True` prints nothing of the run's course; its
-            folder has it all.
+        config: Settings, or the name of a YAML file.
+        options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
+            `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
+            callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
 
     Returns:
-        The run, with `history`, `best`, `finished` and `speak`. Ctrl-C lets it write a checkpoint and return; the same
-        call resumes it.
+        The run, with `history`, `best`, `finished` and `speak`. On Ctrl-C it saves a checkpoint and returns; the same
+        call resumes.
 
     Raises:
-        UserError: Something that was asked for cannot be had; a note says what flags in the message are called here.
+        UserError: An option or a recording cannot be used. A note maps the flags in the message to arguments.
     """
     with _flags_explained():
         with starting_quietly():
@@ -137,16 +136,16 @@ def plan(
     gpu_memory: Sequence[float] | None = None,
     **named,
 ) -> "MemoryReport":
-    """Memory that training would take and the largest batch for usual GPUs, as `myxtts plan` prints it.
+    """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
 
     Args:
-        config: As in `train`, like all other names.
-        clip_seconds: Longest clip of the data; None takes `data.max_seconds`.
+        config: As in `train`; so are all other options.
+        clip_seconds: Longest clip of the data; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
-        gpu_memory: GPUs to find the largest batch for, in GB.
+        gpu_memory: Memory of the GPUs to find the largest batch for, in GB.
 
     Returns:
-        Figures as JSON types; `print` shows them as tables.
+        A report of JSON types; `print` shows it as tables.
     """
     from myxtts.memory.estimates import RESERVED_GB
     from myxtts.memory.report import memory_report
@@ -164,18 +163,19 @@ def plan(
 def load(
     folder: str | os.PathLike, which: str = "best", accept_licence: bool = False, engine: str | None = None
 ) -> "Synthesizer":
-    """The model in the folder of a run, of XTTS v2 as it is released or of `XTTS.save_to_preset`, ready to `speak`.
+    """Loads a model for speech synthesis.
 
     Args:
-        folder: Its folder, `base`, the bundled model, or `hf://owner/name[@revision]`, a model of the hub, which is
-            converted if need be.
+        folder: Folder of a run, of a released XTTS v2 or of `XTTS.save_to_preset`; `base`, the bundled model; or
+            `hf://owner/name[@revision]`, a model on the Hugging Face hub. Coqui checkpoints are converted.
         which: `best` or `last` checkpoint.
-        accept_licence: Of a model of the hub, without being asked.
-        engine: What draws the codes: `tensorflow`, `onnx` (8 bits), `onnx-float32`; None takes the fastest exact one.
+        accept_licence: Accept the licence of a Hugging Face model without a prompt.
+        engine: Inference engine: `tensorflow`, `onnx` (8 bits), `onnx-float32`; the default is the
+            fastest exact one.
 
     Raises:
-        CheckpointError: Something is missing or damaged.
-        HubError: It cannot be fetched, or its licence was not accepted.
+        CheckpointError: A file is missing or damaged.
+        HubError: The model cannot be downloaded, or its licence was not accepted.
     """
     from myxtts.interchange.hub.fetching import local_folder
 
@@ -191,7 +191,7 @@ def load(
 
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
-    """The model with its trained weights, as a Keras model; arguments and errors as in `load`."""
+    """Loads a model with its trained weights as a Keras model. Arguments and errors are those of `load`."""
     from myxtts.interchange.hub.fetching import local_folder
 
     with starting_quietly():
@@ -201,10 +201,10 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def save_to_preset(model: "XTTS", folder: str | os.PathLike) -> None:
-    """Writes a folder that `from_preset`, `load`, `myxtts say` and `training.init_from` take.
+    """Saves a model for `from_preset`, `load`, `myxtts say` and `training.init_from`.
 
     Raises:
-        UserError: The model's tokenizer is not known, or the folder holds something already.
+        UserError: The model has no tokenizer, or the folder is not empty.
     """
     from myxtts.inference.loading import save_preset
 
@@ -212,16 +212,16 @@ def save_to_preset(model: "XTTS", folder: str | os.PathLike) -> None:
 
 
 def push(model: "XTTS", target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads what `save_to_preset` writes, with a model card, to `hf://owner/name`; returns the address.
+    """Uploads a model with a model card to `hf://owner/name`, and returns its URL.
 
     Args:
-        target: The repository, made if need be.
-        private: Of a repository that is made now.
-        licence: Identifier for the card, such as `cc-by-4.0`.
+        target: Repository; it is created if missing.
+        private: Whether a new repository is private.
+        licence: Identifier for the model card, such as `cc-by-4.0`.
 
     Raises:
-        UserError: The model's tokenizer is not known.
-        HubError: The hub refuses, or cannot be reached.
+        UserError: The model has no tokenizer.
+        HubError: The hub refuses the upload, or cannot be reached.
     """
     from myxtts.interchange.hub.uploading import push_model
 
@@ -229,28 +229,32 @@ def push(model: "XTTS", target: str, private: bool = False, licence: str | None 
 
 
 def _require_sense(named, config, device_plan, devices):
-    """Raises `ConfigError` for options that would be passed over, or that exclude each other."""
+    """Raises `ConfigError` for options that would be ignored or that exclude each other."""
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
-        rule = "--language is that of recordings in --train-data, and there is none: the sample corpus names its own"
-        way_out = "--sample-languages chooses those of the sample corpus"
-        raise ConfigError(f"{rule}. Add --train-data DIR, or leave --language out; {way_out}.")
+        raise ConfigError(
+            "--language is the language of the recordings in --train-data, which is missing. Add --train-data DIR, or "
+            "leave --language out; --sample-languages selects the languages of the sample corpus."
+        )
     if named.get("sample_languages") is not None and recordings:
-        rule = "--sample-languages is for the sample corpus, which is made where no --train-data is given"
-        given = f"the recordings are in {printable(str(recordings))}"
-        raise ConfigError(f"{rule}; {given}. Leave one of the two out; --language is that of recordings.")
+        raise ConfigError(
+            "--sample-languages is for the sample corpus, which is not used with --train-data "
+            f"{printable(str(recordings))}. Leave one of the two out; --language is the language of recordings."
+        )
     if device_plan == "auto" and (gpus != (None, None) or devices["model_gpus"] or devices["memory_isolation"]):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
-        raise ConfigError(f"--device-plan auto chooses the devices itself. Leave out {flags}, or --device-plan.")
+        raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
     asked, source = named.get("model_size"), config.training.init_from
     brought = _config_of_source(source) if asked else None
     if brought is not None and (size := brought.model.size) != asked:
-        rule = f"--init-from {printable(source)} has a model of its own, of size {size}"
-        raise ConfigError(f"--model-size {asked} cannot be used: {rule}. Leave one of the two out.")
+        raise ConfigError(
+            f"--model-size {asked} contradicts --init-from {printable(source)}, whose model has size {size}. "
+            "Leave one of the two out."
+        )
 
 
 def _config_of_source(source):
-    """The settings of what `--init-from` names, where it is on this machine, else None."""
+    """Returns the settings of the model of `--init-from`, or None if it is not on this machine."""
     if not source:
         return None
     from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which other plans do without
@@ -264,16 +268,16 @@ def _config_of_source(source):
 
 @contextmanager
 def _flags_explained() -> Iterator[None]:
-    """Adds a note to a user's error that names flags: what they are called in Python."""
+    """Adds a note to an error that mentions flags: their names in Python."""
     try:
         yield
     except UserError as error:
-        known, told = {name: flag for flag in all_flags() for name in flag.names}, []
+        known, notes = {name: flag for flag in all_flags() for name in flag.names}, []
         for name in dict.fromkeys(re.findall(r"--[a-z][a-z0-9-]+", str(error))):
             if name in known:
                 places = " and ".join(known[name].settings).replace("stage.", "training.STAGE.")
                 keyword = name.removeprefix("--").replace("-", "_")
-                told.append(f"{name} is {keyword}=" + (f" or the setting {places}" if places else ""))
-        if told:
-            error.add_note(f"From Python: {'; '.join(told)}.")
+                notes.append(f"{name} is {keyword}=" + (f" or the setting {places}" if places else ""))
+        if notes:
+            error.add_note(f"From Python: {'; '.join(notes)}.")
         raise

@@ -93,7 +93,7 @@ _SENTENCES = {
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action):
-        hidden = action.default is None or action.default is False or action.default in ("", [])
+        hidden = action.default is None or action.default is False or action.default in ("", [], (), {})
         return action.help if hidden else super()._get_help_string(action)
 
 
@@ -101,7 +101,7 @@ def add_model(parser: argparse.ArgumentParser, more: str = "", default: str | No
     """Adds the flags that select a model; `more` is appended to the help of `--checkpoint`."""
     model = f"folder of a training run or an imported model, or hf://owner/name{more}"
     parser.add_argument("--checkpoint", metavar="FOLDER", default=default, help=model)
-    licence = "accept the licence of a hub model without being asked"
+    licence = "accept the licence of a Hugging Face model without a prompt"
     parser.add_argument("--accept-licence", action="store_true", help=licence)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to use")
 

@@ -24,7 +24,7 @@ examples:
   myxtts export --checkpoint base --format web --output page && python -m http.server --directory page
   python exported/speak.py --text "Good morning." --voice emma --output morning.wav
 
-Every graph is loaded in ONNX Runtime and compared with the model before the folder appears.
+Each graph is checked against the model in ONNX Runtime before the output folder is created.
 """
 PUSH_EXAMPLES = """examples:
   hf auth login
@@ -102,12 +102,12 @@ def _flag(option):
 
 def export_parser() -> PlainParser:
     """The command line of `myxtts export`."""
-    description = "Export a trained model as ONNX files that speak without this project."
+    description = "Export a trained model to ONNX, for synthesis without MyXTTS."
     parser = PlainParser(prog="myxtts export", description=description, epilog=EXPORT_EXAMPLES)
     add_model(parser)
-    parser.add_argument("--format", default="onnx", help="onnx, or web: onnx and a page that speaks in a browser")
-    parser.add_argument("--weights", help="float32, or int8 for the GPT's matrices (default for web)")
-    parser.add_argument("--output", metavar="FOLDER", help="new or empty folder to write")
+    parser.add_argument("--format", default="onnx", help="onnx, or web: onnx with a demo page that runs in the browser")
+    parser.add_argument("--weights", help="float32, or int8 weights for the GPT (default: float32; int8 for web)")
+    parser.add_argument("--output", metavar="FOLDER", help="output folder, new or empty")
     return parser
 
 

@@ -28,7 +28,7 @@ examples:
   myxtts say --checkpoint runs/mine --reference-audio me.wav --batch lines.txt --output-folder spoken --format ogg
 
 A batch file has one line `id|text|voice|language` per file to write. Voice (a recording, a .voice file or a speaker of
-the model) and language are optional. The same command continues after a stop.
+the model) and language are optional. Run the same command again to resume after an interruption.
 """
 
 
@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     description = "Speak a text in the voice of a recording."
     parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
     add_model(parser, "; base has a default voice", default=BASE_NAME)
-    parser.add_argument("words", nargs="?", metavar="TEXT", help="the text, as --text")
+    parser.add_argument("words", nargs="?", metavar="TEXT", help="same as --text")
     text = parser.add_argument_group("text (default: standard input)")
     one = text.add_mutually_exclusive_group()
     one.add_argument("--text", help="the text")
@@ -49,8 +49,8 @@ def build_parser() -> argparse.ArgumentParser:
     voice = parser.add_argument_group("voice")
     one = voice.add_mutually_exclusive_group()
     one.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
-    one.add_argument("--speaker", metavar="NAME", help="a speaker of the training, or of an imported model")
-    one.add_argument("--voice", metavar="FILE.voice", help="a voice that --save-voice wrote")
+    one.add_argument("--speaker", metavar="NAME", help="speaker from the training data or of an imported model")
+    one.add_argument("--voice", metavar="FILE.voice", help="voice file from --save-voice")
     voice.add_argument("--list-speakers", action="store_true", help="only list the names for --speaker")
     voice.add_argument("--save-voice", metavar="FILE.voice", help="save the voice, so that it loads faster next time")
     add = parser.add_argument_group("output").add_argument
@@ -58,20 +58,20 @@ def build_parser() -> argparse.ArgumentParser:
     add("--stream", action="store_true", help="write audio to standard output while it is generated")
     add("--stream-format", choices=("wav", "pcm"), default="wav", help="WAV of unknown length, or raw 16-bit PCM")
     add("--output-folder", metavar="FOLDER", default="spoken", help="folder for the files of --batch")
-    add("--format", choices=("wav", "flac", "mp3", "ogg"), default="wav", help="format of these files")
+    add("--format", choices=("wav", "flac", "mp3", "ogg"), default="wav", help="audio format of the --batch outputs")
     add("--subtitles", metavar="FILE.srt", help="also write subtitles")
     add("--sample-rate", type=int, metavar="HZ", help="sample rate of the audio (default: the model's)")
     add = (speech := parser.add_argument_group("speech")).add_argument
     add("--speed", type=float, default=1.0, help="speaking rate, at the same pitch")
     add("--seed", type=int, default=0, help="sampling seed")
-    retries = "how often to resample a sentence that loops, babbles, breaks off or does not end; not with --stream"
+    retries = "retries of a sentence that loops, babbles, is cut off or does not end; no effect with --stream"
     add("--retries", type=int, default=1, metavar="N", help=retries)
     recognizer = "recognizer that checks each sentence: base, hf://…, a folder, a command with {wav}; not with --stream"
     add("--recognizer", metavar="NAME", help=recognizer)
     own = "(default: the model's)"
     add("--temperature", type=float, help=f"sampling temperature; 0 always takes the most likely code {own}")
     add("--top-k", type=int, help=f"sample from the k most likely codes; 0 for all {own}")
-    add("--top-p", type=float, help=f"sample from the most likely codes that reach this probability {own}")
+    add("--top-p", type=float, help=f"sample from the fewest codes whose total probability reaches this {own}")
     add("--repetition-penalty", type=float, help=f"penalty for repeated codes; 1 turns it off {own}")
     add_choices(speech)
     return parser

@@ -18,10 +18,10 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
     """The training command line; its flags are a public contract."""
     parser = PlainParser(
         prog=prog,
-        description="Train XTTS on a folder of recordings; without one, on a small sample corpus that it makes.",
-        epilog="Settings that no flag names come from --config, else the defaults shown here apply.",
+        description="Train XTTS on a folder of recordings, or on a small generated sample corpus if none is given.",
+        epilog="Settings without a flag on the command line come from --config, else from the defaults above.",
     )
-    parser.add_argument("folder", nargs="?", metavar="DIR", help="recordings to train on, as --train-data")
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="training set, same as --train-data")
     add_flags(parser, all_flags())
     return parser
 

@@ -28,7 +28,7 @@ class DataConfig(Settings):
     num_speakers: int = setting(0, at_least=0)
     """Number of speakers; set when the training set is read."""
     prepared: str | None = setting(None, of_run=True, flag="--prepared", metavar="DIR")
-    """Preprocessed training set, written by `myxtts prepare`. Its codes are used if `data.augment` is off."""
+    """Preprocessed training set, written by `myxtts prepare`. Its codes are read only if `data.augment` is off."""
     val_data: str | None = setting(None, of_run=True, flag="--val-data", page="more", metavar="DIR")
     """Validation set: a folder or a list (default: the data set's own split, else a share of the training set)."""
     val_prepared: str | None = setting(None, of_run=True, flag="--val-prepared", metavar="DIR")
@@ -40,8 +40,8 @@ class DataConfig(Settings):
     language: str | None = setting(None, flag="--language", page="main")
     """Language of clips without a language label (default: en)."""
     g2p: tuple[str, ...] | None = setting(None, flag="--g2p,--phonemizer", page="main", metavar="LANG")
-    """Convert text to phonemes: `am` for Amharic, `espeak` for all languages without rules of their own; repeatable
-    (default: as in the run or in the model to start from, else off)."""
+    """Convert text to phonemes: `am` for Amharic, `espeak` for all languages without built-in rules; repeatable
+    (default: that of the resumed run or of --init-from, else off)."""
     vocabulary: str | None = setting(None, of_run=True, flag="--vocabulary", metavar="FILE")
     """Tokenizer file in Hugging Face JSON (default: trained on the data set)."""
     vocabulary_size: int = setting(DEFAULT_TEXT_TOKENS, at_least=1)
@@ -53,9 +53,9 @@ class DataConfig(Settings):
     max_seconds: float = setting(11.6, flag="--max-seconds")
     """Maximum clip length in seconds; longer clips are left out (XTTS: 255 995 samples at 22 050 Hz)."""
     max_text_length: int = setting(200, at_least=1, flag="--max-text-length")
-    """Maximum text length in tokens; longer clips are left out. With static shapes the length of every text."""
+    """Maximum text length in tokens; longer clips are skipped. Static shapes pad every text to this length."""
     max_mel_frames: int | None = setting(None, flag="--max-mel-frames")
-    """Maximum clip length in mel frames; longer clips are left out. With static shapes the length of every clip
+    """Maximum clip length in mel frames; longer clips are skipped. Static shapes pad every clip to this length
     (default: the longest clip that fits the model)."""
     static_shapes: bool = setting(
         False, flag="--enable-static-shapes,--pad-to-fixed-length", off="--disable-static-shapes"
@@ -68,8 +68,8 @@ class DataConfig(Settings):
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Size of the cache of decoded recordings in MB."""
     batch_size: int = setting(16, at_least=1, flag="--batch-size", page="main", metavar="N|auto", group="training")
-    """Clips per batch. `auto` on the command line finds the largest number that fits in memory and accumulates
-    gradients up to the configured batch size."""
+    """Clips per batch. `auto` searches for the largest number that fits in memory and accumulates gradients up to the
+    batch size of --config, else the default."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
     """Minimum and maximum length of the conditioning clip in seconds; lowered for data sets of shorter clips."""
     conditioning_source: str = setting(

@@ -48,7 +48,7 @@ class StartOptions(Settings):
     model_gpu_memory: int = setting(MODEL_GPU_MEMORY_MB, flag="--model-gpu-memory", group="devices")
     """Memory limit of the model GPU in MB."""
     virtual_devices: int | None = setting(None, flag="--virtual-devices", metavar="N", group="devices")
-    """Number of virtual devices, to try the two-device pipeline on one device."""
+    """Split the device into N virtual devices, to test the two-device pipeline."""
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,11 @@ class TrainingConfig(Settings):
     ema: float | None = _switch(
         at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=DEFAULT_EMA_DECAY
     )
-    """Decay of the weight averages used for validation and speech; 0 turns them off (default: by preset)."""
+    """Decay of the weights' moving average (EMA) for validation and speech; 0 turns it off (default: by preset)."""
     strict: bool = setting(False, of_run=True, flag="--strict", page="more", group="optimizations")
     """Exit with code 2 after the first step if an optimization is not in effect as requested."""
     deterministic: bool = setting(False, flag="--deterministic", group="optimizations")
-    """Use deterministic operations, also on a GPU: equal runs on equal hardware give equal bits. Some are slower."""
+    """Use deterministic ops, also on a GPU: runs on equal hardware are bitwise identical. Some ops are slower."""
     automatic_batch_size: bool = setting(False, of_run=True)
     """Find the largest batch size that fits in memory; `batch_size` times `gradient_accumulation` stays the same."""
     memory_budget_mb: int | None = setting(None, at_least=1, of_run=True, flag="--memory-budget", metavar="MB")
@@ -68,15 +68,15 @@ class TrainingConfig(Settings):
     """Start from pretrained weights: `base` (the bundled model), the folder of a run or of `myxtts convert`, or
     `hf://owner/name[@revision]`."""
     tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", page="more", metavar="NAME,…")
-    """Stages to fine-tune, with --init-from (default: that of --stage, else the GPT; of `base` all)."""
+    """Stages to fine-tune, with --init-from (default: that of --stage, else the GPT; dvae,gpt,decoder from base)."""
     accept_licence: bool = setting(False, of_run=True, flag="--accept-licence", page="more")
     """Accept the licence of a Hugging Face model without a prompt."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)
     """Steps between log lines."""
     validate_every_steps: int = setting(500, at_least=1, flag="--validate-every", page="more", metavar="N")
-    """Steps between validations; also at the end."""
+    """Validate every N steps and at the end."""
     checkpoint_every_steps: int = setting(1000, at_least=1, of_run=True, flag="--save-every", page="main", metavar="N")
-    """Steps between checkpoints; also at the end."""
+    """Save a checkpoint every N steps and at the end."""
     keep_checkpoints: int = setting(2, at_least=1, of_run=True, flag="--keep", page="more", metavar="N")
     """Number of newest checkpoints to keep, besides the best."""
     sample_every_steps: int = setting(1000, at_least=0, of_run=True, flag="--sample-every", page="more", metavar="N")

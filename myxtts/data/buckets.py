@@ -54,9 +54,9 @@ class EpochStart:
     position: int = 0
     epoch: int = 0
     offset: int = 0
-    """Number of batches that the epoch has had."""
+    """Number of batches of the epoch that are already used."""
     heard: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """`(H,)` indices of the clips that the epoch has had."""
+    """`(H,)` indices of the clips of the epoch that are already used."""
 
 
 @dataclass(eq=False)
@@ -142,12 +142,12 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + self.start.offset * is_first, heard)
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of this same order that gives the same batches from `position` on."""
+        """Returns the start of the epoch that contains `position`; from there this order yields the same batches."""
         epoch, row = self._place(position)
         return self.start if epoch == self.start.epoch else EpochStart(int(position) - row, epoch)
 
     def digest(self) -> str:
-        """Returns a digest of all that determines the batches, except the start and the identity of the clips."""
+        """Returns a digest of everything that determines the batches, except the start and the clip ids."""
         hasher = new_hasher()
         for rows in (self.num_samples, self._bucket, np.asarray(self.shapes), [self.batch_size, self.seed]):
             hasher.update(np.ascontiguousarray(rows, np.int64).tobytes() + b"|")

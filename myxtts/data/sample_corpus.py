@@ -2,7 +2,7 @@
 
 It lets a first training run do without data and network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
 `speakers.csv` with `id,speaker,language`. A small grammar per language yields the sentences, so that each word is
-frequent; some sentences are held out (`unheard_sentences`), to test a model on sentences that it was not trained on.
+frequent; some sentences are held out (`unheard_sentences`), to test a model on unseen sentences.
 """
 
 import importlib

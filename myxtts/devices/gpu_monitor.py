@@ -172,7 +172,7 @@ class GPUMonitor:
         self._usages, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
-        """Starts sampling anew. Returns the monitor."""
+        """Restarts sampling. Returns the monitor."""
         self.stop()
         self._usages, self._reason, ready = (), None, threading.Event()
         self._stop.clear()

@@ -1,7 +1,7 @@
 """Processor, memory and disks available to this process, under the limits of its container.
 
 Limits come from control groups, versions 2 and 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/).
-What cannot be read is None.
+Values that cannot be read are None.
 """
 
 import os

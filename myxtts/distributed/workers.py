@@ -99,7 +99,7 @@ class Workers:
         return content
 
     def tell(self, value: Any = None) -> Any:
-        """Returns the chief's value on all workers."""
+        """Broadcasts the chief's value to all workers and returns it."""
         return self.gather(value if self.is_chief else None)[0]
 
     def ask(self, call: Callable[[], Any]) -> Any:

@@ -134,6 +134,6 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 def ends_well(limit: float | None, length: float | None) -> bool:
     """Tells whether at most 2 % of sentences reach the length limit and speech has 75 % of the recordings' length.
 
-    Shorter speech would hide wrong characters. None means unknown.
+    Shorter speech would hide recognition errors. None means unknown.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -10,12 +10,12 @@ ENGINES: dict[str, str | None] = {"tensorflow": None, "onnx": "int8", "onnx-floa
 
 def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None:
     """Adds `--decoder`, `--engine` and `--device`."""
-    decoder = "what turns codes into audio (default: the model's waveform decoder if it has one)"
+    decoder = "vocoder: converts codes to audio (default: the model's waveform decoder if it has one)"
     group.add_argument("--decoder", choices=tuple(DECODERS), help=decoder)
     if engines:
         engine = (
-            "what samples the codes; onnx and onnx-float32 are ONNX Runtime on the CPU, onnx with 8-bit weights "
-            "(default: onnx-float32 if it is installed and the model is not too large for it, else tensorflow)"
+            "inference engine; onnx (8-bit weights) and onnx-float32 use ONNX Runtime on the CPU "
+            "(default: onnx-float32 if ONNX Runtime is installed and the model is small enough, else tensorflow)"
         )
         group.add_argument("--engine", choices=tuple(ENGINES), help=engine)
     group.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU if there is one)")

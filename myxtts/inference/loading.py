@@ -25,7 +25,7 @@ def load_model(
     """Loads model, tokenizer and configuration of a folder.
 
     Args:
-        which: `best` or `last` checkpoint of GPT and waveform decoder; of other parts the last one is loaded.
+        which: `best` or `last` checkpoint of GPT and waveform decoder; other parts always load the last one.
         only_speech: Leaves out the DVAE if there is a waveform decoder.
 
     Raises:

@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
     @property
     def surprise(self) -> float:
-        """Mean negative log-likelihood of codes and stop above the entropy, in nats."""
+        """Mean negative log-likelihood of the codes and the stop code, minus their mean entropy, in nats."""
         return float(-(self.logs + self.entropy).mean())
 
 

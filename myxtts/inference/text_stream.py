@@ -179,7 +179,7 @@ class SpeechStream(Spoken):
         return not self.finished and self._sentences[self._number].ready()
 
     def more(self) -> np.ndarray:
-        """Returns the next samples `(S,)` float32, possibly none; raises what the engine failed with."""
+        """Returns the next samples `(S,)` float32, possibly none. Re-raises an error of the engine."""
         sentence = self._sentences[self._number]
         if sentence.stream.cancelled:
             self.finished = True

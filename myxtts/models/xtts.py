@@ -136,7 +136,7 @@ class XTTS(keras.Model):
     fit = compile
 
     def save(self, filepath, *args, **kwargs):
-        """Raises, since Keras's format would leave out the tokenizer."""
+        """Not supported: Keras's format would leave out the tokenizer. Raises `NotImplementedError`."""
         raise NotImplementedError(
             "XTTS.save would leave out the tokenizer. Use model.save_to_preset(folder), which XTTS.from_preset reads."
         )

@@ -87,7 +87,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 
 
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
-    """Writes step 0 of each stage without checkpoint from the weights of `training.init_from`.
+    """Initializes each stage without a checkpoint from `training.init_from`, as a checkpoint of step 0.
 
     The parts in `taken` are copied unchanged. A new run gets the voices of the source as well.
     """

@@ -104,7 +104,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """The checkpoints of one stage: keeps the newest `keep` and the best. The first one creates the folder."""
+    """The checkpoints of one stage: keeps the newest `keep` and the best. The folder is created with the first one."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)

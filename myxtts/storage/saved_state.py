@@ -74,7 +74,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors of wrong values inside the block to a `CheckpointError`."""
+    """Re-raises errors caused by invalid values in the block as `CheckpointError`."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:

@@ -1,6 +1,6 @@
 """Grapheme-to-phoneme conversion by eSpeak NG, from the package `espeakng-loader`.
 
-This file imports nothing of MyXTTS, because exported models contain a copy.
+This file must not import MyXTTS, because exported models contain a copy of it.
 """
 
 import ctypes
@@ -66,7 +66,7 @@ def _words_to_ipa(library, text):
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """Loads and initializes eSpeak NG, once per process; its state is global. Raises as `text_to_ipa`."""
+    """Loads and initializes eSpeak NG, once per process; its state is global. Raises `ValueError` if missing."""
     try:
         import espeakng_loader
     except ImportError:

@@ -22,7 +22,7 @@ SECONDS_AT_CHAR_LIMIT = 16.0
 DIGIT_LETTERS = 6
 """Letters of a spoken digit."""
 FEWEST_CLIPS = 20
-"""Clips of a language that are needed to estimate its rate."""
+"""Minimum number of clips for estimating the speech rate of a language."""
 EDGE_SHARE = 0.005
 """Share of clips at either end of the durations that count as outliers."""
 MARGIN = 1.15

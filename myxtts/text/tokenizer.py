@@ -179,7 +179,7 @@ class XTTSTokenizer:
         return _name_all(unknown) if unknown else ""
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Drops marks of letters that the vocabulary knows only without (`naïve`, `naive`). Not for training."""
+        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`). Not for training."""
         language = get_language(language)
         unknown = set(self._unknown(self._clean(text, language), language))
 

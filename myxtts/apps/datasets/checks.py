@@ -111,7 +111,7 @@ def is_steady(survey: Survey, start: int, end: int) -> bool:
 
 
 def _rate_deviations(clips):
-    """Returns the median rate and the robust deviation of each clip from it; short texts may deviate more."""
+    """Returns the median speech rate and the robust z-score of each clip, with a wider scale for short texts."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:

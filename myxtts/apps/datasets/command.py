@@ -47,10 +47,10 @@ def build_parser() -> PlainParser:
     add("--min-seconds", type=float, default=1.0, help="minimum clip length in seconds")
     add("--max-seconds", type=float, default=11.5, help="maximum clip length in seconds")
     add("--min-snr", type=float, default=15.0, metavar="DB", help="minimum signal-to-noise ratio of a clip")
-    add("--one-voice", action="store_true", help="drop clips with other voices; takes a tenth of their duration")
+    add("--one-voice", action="store_true", help="drop clips with several or other speakers; slow")
     encoder = "speaker encoder for --one-voice: Resemblyzer's pretrained.pt or an .onnx file (default: Resemblyzer's)"
     add("--speaker-encoder", **file, help=encoder)
-    add("--min-dnsmos", type=float, metavar="SCORE", help="minimum DNSMOS of a clip, 1 to 5; slow")
+    add("--min-dnsmos", type=float, metavar="SCORE", help="minimum DNSMOS score of a clip, 1 to 5; scoring is slow")
     add("--force-cut", action="store_true", help="cut speech without pauses at the quietest points")
     add("--loudness", type=float, default=-23.0, metavar="LUFS", help="target loudness of each recording")
     add("--validation-share", type=float, default=0.05, help="fraction of the duration to hold out for validation")

@@ -62,7 +62,7 @@ class Clip(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Starts and ends of segments, and where a clip begins before and finishes after each, `(N,)` frames each.
+    """Segment bounds (`starts`, `ends`) and clip bounds around each (`begins`, `finishes`), `(N,)` frames each.
 
     `pauses` are the N + 1 pauses around them in seconds, with infinity at both ends.
     """

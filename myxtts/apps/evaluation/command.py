@@ -23,7 +23,7 @@ examples:
   myxtts evaluate runs/mine --texts lines.txt --voices me.wav --recognizer "./hear.sh {wav}"
   myxtts evaluate spoken_by_others --data recordings
 
-A folder of spoken files needs a metadata.csv with their texts. All models say the same held-out clips.
+A folder of audio files needs a metadata.csv with their texts. All models speak the same held-out texts.
 docs/evaluation.md explains the metrics.
 """
 
@@ -31,15 +31,15 @@ docs/evaluation.md explains the metrics.
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts evaluate`."""
     parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.", epilog=EXAMPLES)
-    what = "run, converted model or folder of spoken files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
+    what = "run, converted model or folder of audio files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=what)
-    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint of folders without @")
+    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint of folders without @best or @last")
     licence = "accept the licence of a Hugging Face model without a prompt"
     parser.add_argument("--accept-licence", action="store_true", help=licence)
     data = parser.add_argument_group("sentences")
     data.add_argument("--data", metavar="DIR", help="data set with recordings (default: that of the run)")
     data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
-    data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference recordings, used in turn")
+    data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
     data.add_argument("--language", default="en", help="language of texts and data without a language label")
     data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
     data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")

@@ -108,7 +108,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 
 
 def _espeak_data(folder, language):
-    """Creates held-out recordings for the bundled model: eSpeak NG says sentences that it was not trained on."""
+    """Creates held-out recordings for the bundled model: eSpeak NG speaks held-out sentences."""
     code = get_language(language).code
     voices = [voice for voice in VOICES if voice.language == code]
     if not voices:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """A row of the comparison."""
+    """A source of speech to compare: recordings, their resynthesis, a model or a folder of audio files."""
 
     name: str
     kind: str

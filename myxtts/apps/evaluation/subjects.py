@@ -17,7 +17,7 @@ WHICH = ("best", "last")
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, with the checkpoint to use, or a folder of spoken files."""
+    """A model and its checkpoint, or a folder of audio files."""
 
     folder: Path
     which: str

@@ -89,19 +89,19 @@ def _add_lists(app, voices, settings):
 
     @app.get("/v1/models")
     async def models() -> dict:
-        """The model, and the names that clients of OpenAI have for it."""
+        """Lists the model under its own name and under OpenAI's model names."""
         return {"object": "list", "data": list(entries.values())}
 
     @app.get("/v1/models/{name}")
     async def model(name: str) -> dict:
-        """One of them."""
+        """Describes one model."""
         if name not in entries:
             raise ApiError(404, f"There is no model {name[:200]!r}.", "model", "model_not_found")
         return entries[name]
 
     @app.get("/v1/audio/models")
     async def audio_models() -> dict:
-        """The same for Open WebUI."""
+        """Lists the models in the format of Open WebUI."""
         return {"models": [{"id": name, "name": name} for name in entries]}
 
     @app.get(VOICES)

@@ -28,39 +28,39 @@ model was trained on. /docs lists the fields of a request.
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts serve`."""
-    about = "Serve a model over HTTP, as OpenAI's clients expect it."
+    about = "Serve a model over HTTP, with an API compatible with OpenAI's."
     parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
-    checkpoint = "folder of a training run, of `myxtts convert` or `myxtts export`, or base, the bundled model"
+    checkpoint = "folder of a run, a converted or an exported model; base is the bundled model"
     parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
-    place = parser.add_argument_group("where")
+    place = parser.add_argument_group("network")
     place.add_argument("--host", default="127.0.0.1", help="listen address; anything but localhost requires an API key")
-    place.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    wyoming = "also answer Home Assistant there, by the Wyoming protocol, which has no keys; usual: 10200"
+    place.add_argument("--port", type=int, default=8000, help="listen port; 0 picks a free one")
+    wyoming = "also serve Home Assistant by the Wyoming protocol on this port, without API key; usually 10200"
     place.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
-    place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address for that")
-    page = "also show the page of `myxtts ui` at /ui, with the runs in this folder; its password is the API key"
+    place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address of --wyoming-port")
+    page = "also serve the web UI (`myxtts ui`) for the runs in this folder at /ui; its password is the API key"
     place.add_argument("--ui", metavar="FOLDER", help=page)
     key = f"file whose first line is the API key (or set {KEY_VARIABLE})"
     place.add_argument("--api-key-file", metavar="FILE", help=key)
     cors = "origins allowed in browsers (CORS), such as https://chat.example; * for all"
     place.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=cors)
-    place.add_argument("--api-key", metavar="KEY", help="the key itself, visible to others in the process list")
+    place.add_argument("--api-key", metavar="KEY", help="API key; visible in the process list (use --api-key-file)")
     voices = parser.add_argument_group("voices")
-    voices.add_argument("--voices", metavar="FOLDER", help="folder with a file per voice, read again for each request")
+    voices.add_argument("--voices", metavar="FOLDER", help="folder with one file per voice; re-read for each request")
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
-    mapped = "aliases of voices: alloy=emma,nova=anna (default for OpenAI's: a voice of the text's language)"
+    mapped = "voice aliases: alloy=emma,nova=anna (default for OpenAI's names: a voice of the text's language)"
     voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
-    voices.add_argument("--language", default="en", help="of texts, if neither request nor voice names one")
+    voices.add_argument("--language", default="en", help="language if neither request nor voice sets one")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--queue", type=int, default=32, metavar="N", help="most waiting texts; more are refused")
-    limits.add_argument("--queue-seconds", type=float, default=120.0, help="waiting time limit of a text")
-    limits.add_argument("--max-seconds", type=float, default=600.0, help="time limit of a text, waiting included")
-    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="most characters of a text")
+    limits.add_argument("--queue", type=int, default=32, metavar="N", help="maximum queue length; excess is rejected")
+    limits.add_argument("--queue-seconds", type=float, default=120.0, help="maximum time in the queue, in seconds")
+    limits.add_argument("--max-seconds", type=float, default=600.0, help="maximum total time of a request, in seconds")
+    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="maximum characters per text")
     connections = "open connections from one address (0: no limit)"
     limits.add_argument("--max-connections", type=int, default=100, metavar="N", help=connections)
-    limits.add_argument("--grace-seconds", type=int, default=30, help="time limit for finishing texts at a stop")
+    limits.add_argument("--grace-seconds", type=int, default=30, help="time limit for active requests at shutdown")
     model = parser.add_argument_group("model")
     warm = "warm-up before the first request: short traces the graphs; all also compiles every batch shape (minutes)"
     model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=warm)

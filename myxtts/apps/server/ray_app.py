@@ -37,7 +37,7 @@ def application(flags: dict[str, Any]) -> Any:
     )
     @serve.ingress(lambda: open_replica(words))
     class Replica:
-        """One server, without an address."""
+        """A server replica that Ray Serve routes requests to."""
 
         def check_health(self):
             if not self.app.state.speaker.alive:

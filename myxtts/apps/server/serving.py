@@ -162,10 +162,10 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
 
 
 class Serving(uvicorn.Server):
-    """Runs an app until SIGINT or SIGTERM; then it refuses the queue and finishes the texts being spoken.
+    """Runs an app until SIGINT or SIGTERM, then rejects queued texts and finishes those in progress.
 
     Args:
-        connections: Most connections from one address; 0 for no limit.
+        connections: Maximum number of connections per address; 0 for no limit.
         grace_seconds: Time limit for finishing. A second signal ends it at once.
         beside: Coroutine that runs as long as the server, such as another protocol.
     """
@@ -185,7 +185,7 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
 
     async def shutdown(self, sockets=None):
-        """Refuses the queue and finishes the texts being spoken."""
+        """Rejects queued texts and finishes those in progress."""
         self.speaker.refuse_more()
         await super().shutdown(sockets)
         if self._task:

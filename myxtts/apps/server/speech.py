@@ -98,7 +98,7 @@ _MARKUP = (
 
 
 def plain_text(text: str) -> str:
-    """A text without Markdown, tags and URLs; headings become paragraphs, list items sentences."""
+    """Removes Markdown, tags and URLs. Headings become paragraphs; list items become sentences."""
     for pattern, replacement in _MARKUP:
         text = re.sub(pattern, replacement, text)
     return text

@@ -44,7 +44,7 @@ class Wish(NamedTuple):
     speaker: str | None = None
     seed: int = 0
     temperature: float = 0.0
-    """0 for the run's own."""
+    """Sampling temperature; 0 uses the default of the run."""
     speed: float = 1.0
 
 
@@ -189,7 +189,7 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:
-        """Evaluates checkpoints, each a model and `best` or `last`, in one table; yields the output."""
+        """Evaluates checkpoints, given as pairs of a model and `best` or `last`, in one table. Yields the output."""
         folders = [f"{self.source(name)}@{which}" for name, which in sides]
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)

@@ -36,7 +36,7 @@ FLAGS: Mapping[str, Flag] = {
 
 @dataclass(frozen=True)
 class Preset:
-    """Values of the form for a model to start from."""
+    """Initial values of the training form for a pretrained model."""
 
     recipe: str
     """Name of a recipe, `OWN`, or "" for the defaults."""

@@ -109,7 +109,7 @@ class Coverage(NamedTuple):
     shape: tuple
     dtype: str
     weight: str | None
-    """Our weight that it became, or None."""
+    """Name of the MyXTTS weight that it was converted to; None if it is not used."""
     reason: str
     """Why it is not used; empty for a used one."""
 

@@ -59,7 +59,7 @@ def _instance_norm(graph, x, channels, epsilon):
 
 
 def _unit(graph, x):
-    """Scales vectors of the last axis to length 1."""
+    """L2-normalizes along the last axis."""
     return x / graph.op("Max", graph.op("ReduceL2", x, [-1], keepdims=1), 1e-12)
 
 

@@ -30,7 +30,7 @@ OF_EACH = ("avg_ms", "stall", "buffer")
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
     """Number of batches that tf.data prefetches to the data device: `data.pipeline_buffer_size`.
 
-    Under memory isolation, its default means batches of 64 clips in all, at least 2 and at most 8.
+    With memory isolation, the default value means as many batches as hold 64 clips, between 2 and 8.
     """
     asked = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or asked != DataConfig.pipeline_buffer_size:

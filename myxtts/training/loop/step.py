@@ -127,7 +127,7 @@ class TrainStep:
 
     @property
     def bad_steps_in_row(self) -> int:
-        """Number of consecutive skipped updates up to now, the maximum over the rules."""
+        """Current number of consecutive skipped updates, the maximum over all update rules."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     def make_accumulators(self) -> None:

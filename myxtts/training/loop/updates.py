@@ -190,7 +190,7 @@ class WeightAverages:
         self._strategy.run(assign)
 
     def update(self, step: tf.Tensor) -> None:
-        """Moves the averages after an optimizer update, in a replica; `step` counts the earlier updates."""
+        """Updates the moving averages after an optimizer step, in a replica; `step` is the number of earlier steps."""
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.decay, (1.0 + step) / (10.0 + step))
         for average, weight in self._pairs:

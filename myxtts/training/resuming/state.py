@@ -100,7 +100,7 @@ class TrainingState:
                 "start with --reset-training."
             )
         if moved:
-            message = "The %s was trained further since %s; the best validation loss starts anew."
+            message = "The %s was trained further since %s; the best validation loss starts over."
             logger.info(message, " and ".join(moved), where)
         self.step, self.position, self.history = step, saved["position"], saved["history"]
         same = saved["best_by"] == self.best_by and not moved

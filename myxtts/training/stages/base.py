@@ -87,7 +87,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run may start from another run's weights of this part."""
     tuned_with_all = True
-    """Whether a run of all stages trains such weights further, or keeps them unchanged."""
+    """Whether a run of all stages fine-tunes weights from `--init-from`; otherwise it keeps them unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -126,8 +126,8 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, measured: Any, starting: dict[str, np.ndarray] | None):
         """Makes the model, or adopts the one given; called in the strategy's scope, on the model device.
 
-        `measured` comes from `measure`, None if a checkpoint has it; `starting` are the weights by name that replace
-        random ones in a fresh run.
+        `measured` is the result of `measure`, or None if the checkpoint contains it. `starting` are pretrained weights
+        by name; they replace the random initialization of a new run.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         self.begin(switches, measured)

@@ -55,7 +55,7 @@ class Preparation(ABC):
         return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
-        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the change's level and equalization."""
+        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
         log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
         # Silence stays silence at any level.
