@@ -114,7 +114,7 @@ def test_recordings_become_a_voice_that_is_heard_compared_and_exported(home, tin
         page.tab("models")
         page.choose("export_run", "first")
         page.click("export")
-        page.wait(lambda: len(page.find_all("export_files", "tr.file")) == 9, "exported files", **patience)
+        page.wait(lambda: len(page.find_all("export_files", "tr.file")) == 10, "exported files", **patience)
         page.picture("exported")
         assert not page.foreign_hosts()
 
