@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from myxtts.config.checks import ConfigError, UserError, printable, require
@@ -85,7 +84,7 @@ def open_run(
     try:
         check_request(config, download_ljspeech, **devices)
     except TextsMissing as missing:
-        if missing.root.resolve() != Path(config.data.train_data or "").resolve():
+        if config.data.format:  # the user knows another layout in it
             raise
         config = transcribe(config, missing, quiet)
         check_request(config, **devices)

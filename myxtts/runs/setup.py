@@ -11,7 +11,7 @@ from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
-from myxtts.data.corpora import load_corpus
+from myxtts.data.corpora import TextsMissing, load_corpus
 from myxtts.devices.configuration import check_devices, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
@@ -51,9 +51,14 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
         is_there = not named or "://" in named or os.path.isdir(named)
         require(is_there, flag, "a folder that `myxtts prepare` made", printable(named or ""))
-    for named in filter(None, (data.val_data, data.train_data)):
-        if not download:
-            load_corpus(named, data.language, data.format, data.audio_roots)
+    how = data.language, data.format, data.audio_roots
+    if data.val_data and not download:
+        try:
+            load_corpus(data.val_data, *how)
+        except TextsMissing as missing:
+            raise ConfigError(f"--val-data must have texts: {missing}") from None
+    if data.train_data and not download:
+        load_corpus(data.train_data, *how)
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:

@@ -1,17 +1,20 @@
 """Recordings without texts in `--train-data`: cut and transcribed into a data set in the run's folder."""
 
 import io
+import json
+import re
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.config.checks import counted, printable, say
+from myxtts.config.checks import UserError, counted, printable, require, say
 from myxtts.config.config import XTTSConfig
 from myxtts.data.corpora import SUBTITLES, TextsMissing
 from myxtts.hearing.recognizers import settle_recognizer
+from myxtts.storage.files import digest_bytes, digest_file
 
-DATA_SET = "dataset"
-"""Folder within the run's."""
+DATA_SETS = "dataset"
+"""Folder within the run's. Each set of recordings, language and recognizer has a folder of its own in it."""
 DEFAULT_RECOGNIZER = "base"
 
 
@@ -19,32 +22,74 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     """Cuts the recordings into clips with texts, as `myxtts make-dataset` does; finished recordings are kept.
 
     Subtitles beside a recording are used; else `evaluation_recognizer` transcribes it, by default Whisper base. Each
-    folder of recordings is a speaker; a single recording is a speaker of its own name.
+    folder of recordings is a speaker; a single recording is a speaker of its own name. Recordings that cannot be used
+    are reported and skipped.
 
     Returns:
         The configuration with the new data set as its training data.
 
     Raises:
-        UserError: No recognizer can be used, or no clip could be made.
+        UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
     """
-    import myxtts  # the data set maker is an app
-
-    data, root = config.data, printable(str(missing.root))
-    folder = Path(config.training.checkpoint_dir) / DATA_SET
-    has_subtitles = lambda path: any(path.with_suffix(one).is_file() for one in SUBTITLES)
+    data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
+    outside = not home.resolve().is_relative_to(root.resolve())
+    require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
     recognizer = config.training.evaluation_recognizer or ""
-    if not recognizer and not all(map(has_subtitles, missing.recordings)):
+    if not recognizer and not all(map(_subtitles_of, missing.recordings)):
         recognizer = DEFAULT_RECOGNIZER
-    if not quiet:
-        how = f"with the recognizer {printable(recognizer)}" if recognizer else "by the subtitles"
-        say(f"{root}: cutting {counted(len(missing.recordings), 'recording')} into clips {how}, in {folder}")
     if recognizer:
         settle_recognizer(recognizer)
+    language = data.language or "en"
+    folder = home / DATA_SETS / _key(missing.recordings, language, recognizer)
+    if not quiet:
+        how = f"with the recognizer {printable(recognizer)}" if recognizer else "by the subtitles"
+        recordings = counted(len(missing.recordings), "recording")
+        say(f"{printable(str(root))}: cutting {recordings} in {language} into clips {how}, in {folder}")
+    longest = min(11.5, data.max_seconds)
+    options = dict(recognizer=recognizer, language=language, max_seconds=longest, min_seconds=min(1.0, longest / 2))
+    with redirect_stdout(io.StringIO()) if quiet else nullcontext():
+        _make(missing, folder, options)
+    return replace(config, data=replace(data, train_data=str(folder)))
+
+
+def _make(missing, folder, options):
+    """Adds the recordings of each speaker to the set; one by one if some of them cannot be used."""
+    import myxtts  # the data set maker is an app
+
     speakers: dict[str, list[Path]] = {}
     for path in missing.recordings:
-        speakers.setdefault(path.stem if path == missing.root else path.parent.resolve().name, []).append(path)
-    options = dict(recognizer=recognizer, max_seconds=min(11.5, data.max_seconds), language=data.language or "en")
-    with redirect_stdout(io.StringIO()) if quiet else nullcontext():
-        for speaker, paths in speakers.items():
+        speakers.setdefault(_speaker_of(path, missing.root), []).append(path)
+    pending = list(speakers.items())
+    fault = None
+    while pending:
+        speaker, paths = pending.pop(0)
+        try:
             myxtts.make_dataset(paths, folder, speaker=speaker, **options)
-    return replace(config, data=replace(data, train_data=str(folder)))
+        except UserError as error:
+            fault = error
+            if len(paths) > 1:
+                pending = [(speaker, [path]) for path in paths] + pending
+            else:
+                say(f"Skipped {printable(str(paths[0]))}: {error}")
+    lists = [one.read_text("utf-8").splitlines() for one in folder.glob("metadata_*.csv")]
+    if fault and not any(len(lines) > 1 for lines in lists):
+        raise fault
+
+
+def _speaker_of(path, root):
+    """Returns the name of a single recording, or the path of its folder below the recordings."""
+    inner = "_".join(path.parent.relative_to(root).parts) if path != root else path.stem
+    return " ".join(re.split(r"[|\s]+", inner or root.resolve().name)).strip() or "speaker"
+
+
+def _subtitles_of(path):
+    """Returns the subtitles beside a recording: the same name with another ending, also `talk.en.srt`."""
+    found = [one for one in sorted(path.parent.iterdir()) if one.suffix in (*SUBTITLES, ".ssa")]
+    return [one for one in found if path.stem in (one.stem, one.stem.rpartition(".")[0])]
+
+
+def _key(recordings, language, recognizer):
+    """Returns a folder name that changes with the recordings, their subtitles and language, and the recognizer."""
+    files = [file for path in recordings for file in (path, *_subtitles_of(path))]
+    contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]
+    return digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)

@@ -158,8 +158,9 @@ def _nothing_found(place, formats):
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
     has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
-    if len(formats) > 1 and has(MEDIA_EXTENSIONS) and not has(TEXTS):
-        media = sorted(path for path in place.path.rglob("*") if path.suffix.lower() in MEDIA_EXTENSIONS)
+    below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and not has(TEXTS) else []
+    media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
+    if len(formats) > 1 and media:
         what, recognize = ("subtitles", "") if has(SUBTITLES) else ("no texts", " --recognizer base")
         command = f"myxtts make-dataset {shlex.quote(printable(str(media[0].parent)))} --output DIR{recognize}"
         message = f"{place.path} has recordings and {what}. `{command}` makes a data set of them; then give DIR."

@@ -306,8 +306,8 @@ def test_train_cuts_a_recording_by_its_subtitles_once(planted, tmp_path):
     planted.write_srt(tmp_path / "talk.srt", 0, 0)
     shutil.copy(planted.path, tmp_path / "talk.wav")
     config = opened_by_train(tmp_path, tmp_path / "talk.wav", "--language", "en")
-    made = tmp_path / "run" / "dataset"
-    assert Path(config.data.train_data) == made and right_share(planted, made) >= 0.98
+    made = Path(config.data.train_data)
+    assert made.parent == tmp_path / "run" / "dataset" and right_share(planted, made) >= 0.98
     assert {clip.speaker for clip in load_corpus(made).utterances} == {"talk"}
     before = contents(made)
     assert opened_by_train(tmp_path, tmp_path / "talk.wav", "--language", "en") == config
@@ -324,6 +324,34 @@ def test_train_transcribes_a_folder_of_recordings_and_tries_the_recognizer_first
     config = opened_by_train(tmp_path, folder, "--recognizer", hears)
     clips = load_corpus(config.data.train_data).utterances
     assert {clip.speaker for clip in clips} == {"anna"} and {clip.text for clip in clips} == {"lo la li"}
+
+
+def test_train_cuts_again_what_was_cut_otherwise_and_skips_what_is_no_recording(planted, tmp_path):
+    (folder := tmp_path / "anna").mkdir()
+    shutil.copy(planted.path, folder / "good | one.wav")
+    (folder / "empty.wav").touch()
+    (folder / "live.mp3").mkdir()
+    soundfile.write(folder / "silent.wav", np.zeros(RATE), RATE)
+    (tmp_path / "hear.py").write_text("print('lo la li')")
+    hears = f"{sys.executable} {tmp_path / 'hear.py'} {{wav}}"
+    first = opened_by_train(tmp_path, folder, "--recognizer", hears).data
+    assert {clip.speaker for clip in load_corpus(first.train_data).utterances} == {"anna"}
+    german = opened_by_train(tmp_path, folder, "--recognizer", hears, "--language", "de").data
+    assert {clip.language for clip in load_corpus(german.train_data, None).utterances} == {"de"}
+    (folder / "silent.wav").unlink()
+    again = opened_by_train(tmp_path, folder, "--recognizer", hears).data
+    assert len({first.train_data, german.train_data, again.train_data}) == 3
+    (folder / "good | one.wav").unlink()
+    assert opened_by_train(tmp_path, folder, "--recognizer", hears) is None
+
+
+def test_run_among_its_recordings_and_recordings_as_validation_are_refused(planted, tmp_path, capsys):
+    shutil.copy(planted.path, tmp_path / "talk.wav")
+    assert opened_by_train(tmp_path, tmp_path, "--recognizer", "cat {wav}") is None
+    assert "--checkpoint-dir" in capsys.readouterr().err
+    words = ["--val-data", tmp_path / "talk.wav", "--recognizer", "cat {wav}"]
+    assert opened_by_train(tmp_path, tmp_path / "talk.wav", *words) is None
+    assert "--val-data" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 def test_options_from_python_have_the_names_of_the_flags(planted, tmp_path):
