@@ -69,9 +69,11 @@ def open_run(
     """Opens a run with its devices and recordings, ready to train. The arguments are those of `train`."""
     config = configure(config, **named)
     from myxtts.data.corpora import TextsMissing
-    from myxtts.runs.setup import check_request, require_run
+    from myxtts.runs.setup import check_request, require_run, with_own_data
     from myxtts.runs.transcribing import transcribe
 
+    if not download_ljspeech:
+        config = with_own_data(config)
     if resume:
         if not named.get("init_from"):  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))

@@ -237,3 +237,5 @@ def test_words_share_the_time_between_the_first_and_the_last_sound_by_their_leng
     assert times[1].start == times[0].end and times[2].start > times[1].end  # a pause at the comma alone
     assert times[0].end - times[0].start == pytest.approx(times[2].end - times[2].start, abs=0.003)
     assert word_times(np.zeros(8_000, "float32"), rate, "a b", len) == []
+    hindi = word_times(tone, rate, "में की की", len)
+    assert [one.end for one in hindi[:-1]] == [one.start for one in hindi[1:]]  # vowel signs are no punctuation

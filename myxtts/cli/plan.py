@@ -3,11 +3,13 @@
 The figures are computed from the settings (`myxtts/memory`), without TensorFlow or measurements."""
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from myxtts import api
 from myxtts.cli import train
 from myxtts.cli.errors import exits_with_sentence, require_output
+from myxtts.config.checks import printable, require, say
 from myxtts.storage.files import write_json
 
 
@@ -33,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Plans and prints; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     require_output("--json", arguments.json)
+    if recordings := arguments.folder or arguments.train_data:
+        require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
+        say("The recordings are not read: --clip-seconds sets their longest clip.")
     asked = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
     report = api.plan(train.config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **asked)
     print(report)

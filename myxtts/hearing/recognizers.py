@@ -66,6 +66,7 @@ def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recogn
     Raises:
         UserError: The name is unknown, the download fails, or a package is missing.
     """
+    asked = str(asked)  # a path from Python
     if "{wav}" in asked:
         command = Command(asked)
         return lambda: command

@@ -1,5 +1,6 @@
 """Start and end of each word in a spoken sentence, estimated from the length of the words and the loudness."""
 
+import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -40,9 +41,8 @@ def word_times(
     if not words or not level.any():
         return []
     loud = np.flatnonzero(level > SILENT * level.max()) * size / sample_rate
-    pauses = [
-        0.0 if word[-1].isalnum() or number == len(words) else COMMA_PAUSE for number, word in enumerate(words, 1)
-    ]
+    ends = [unicodedata.category(word[-1])[0] in "LMN" for word in words[:-1]]  # M: vowel signs
+    pauses = [*(0.0 if end else COMMA_PAUSE for end in ends), 0.0]
     lengths = np.array([[max(1, length(word)) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
     bounds = start_seconds + np.interp(
         np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [0, 1], [loud[0], loud[-1] + size / sample_rate]

@@ -19,6 +19,7 @@ from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import read_json
 from myxtts.storage.run_folder import GATHERED, refuse_file
 from myxtts.text.languages import get_language
 
@@ -59,6 +60,20 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
             raise ConfigError(f"--val-data must have texts: {missing}") from None
     if data.train_data and not download:
         load_corpus(data.train_data, *how)
+
+
+def with_own_data(config: XTTSConfig) -> XTTSConfig:
+    """Returns the configuration with the training data of the run that it continues, if it names none."""
+    path = Path(config.training.checkpoint_dir) / "config.json"
+    if config.data.train_data or config.training.workers or not path.is_file():
+        return config
+    own = read_json(path).get("data", {})
+    folder, language = own.get("train_data"), own.get("language")
+    if not folder or not Path(folder).exists() or Path(folder).name == SAMPLE_CORPUS.name:
+        return config
+    say(f"No --train-data given: continuing with that of the run, {printable(folder)}")
+    language = config.data.language or language
+    return replace(config, data=replace(config.data, train_data=folder, language=language))
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:

@@ -37,10 +37,13 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     recognizer = config.training.evaluation_recognizer or ""
     if not recognizer and not all(map(_subtitles_of, missing.recordings)):
         recognizer = DEFAULT_RECOGNIZER
-    if recognizer:
-        settle_recognizer(recognizer)
     language = data.language or "en"
     folder = home / DATA_SETS / _key(missing.recordings, language, recognizer)
+    finished, with_set = folder.with_suffix(".done"), replace(config, data=replace(data, train_data=str(folder)))
+    if finished.is_file() and folder.is_dir():
+        return with_set
+    if recognizer:
+        settle_recognizer(recognizer)
     if not quiet:
         how = f"with the recognizer {printable(recognizer)}" if recognizer else "by the subtitles"
         recordings = counted(len(missing.recordings), "recording")
@@ -49,7 +52,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     options = dict(recognizer=recognizer, language=language, max_seconds=longest, min_seconds=min(1.0, longest / 2))
     with redirect_stdout(io.StringIO()) if quiet else nullcontext():
         _make(missing, folder, options)
-    return replace(config, data=replace(data, train_data=str(folder)))
+    finished.touch()
+    return with_set
 
 
 def _make(missing, folder, options):

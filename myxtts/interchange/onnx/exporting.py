@@ -126,7 +126,7 @@ def _voices(folder, synthesizer):
     """Arrays of `voices.npz`: names, languages, latents `(V, num_latents, width)`, speaker vectors."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
-    for name in stored:
+    for name in sorted(stored, key=lambda one: stored[one].clip is None):  # those of the training data first
         try:
             voices[name] = stored_voice(folder, name, synthesizer.voice)
         except AudioError as error:  # such as a recording that is too short

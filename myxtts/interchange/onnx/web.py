@@ -57,13 +57,13 @@ def fetch_package(package: Package) -> Path:
     path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
     if not path.is_file():
         say(f"Downloading {release} ({package.licence}) from npm")
-        cache.mkdir(parents=True, exist_ok=True)
         try:
+            cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 command = ["npm", "pack", release, "--pack-destination", folder]
                 subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
                 next(Path(folder).glob("*.tgz")).replace(path)
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, subprocess.CalledProcessError, StopIteration) as error:
             reason = "npm (Node.js) is not installed" if isinstance(error, FileNotFoundError) else "npm failed"
             hint = f"`npm pack {release}` downloads it: save the archive as {path}, and repeat the command"
             raise UserError(f"{release}, which the page needs, cannot be downloaded: {reason}. {hint}.") from error

@@ -87,9 +87,24 @@ def _mean(x):
     return tf.reduce_mean(x, axis=list(range(1, x.shape.rank)))
 
 
+def least_squares_real(score: tf.Tensor) -> tf.Tensor:
+    """Least-squares loss of scores that should be 1."""
+    return tf.square(score - 1.0)
+
+
+def hinge_real(score: tf.Tensor) -> tf.Tensor:
+    """Hinge loss of scores that should be 1 or more."""
+    return tf.nn.relu(1.0 - score)
+
+
+def hinge_generated(score: tf.Tensor) -> tf.Tensor:
+    """Hinge loss of scores that should be -1 or less."""
+    return tf.nn.relu(1.0 + score)
+
+
 SCORE_LOSSES: dict[str, tuple[Callable, Callable]] = {
-    "hifigan": (lambda score: tf.square(score - 1.0), tf.square),
-    "istft": (lambda score: tf.nn.relu(1.0 - score), lambda score: tf.nn.relu(1.0 + score)),
+    "hifigan": (least_squares_real, tf.square),
+    "istft": (hinge_real, hinge_generated),
 }
 """Discriminator losses by decoder type: of scores of recordings, and of scores of generated audio.
 

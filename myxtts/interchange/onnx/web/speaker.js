@@ -1,7 +1,7 @@
 // Speaks with an exported XTTS model in the browser. The same steps as speak.py, which has the longer comments.
 //
 // As a worker: {text, voice, language, seed, speed} in; {samples, sentence, count} for each sentence out, then {done}.
-// {recording: Float32Array at 22,050 Hz, speakerRecording: at 16,000 Hz} adds the voice "recording".
+// {recording: Float32Array at 22,050 Hz, speakerRecording: at 16,000 Hz} adds the voice RECORDING, then {listened}.
 import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64;
@@ -9,6 +9,7 @@ const SENTENCE_END = /(?<=[.!?…؟۔।。！？።])\s+/;
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]/g;
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
+const RECORDING = "your recording";
 const here = (name) => new URL(name, import.meta.url).href;
 const tensor = (type, data, dims) => new ort.Tensor(type, data, dims);
 const floats = (base64) => new Float32Array(Uint8Array.from(atob(base64), (one) => one.charCodeAt(0)).buffer);
@@ -92,11 +93,11 @@ class Espeak {
   static async load() {
     const { default: start } = await import("./espeak/espeak-ng.js");
     const module = await start({ locateFile: (name) => here(`espeak/${name}`) });
-    return new Espeak(new module.eSpeakNGWorker());
+    return new Espeak(module);
   }
 
-  constructor(worker) {
-    this.worker = worker;
+  constructor(module) {
+    Object.assign(this, { module, worker: new module.eSpeakNGWorker() });
   }
 
   textToIpa(text, voice) {
@@ -115,8 +116,9 @@ class Espeak {
   sounds(text) {
     if (!text.trim()) return text;
     const [start, end] = [text.trimStart(), text.trimEnd()].map((side) => (side === text ? "" : " "));
-    const clauses = this.worker.synthesize_ipa(text).ipa.split("\n").map((one) => one.trim()).filter(Boolean);
-    return start + clauses.join(" ").replaceAll("_", "").replace(/\([a-z-]+\)/g, "") + end;
+    const { ptr } = this.worker.convert_to_phonemes(text, true), bytes = this.module.HEAPU8;
+    const sounds = new TextDecoder().decode(bytes.slice(ptr, bytes.indexOf(0, ptr)));
+    return start + sounds.trim().replaceAll("_", "").replace(/\([a-z-]+\)/g, "") + end;
   }
 }
 
@@ -241,8 +243,10 @@ export class Speaker {
   // Yields {samples, sentence, number, count, stopped} for each sentence.
   async *speak(text, { voice, language, seed = 0, speed = 1, ...sampling } = {}) {
     const usual = this.languages.includes("en") ? "en" : this.languages[0];
-    const named = this.voices.get(voice) ?? [...this.voices.values()].find((one) => one.language === (language || usual));
-    if (!named) throw new Error("Choose a voice.");
+    const own = [...this.voices.values()].find((one) => one.language === (language || usual));
+    const named = voice ? this.voices.get(voice) : own;
+    if (!named) throw new Error(voice ? `There is no voice ${voice}.` : "Choose a voice.");
+    if (!Number.isSafeInteger(seed) || seed < 0) throw new Error("The seed must be a whole number of 0 or more.");
     language = language || named.language || usual;
     const sentences = this.sentences(text, language);
     if (!sentences.length) throw new Error("The text is empty.");
@@ -256,7 +260,8 @@ export class Speaker {
 
   sentences(text, language) {
     if (!this.languages.includes(language)) throw new Error(`This page speaks ${this.languages.join(", ")}, not ${language}.`);
-    const longest = Math.max(this.config.longest_texts[language], 1, ...text.split(/\s+/).map((word) => word.length));
+    const longestWord = text.split(/\s+/).reduce((most, word) => Math.max(most, word.length), 1);
+    const longest = Math.max(this.config.longest_texts[language], longestWord);
     let limit = Math.min(this.config.languages[language], longest), found = cutText(text, limit);
     const tooLong = (piece) => this.vocabulary.encode(this.asRead(piece, language), language).length > this.model.max_text_tokens;
     while (limit > 1 && found.some(tooLong)) {
@@ -323,7 +328,7 @@ export class Speaker {
     }
     const wav = speakerSamples.subarray(0, Math.floor((most * this.config.listening.speaker_sample_rate) / rate));
     const { speaker } = await (await this.graph("speaker")).run({ wav: tensor("float32", wav, [1, wav.length]) });
-    this.voices.set("recording", { name: "recording", language: "", latents: mean, speaker: Float32Array.from(speaker.data) });
+    this.voices.set(RECORDING, { name: RECORDING, language: "", latents: mean, speaker: Float32Array.from(speaker.data) });
   }
 
   faded(samples) {
@@ -357,7 +362,7 @@ if (typeof WorkerGlobalScope !== "undefined" && self instanceof WorkerGlobalScop
       const speaker = await loading;
       if (data.recording) {
         await speaker.listen(data.recording, data.speakerRecording);
-        postMessage({ listened: true });
+        postMessage({ listened: RECORDING });
       } else if (data.text !== undefined) {
         for await (const part of speaker.speak(data.text, data.options)) {
           if (mine !== latest) return;
