@@ -153,7 +153,8 @@ class Page:
             box = self.find(elem_id, "input")
             box.send_keys(Keys.CONTROL, "a")
             box.send_keys(text)
-            box.send_keys(Keys.ENTER)
+            options = [one for one in self.find_all(elem_id, "[role=option]") if one.text.strip("✓ \n") == text]
+            options[0].click() if options else box.send_keys(Keys.ENTER)
             self.driver.execute_script("arguments[0].blur()", box)
             time.sleep(0.5)
             return self.value(elem_id) == text
