@@ -14,7 +14,7 @@ from myxtts.config.flags import all_flags, with_named
 from myxtts.config.loading import SAMPLE, config_from_dict, find_recipe, read_yaml
 from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
-from myxtts.storage.base_model import require_model_folder
+from myxtts.storage.base_model import refuse_exported, require_model_folder
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -182,6 +182,7 @@ def load(
 
     folder = local_folder(folder, accept_licence)
     require_model_folder(folder, "A model (--checkpoint)")
+    refuse_exported(folder)
     with starting_quietly():
         import_sparingly()
         from myxtts.devices.configuration import configure_for_speech

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import require
+from myxtts.config.checks import UserError, require
 from myxtts.config.model import MODEL_SIZES
 from myxtts.storage.files import write_json
 
@@ -100,10 +100,15 @@ def report_data(arguments: argparse.Namespace) -> int:
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")
     from myxtts.data.doctor import ClipLimits, check_data, is_foreign, summarize, write_report
+    from myxtts.text.languages import get_language
     from myxtts.utils.commons import progress_bar
 
     require(not is_foreign(arguments.report), "--report", "a new file or an earlier report", arguments.report)
-    options = {name: getattr(arguments, name) for name in ("language", "vocabulary", "validation")}
+    options = {name: getattr(arguments, name) for name in ("vocabulary", "validation")}
+    try:
+        options["language"] = arguments.language and get_language(arguments.language).code
+    except ValueError as error:
+        raise UserError(f"--language: {error}") from None
     options |= dict(format_name=arguments.format, audio_roots=arguments.audio_root, progress=progress_bar)
     inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))

@@ -14,7 +14,7 @@ from myxtts.cli.errors import exits_with_sentence, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.devices.kinds import check_device
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import BASE_NAME, is_base, require_model_folder
+from myxtts.storage.base_model import BASE_NAME, is_base, refuse_exported, require_model_folder
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
@@ -188,6 +188,7 @@ def _check(arguments):
         raise UserError("--checkpoint must be the folder of a model, as in myxtts say --checkpoint runs/mine.")
     if not (is_base(arguments.checkpoint) or is_hub_name(arguments.checkpoint)):
         require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
+        refuse_exported(arguments.checkpoint)
     if arguments.list_speakers:
         return
     if arguments.words is not None:

@@ -18,6 +18,12 @@ def require_model_folder(folder: AnyPath, what: str) -> None:
         raise CheckpointError(f"{what} must be {forms}. {folder} is not a folder.")
 
 
+def refuse_exported(folder: AnyPath) -> None:
+    """Raises `CheckpointError` for a folder of `myxtts export`, which this program only serves."""
+    if (Path(folder) / "gpt.onnx").is_file():
+        raise CheckpointError(f"{folder} is an exported model: `myxtts serve` and its speak.py speak with it.")
+
+
 def is_base(source: AnyPath | None) -> bool:
     """Whether `source` names the bundled model."""
     return source is not None and os.fspath(source) in (BASE_NAME, str(BASE_FOLDER))

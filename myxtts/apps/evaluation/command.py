@@ -40,7 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("--data", metavar="DIR", help="data set with recordings (default: that of the run)")
     data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
     data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
-    data.add_argument("--language", default="en", help="language of texts and data without a language label")
+    data.add_argument(
+        "--language", help="language of texts and data without a label (default: that of the run or words)"
+    )
     data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
     data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")
     data.add_argument("--seeds", type=int, metavar="N", default=3, help="number of samples of each sentence")

@@ -38,20 +38,22 @@ def choose_sentences(
     data: str | None,
     texts: str | None,
     voices: Sequence[str],
-    language: str,
+    language: str | None,
     count: int,
     room: Path | None = None,
 ) -> list[Sentence]:
     """Returns the sentences that all subjects say.
 
     Args:
+        language: Of texts and clips without a label; None takes that of the runs, or of the words of the clips.
         room: Empty folder for eSpeak NG's recordings, the reference of the bundled model.
 
     Raises:
         UserError: There are no sentences, or no voice to say them in.
     """
     models = [one.folder for one in judged if one.is_model]
-    used = (read_config(folder).data for folder in models)
+    used = [read_config(folder).data for folder in models]
+    language = language or next((one.language for one in used if one.language), None)
     known = (path for one in used for path in (one.val_data, one.train_data) if path and Path(path).exists())
     data = data or next(known, None)
     if texts:
@@ -60,9 +62,9 @@ def choose_sentences(
             voices = [by_speaker[name] for name in sorted(by_speaker)]
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
-        return _of_texts(texts, voices, language, count)
+        return _of_texts(texts, voices, language or "en", count)
     if not data and room and any(map(is_base, models)):
-        data = _espeak_data(room, language)
+        data = _espeak_data(room, language or "en")
     if data:
         found = sentences_of_data(data, models, language, count)
         return _in_voices(found, voices) if voices else found

@@ -18,11 +18,12 @@ VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of the parts of a data set that can be used for validation, preferred ones first."""
 _NAMES_OF_COLUMN = {
     "id": "file_name,audio_file,audio_filepath,audio_path,wav_path,wav_filename,wav_file,audio,wav,filename,file,path,"
-    "clip,id",
-    "text": "text,sentence,transcript,transcription,raw_text",
+    "clip,id,datei,dateiname,fichier,archivo,فایل",
+    "text": "text,sentence,transcript,transcription,raw_text,satz,texte,phrase,texto,متن",
     "normalized": "normalized,normalised,normalized_text,normalised_text,normalized text,normalized_transcription,"
     "normalized transcription,text_normalized",
-    "speaker": "speaker,speaker_name,speaker_id,client_id",
+    "speaker": "speaker,speaker_name,speaker_id,client_id,sprecher,sprecherin,locuteur,locutrice,hablante,locutor,"
+    "گوینده",
     "language": "language,lang,locale",
 }
 """Names of columns by meaning, preferred ones first."""
@@ -167,7 +168,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
     places, best, most = (*_places(place), *reading.folder.subfolders(path.parent)), None, 0
     for dialect in (find_dialect(sample, separator) for separator in "|\t,;"):
-        rows = [cells for line in sample if len(cells := dialect.split(line) or ()) > 1]
+        rows = [cells for line in sample if len(cells := dialect.split(line) or ()) > 1 and any(map(str.strip, cells))]
         for column in range(max(map(len, rows), default=0)):
             names = [row[column].strip() if len(row) > column else "" for row in rows]
             found = [n.lower().endswith(AUDIO_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
@@ -194,7 +195,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     """Describes a list without a header: `id|text|normalized text`, and speakers if most lines have a fourth column."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
-    rows = [cells for line in lines if dialect.separator in line and (cells := dialect.split(line))]
+    rows = [cells for line in lines if dialect.separator in line and any(cells := dialect.split(line) or ())]
     sizes = Counter(map(len, rows))
     # A "|" in the text of the only line is more likely than a speaker.
     has_speakers = sizes[4] > 1 and sizes[4] > len(rows) / 2

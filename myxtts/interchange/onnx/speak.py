@@ -354,6 +354,8 @@ def main():
         kind = int if name == "top-k" else float
         parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS)
     arguments = vars(parser.parse_args())
+    if not importlib.util.find_spec("onnxruntime"):
+        parser.error("onnxruntime is missing: pip install numpy onnxruntime")
     speaker = Speaker(Path(__file__).resolve().parent, arguments.pop("threads"))
     output, text, voice = (arguments.pop(name) for name in ("output", "text", "voice"))
     if arguments.pop("list_voices"):
