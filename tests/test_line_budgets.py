@@ -24,7 +24,7 @@ BUDGETS = {
     "models": 2180,
     "runs": 2540,
     "storage": 1320,
-    "tests": 25020,
+    "tests": 25000,
     "text": 1960,
     "training": 4630,
     "utilities": 5760,
@@ -48,9 +48,3 @@ def test_every_room_keeps_its_budget_of_lines():
     lines = lines_of_rooms(ROOT)
     assert set(lines) == set(BUDGETS)
     assert {name: count for name, count in lines.items() if count > BUDGETS[name]} == {}
-
-
-def test_a_line_over_the_budget_is_counted(tmp_path):
-    (tmp_path / "myxtts/text").mkdir(parents=True)
-    (tmp_path / "myxtts/text/bad.py").write_text("x = 1\n" * 3)
-    assert lines_of_rooms(tmp_path)["text"] == 3

@@ -352,9 +352,3 @@ def test_run_among_its_recordings_and_recordings_as_validation_are_refused(plant
     words = ["--val-data", tmp_path / "talk.wav", "--recognizer", "cat {wav}"]
     assert opened_by_train(tmp_path, tmp_path / "talk.wav", *words) is None
     assert "--val-data" in capsys.readouterr().err and not (tmp_path / "run").exists()
-
-
-def test_options_from_python_have_the_names_of_the_flags(planted, tmp_path):
-    planted.write_srt(tmp_path / "talk.srt", 0, 0)
-    made = myxtts.make_dataset(planted.path, tmp_path / "set", subtitles=tmp_path / "talk.srt", vad="energy")
-    assert right_share(planted, made) >= 0.98
