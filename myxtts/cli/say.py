@@ -18,7 +18,7 @@ from myxtts.storage.base_model import BASE_NAME, is_base, refuse_exported, requi
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Characters up to which tracing all graphs takes longer than it saves."""
+"""Maximum length of a text, in characters, for which tracing all graphs takes longer than it saves."""
 EXAMPLES = """
 examples:
   myxtts say --text "Good morning." --output hello.wav

@@ -266,7 +266,11 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Detects a text saved or read in the wrong encoding; returns whether that is certain, and a sentence or ""."""
+    """Detects a text saved or read in the wrong encoding.
+
+    Returns:
+        Whether the fault is certain, and a sentence that describes it, "" if there is none.
+    """
     if "\ufffd" in text:
         return True, "The text has U+FFFD, which replaces lost letters."
     if control := _CONTROL_CHARACTER.search(text):

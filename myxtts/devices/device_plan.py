@@ -24,7 +24,7 @@ class DeviceError(UserError):
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """Assignment of devices to the roles of data and model; the only source of device names."""
+    """Devices that prepare data and devices that train; device names come from here only."""
 
     mode: str
     """`single` (one device for both), `dual` (a device each) or `isolated` (a device each, with memory limits)."""

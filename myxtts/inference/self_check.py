@@ -168,7 +168,7 @@ def _reading_scores(reading, stopped):
 
 
 def _score(value, full, half):
-    """1 up to `full`, 0.5 at `half`, linear in between and beyond, and at least 0."""
+    """Returns 1 up to `full` and 0.5 at `half`, linear in between, and falling on at the same rate down to 0."""
     return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
 
 

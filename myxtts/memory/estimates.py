@@ -86,7 +86,7 @@ class MemoryEstimate:
     parameters: int
     """Weights, frozen ones included."""
     slots: int
-    """AdamW's two moments of the trained weights."""
+    """AdamW's two moments for each trained weight."""
     averages: int
     """Moving averages of the weights (EMA)."""
     accumulators: int

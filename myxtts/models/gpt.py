@@ -192,7 +192,7 @@ class GPT(keras.layers.Layer):
     def codes_to_latents(
         self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
     ) -> Tensor:
-        """GPT latents of known codes, `(B, C, width)`: the state that predicts each code, for the waveform decoder.
+        """Returns the GPT latents that predict known codes, `(B, C, width)`; input of the waveform decoder.
 
         Args:
             latents: Conditioning latents `(B, num_latents, width)`.

@@ -1,6 +1,6 @@
-"""Origin of a run: weights of another run, stages to tune and adapters, settled when its folder is created.
+"""Origin of a run: weights of another run, stages to tune and adapters, fixed when the run's folder is created.
 
-The weights become the checkpoint of step 0 of each stage; from then on the run only continues.
+The weights become the checkpoint of step 0 of each stage; later starts only continue the run.
 """
 
 import dataclasses

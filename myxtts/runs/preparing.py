@@ -99,7 +99,7 @@ def _config(checkpoint, train_data):
 
 
 def _make_alone(numbers, make, lock, tell):
-    """Calls `make` for each shard that no other process is encoding, then for the others, when they are free."""
+    """Calls `make` for each shard that no other process is encoding, then waits for the others and does the same."""
     for waits in (False, True):
         of_others = []
         for number in numbers:

@@ -84,7 +84,7 @@ class SampleWriter(Callback):
 class SampleSpeaker(SampleWriter):
     """Speaks validation sentences, in the voice of another recording of the speaker if there is one.
 
-    `make_synthesizer` returns a synthesizer with the weights in training; it is first called for the first samples.
+    `make_synthesizer` returns a synthesizer with the current weights; it is not called before the first samples.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, folder: Path, log_folder: Path):

@@ -75,7 +75,10 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether text lengths match speech lengths better than in two other orders; True for very few pieces."""
+    """Whether text lengths match speech lengths clearly better than the same texts do in two wrong orders.
+
+    True if there are too few pieces to tell.
+    """
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
         return True

@@ -22,7 +22,7 @@ SAME = "same"
 
 
 class Kept(NamedTuple):
-    """An entry of the list."""
+    """A run, data set or export, or the evaluation, as listed by `kept_in`."""
 
     kind: str
     """`run`, `data`, `export` or `evaluation`."""

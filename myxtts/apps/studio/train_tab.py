@@ -132,7 +132,7 @@ def _fill(studio, name, form, recipe, stages, notice):
 
 def _watch(studio, said, name, now, state):
     """Curves, sample and log of the run, read every two seconds; unchanged ones are not sent again."""
-    look = dict(x="step", y="loss", color=said["kind"], height=240, visible=False)
+    look = dict(x="step", y="loss", color="series", color_title=said["kind"], height=240, visible=False)
     with gr.Row():
         plots = [
             gr.LinePlot(title=said["losses"].format(stage), elem_id=f"train_losses_{stage}", min_width=420, **look)
@@ -155,7 +155,7 @@ def _watch(studio, said, name, now, state):
             return _now(studio, said), words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": said["train_loss"], "validation": said["validation"]}
         tables = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
-        columns = ["step", "loss", said["kind"]]
+        columns = ["step", "loss", "series"]
         shown = [gr.LinePlot(pd.DataFrame(rows or None, columns=columns), visible=bool(rows)) for rows in tables]
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{said['sample']}: {newest.stem}" if newest else None

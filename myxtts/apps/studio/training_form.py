@@ -1,4 +1,4 @@
-"""Values of the training form: the model to start from selects a recipe, and flags are the changes to it.
+"""Values of the training form. The model to start from selects a recipe; values that differ from it become flags.
 
 A setting is in the form if its field says `page="main"` or `page="more"`.
 """
@@ -27,7 +27,7 @@ OWN = "config.json"
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
-"""Ratio of the rate from random weights to that of `finetune_base.yaml`, for models of other sizes."""
+"""GPT learning rate for random weights, divided by that for fine-tuning: as in `finetune_base.yaml`, for all sizes."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }

@@ -134,7 +134,7 @@ class _Machine:
                 self.combine(name, taken.pop(0) if grows else None, taken)
 
     def combine(self, name, whole, parts):
-        """Pushes a value made of `parts`, or `whole` with `parts` added to it."""
+        """Pushes the result of opcode `name`: a new value made of `parts`, or `whole` with `parts` added to it."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)

@@ -66,7 +66,7 @@ class Update(NamedTuple):
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which it runs; None: all."""
     averaged: bool = True
-    """Whether moving averages of its weights are kept, if the run keeps any."""
+    """Whether moving averages of the weights that it updates are kept, if the run keeps any."""
 
 
 class Stage(ABC):

@@ -31,7 +31,7 @@ FEWEST_CLIPS = 4
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
 """Smallest number of speakers of which some are held out for validation, and their share, at least one."""
 JUDGED_CLIPS = 60
-"""Most validation clips of a held-out speaker."""
+"""Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
 """Playback speeds in training; each makes a speaker of its own (Yamamoto et al. 2019, "Speaker augmentation and
 bandwidth extension for deep speaker embedding")."""

@@ -134,7 +134,7 @@ def verdict(timing: dict[str, float]) -> str:
 
 
 class ConsoleProgress(Callback):
-    """Progress bar on a terminal, else plain lines; both go to the run's log, too. `quiet` prints nothing."""
+    """Prints lines, which also go to the run's log, and a progress bar on a terminal; `quiet` prints nothing."""
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
