@@ -156,7 +156,7 @@ def make_job(
                 pieces[-1] = pieces[-1]._replace(pause_seconds=after)
             pieces += speaker.synthesizer.text_front.pieces(part, language)
             after = seconds
-    except SpeechError as error:
+    except (SpeechError, ImportError) as error:  # ImportError: the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
     of_job |= dict(sampling=sampling, seed=asked.seed, speed=asked.speed, hurry=asked.is_open, language=language)
     of_job |= dict(num_characters=len(asked.input), num_ignored=len(asked.model_extra or ()))
