@@ -9,6 +9,7 @@ from pathlib import Path
 
 from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import XTTSConfig
+from myxtts.config.loading import config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
 from myxtts.data.corpora import TextsMissing, load_corpus
@@ -67,12 +68,15 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
     path = Path(config.training.checkpoint_dir) / "config.json"
     if config.data.train_data or config.training.workers or not path.is_file():
         return config
-    own = read_json(path).get("data", {})
-    folder, language = own.get("train_data"), own.get("language")
+    try:
+        own = config_from_dict(read_json(path)).data
+    except UserError:  # reported when the run is opened
+        return config
+    folder = own.train_data
     if not folder or not Path(folder).exists() or Path(folder).name == SAMPLE_CORPUS.name:
         return config
     say(f"No --train-data given: continuing with that of the run, {printable(folder)}")
-    language = config.data.language or language
+    language = config.data.language or own.language
     return replace(config, data=replace(config.data, train_data=folder, language=language))
 
 

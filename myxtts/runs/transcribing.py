@@ -51,13 +51,13 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     longest = min(11.5, data.max_seconds)
     options = dict(recognizer=recognizer, language=language, max_seconds=longest, min_seconds=min(1.0, longest / 2))
     with redirect_stdout(io.StringIO()) if quiet else nullcontext():
-        _make(missing, folder, options)
-    finished.touch()
+        if _make(missing, folder, options):
+            finished.touch()
     return with_set
 
 
 def _make(missing, folder, options):
-    """Adds the recordings of each speaker to the set; one by one if some of them cannot be used."""
+    """Adds the recordings of each speaker to the set, one by one if some cannot be used. Returns whether all could."""
     import myxtts  # the data set maker is an app
 
     speakers: dict[str, list[Path]] = {}
@@ -78,6 +78,7 @@ def _make(missing, folder, options):
     lists = [one.read_text("utf-8").splitlines() for one in folder.glob("metadata_*.csv")]
     if fault and not any(len(lines) > 1 for lines in lists):
         raise fault
+    return fault is None
 
 
 def _speaker_of(path, root):

@@ -36,6 +36,11 @@ def new_hasher(size: int = DIGEST_BYTES) -> "hashlib._Hash":
     return hashlib.blake2b(digest_size=size)
 
 
+def user_cache() -> Path:
+    """Returns the folder for files that can be downloaded or made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "myxtts")
+
+
 def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:
     """BLAKE2b digest of `content` with `size` bytes, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=size).hexdigest()

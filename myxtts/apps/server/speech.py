@@ -278,15 +278,18 @@ class CaptionedResponse(SpeechResponse):
     async def _parts(self):
         self.speaker.submit(self.job)
         model, content, times = self.speaker.synthesizer, b"", []
-        lead, received, num_timed = round(self.job.silences[0] * model.sample_rate), np.zeros(0, np.float32), 0
+        lead, received = round(self.job.silences[0] * model.sample_rate), np.zeros(0, np.float32)
+        dropped, num_timed = 0, 0  # samples of sentences that are timed are not kept
         while (samples := await self.job.next()) is not None:
             received = np.concatenate([received, samples])
             content += self.encoder.add(self.resampler.add(samples))
             spans = self.job.stream.spans[num_timed:] if self.job.stream else ()
             for text, start, end in spans:
-                if lead + end > len(received):  # its audio has not arrived
+                if lead + end > dropped + len(received):  # its audio has not arrived
                     break
-                sentence, begin = received[lead + start : lead + end], (lead + start) / model.sample_rate
+                sentence, begin = received[lead + start - dropped :], (lead + start) / model.sample_rate
+                sentence, received = sentence[: end - start], sentence[end - start :]
+                dropped = lead + end
                 times += word_times(sentence, model.sample_rate, text, self._length_of_word, begin)
                 num_timed += 1
             if self.encoder.is_open and times:

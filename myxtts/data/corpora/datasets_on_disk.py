@@ -3,14 +3,11 @@
 The recordings are extracted once, into the user's cache, as audio files.
 """
 
-import os
-from pathlib import Path
-
 from myxtts.config.checks import UserError
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import ClipRefused
 from myxtts.data.corpora.tables import cells_to_utterance, names_to_columns, read_parts
-from myxtts.storage.files import digest_bytes, write_whole
+from myxtts.storage.files import digest_bytes, user_cache, write_whole
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 
@@ -58,9 +55,8 @@ def _read_saved(reading, place):
 
 
 def _recordings_folder(path, rows):
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = digest_bytes(f"{path}\n{rows._fingerprint}\n{(path / STATE).stat().st_mtime_ns}".encode(), 8)
-    folder = cache / "myxtts" / "datasets" / name
+    folder = user_cache() / "datasets" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
 

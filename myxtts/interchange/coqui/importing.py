@@ -1,7 +1,6 @@
 """Converts a released XTTS v2 checkpoint, or a fine-tune of one, to a model folder of this project."""
 
 import glob
-import os
 import shutil
 import sys
 from collections import Counter
@@ -19,7 +18,7 @@ from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
-from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, write_json, write_whole_folder
+from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, user_cache, write_json, write_whole_folder
 from myxtts.storage.provenance import MEL_STATS, VOCABULARY
 from myxtts.storage.speakers import write_speakers
 from myxtts.storage.tensor_file import write_tensors
@@ -85,7 +84,7 @@ def imported_release(model: Path) -> Path:
     Raises as `import_coqui`.
     """
     files = CoquiFiles.of(model)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "myxtts")
+    cache = user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
     stem = f"{model.resolve().parent.name}-{digest_bytes(str(model.resolve()).encode(), 4)}"

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import os
 import shutil
 import subprocess
 import tarfile
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from myxtts.config.checks import UserError, say
-from myxtts.storage.files import write_json
+from myxtts.storage.files import user_cache, write_json
 
 PAGE = Path(__file__).parent / "web"
 
@@ -53,7 +52,7 @@ def fetch_package(package: Package) -> Path:
     Raises:
         UserError: It cannot be downloaded, or is not what was published.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "myxtts" / "npm"
+    cache = user_cache() / "npm"
     path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
     if not path.is_file():
         say(f"Downloading {release} ({package.licence}) from npm")
