@@ -181,8 +181,8 @@ def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_
     with open(report, encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 13
     code, more = run(corpus.root, "--max-seconds", 4)
-    (told,) = (line for line in more if line not in lines)
-    assert code == 0 and told.startswith("note: ") and "English (en)" in told and "--language" in told
+    (note,) = (line for line in more if line not in lines)
+    assert code == 0 and note.startswith("note: ") and "English (en)" in note and "--language" in note
     assert run(clean.root, "--strict")[0] == 0
     code, lines = run(clean.root, "--strict", "--validation", other.root)
     assert code == 1 and lines[-2] == "leakage: validation clip a is also trained on as a (same id)"

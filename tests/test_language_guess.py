@@ -84,8 +84,8 @@ def test_data_that_names_no_language_is_read_as_english_with_a_note_unless_a_lan
     home = make_corpus(tmp_path, "a|Guten Tag.\nb|Good morning.\n")
     corpus = load_corpus(home, None)
     assert {one.language for one in corpus.utterances} == {"en"}
-    (told,) = corpus.notes
-    assert "English (en)" in told and "--language" in told
+    (note,) = corpus.notes
+    assert "English (en)" in note and "--language" in note
     assert load_corpus(home, "en").notes == load_corpus(home, "de").notes == ()
     (home / "speakers.csv").write_text("id,speaker,language\na,x,de\nb,y,\n")
     corpus = load_corpus(home, None)

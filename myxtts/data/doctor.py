@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -127,7 +127,8 @@ def inspect_corpus(
         found = zip(map(str, paths), verdicts)
         clips = {path: verdict for path, verdict in found if verdict.reason not in ("missing file", "unreadable")}
         if clips != cached:
-            write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
+            with suppress(OSError):  # a full disk costs the next inspection time, and this one nothing
+                write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
         if refusal := _refusal(utterance.text, verdict):

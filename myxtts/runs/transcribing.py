@@ -9,7 +9,7 @@ from pathlib import Path
 
 from myxtts.config.checks import UserError, counted, printable, require, say
 from myxtts.config.config import XTTSConfig
-from myxtts.data.corpora import SUBTITLES, TextsMissing
+from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.storage.files import digest_bytes, digest_file
 
@@ -35,7 +35,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     outside = not home.resolve().is_relative_to(root.resolve())
     require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
     recognizer = config.training.evaluation_recognizer or ""
-    if not recognizer and not all(map(_subtitles_of, missing.recordings)):
+    if not recognizer and not all(files_beside(path, SUBTITLES) for path in missing.recordings):
         recognizer = DEFAULT_RECOGNIZER
     language = data.language or "en"
     folder = home / DATA_SETS / _key(missing.recordings, language, recognizer)
@@ -87,14 +87,8 @@ def _speaker_of(path, root):
     return " ".join(re.split(r"[|\s]+", inner or root.resolve().name)).strip() or "speaker"
 
 
-def _subtitles_of(path):
-    """Returns the subtitles beside a recording: the same name with another ending, also `talk.en.srt`."""
-    found = [one for one in sorted(path.parent.iterdir()) if one.suffix in (*SUBTITLES, ".ssa")]
-    return [one for one in found if path.stem in (one.stem, one.stem.rpartition(".")[0])]
-
-
 def _key(recordings, language, recognizer):
     """Returns a folder name that changes with the recordings, their subtitles and language, and the recognizer."""
-    files = [file for path in recordings for file in (path, *_subtitles_of(path))]
+    files = [file for path in recordings for file in (path, *files_beside(path, SUBTITLES))]
     contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]
     return digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)

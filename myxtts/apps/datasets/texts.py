@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from myxtts.config.checks import UserError, read_bounded
+from myxtts.data.corpora import SUBTITLES, files_beside
 from myxtts.text.sentences import split_sentences
 
-SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 TRANSCRIPT_EXTENSIONS = (".txt", ".lab")
 
 _MAX_TEXT_BYTES = 64 * 2**20
@@ -48,17 +48,12 @@ def count_letters(text: str) -> int:
 
 def is_subtitles(path: Path) -> bool:
     """Whether a file has the suffix of subtitles; other texts are transcripts."""
-    return path.suffix.lower() in SUBTITLE_EXTENSIONS
+    return path.suffix.lower() in SUBTITLES
 
 
 def find_text(recording: Path) -> Path | None:
     """Finds subtitles or a transcript next to a recording: `talk.srt`, `talk.en.srt`, `talk.txt`."""
-    for extension in (*SUBTITLE_EXTENSIONS, *TRANSCRIPT_EXTENSIONS):
-        for path in (recording.with_suffix(extension), *sorted(recording.parent.glob(f"*{extension}"))):
-            named = path.stem == recording.stem or path.stem.rpartition(".")[0] == recording.stem
-            if named and path.is_file():
-                return path
-    return None
+    return next(iter(files_beside(recording, (*SUBTITLES, *TRANSCRIPT_EXTENSIONS))), None)
 
 
 def read_subtitles(path: Path) -> list[Piece]:

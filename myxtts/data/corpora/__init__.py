@@ -25,7 +25,10 @@ from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
 ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
 SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
-TEXTS, SUBTITLES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab"), (".srt", ".vtt", ".ass")
+TEXTS, SUBTITLES = (
+    (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab"),
+    (".srt", ".vtt", ".ass", ".ssa"),
+)
 _OTHER_FILES = {
     ARCHIVES: "is an archive. Unpack it, and give the folder",
     SPREADSHEETS: 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
@@ -35,7 +38,7 @@ _OTHER_FILES = {
     "speaks with it",
 }
 
-__all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "load_corpus"]
+__all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
 
 def find_formats() -> list[CorpusFormat]:
@@ -88,6 +91,13 @@ def load_corpus(
         reading.notes.append(f"Links or paths of yours lead out of the data set; audio is read from {where}.")
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
+
+
+def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Returns the files with the name of a recording and another suffix, also `talk.en.srt`, in order of `suffixes`."""
+    alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
+    found = [one for one in recording.parent.iterdir() if one.suffix in suffixes and alike(one) and one.is_file()]
+    return sorted(found, key=lambda one: (suffixes.index(one.suffix), one.stem != recording.stem, one.name))
 
 
 def _refuse_other_kinds(root):
