@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models.discriminators import Discriminators
-from myxtts.models.hifigan import HifiganGenerator
-from myxtts.models.layers.linear import built
+from myxtts.models.layers import built
+from myxtts.models.waveform_decoders import HifiganGenerator
 from myxtts.models.xtts import named_weights
 from myxtts.training.stages.decoder_losses import (
     SCORE_LOSSES,

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from layer_check import check_layer
 
-from myxtts.models.layers.convolution import Conv1D, Conv2D, ConvTranspose1D
+from myxtts.models.layers import Conv1D, Conv2D, ConvTranspose1D
 
 
 def correlate(x, kernel, bias, stride, padding, dilation):

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from myxtts.models.dvae import DVAE
-from myxtts.models.layers.vector_quantizer import VectorQuantizer
+from myxtts.models.dvae import DVAE, VectorQuantizer
 
 DECAY, EPSILON = 0.99, 1e-5
 

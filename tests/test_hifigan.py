@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from myxtts.models.hifigan import HifiganGenerator
+from myxtts.models.waveform_decoders import HifiganGenerator
 
 TINY = {"channels": 16, "upsampling": ((4, 8), (2, 4)), "kernel_sizes": (3, 5), "dilations": (1, 3), "code_stride": 32}
 

@@ -9,16 +9,13 @@ from test_hifigan import normal
 from test_speaker_encoder import TINY as TINY_ENCODER
 from tiny import tiny_model_config
 
-from myxtts.models.conditioning_encoder import ConditioningBlock, ConditioningEncoder
-from myxtts.models.dvae import DVAE, DVAEResidualBlock
+from myxtts.models.attention import CausalSelfAttention, TransformerBlock
+from myxtts.models.conditioning import ConditioningBlock, ConditioningEncoder, PerceiverLayer, PerceiverResampler
+from myxtts.models.dvae import DVAE, DVAEResidualBlock, VectorQuantizer
 from myxtts.models.gpt import GPT
-from myxtts.models.hifigan import HifiganGenerator, ResidualStack
-from myxtts.models.layers.attention import CausalSelfAttention
-from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.transformer import TransformerBlock
-from myxtts.models.layers.vector_quantizer import VectorQuantizer
-from myxtts.models.perceiver import PerceiverLayer, PerceiverResampler
+from myxtts.models.layers import Dropout
 from myxtts.models.speaker_encoder import AttentiveStatisticsPooling, ResidualBlock, SpeakerEncoder, SqueezeExcitation
+from myxtts.models.waveform_decoders import HifiganGenerator, ResidualStack
 from myxtts.models.xtts import XTTS
 
 RANDOM = np.random.default_rng(0)

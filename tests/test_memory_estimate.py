@@ -30,11 +30,11 @@ from myxtts.memory.estimates import (
     largest_batch,
 )
 from myxtts.memory.speaker import count_speaker, estimate_speaker
+from myxtts.models.attention import CHUNK
 from myxtts.models.discriminators import Discriminators
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.memory_efficient_attention import CHUNK
+from myxtts.models.layers import built
 from myxtts.models.speaker_encoder import SpeakerEncoder
-from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.waveform_decoders import make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.gpt import LoRA
 

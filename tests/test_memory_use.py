@@ -16,9 +16,8 @@ from keras import ops
 from tiny import tiny_model_config
 
 from myxtts.models import layers
-from myxtts.models.layers.attention import attention
-from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
+from myxtts.models.attention import attention, memory_efficient_attention
+from myxtts.models.layers import Dropout
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.loop.optimizations import choose_attention, recompute
 from myxtts.training.watching.ledger import attention_forms, recomputed_blocks
@@ -30,7 +29,7 @@ SEED = np.array([1, 2], "int32")
 @pytest.fixture
 def short_chunks(monkeypatch):
     """Chunks of four keys, so that a few positions make several."""
-    monkeypatch.setattr("myxtts.models.layers.memory_efficient_attention.CHUNK", CHUNK)
+    monkeypatch.setattr("myxtts.models.attention.CHUNK", CHUNK)
 
 
 def random_inputs(num_queries, num_keys, dtype="float32"):

@@ -12,10 +12,9 @@ from keras import ops
 from tiny import tiny_model_config
 
 from myxtts.models.discriminators import Discriminators
-from myxtts.models.hifigan import HifiganGenerator
-from myxtts.models.istft import IstftGenerator
-from myxtts.models.layers.linear import built
+from myxtts.models.layers import built
 from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.waveform_decoders import HifiganGenerator, IstftGenerator
 from myxtts.models.xtts import XTTS, named_weights
 from utilities.parity.seeded_model import without_initial_values
 

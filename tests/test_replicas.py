@@ -12,7 +12,7 @@ from tiny import tiny_run_config, train_step_of
 
 from myxtts.config.config import StageConfig
 from myxtts.devices.kinds import short_name
-from myxtts.models.layers.batch_normalization import BatchNormalization
+from myxtts.models.speaker_encoder import BatchNormalization
 from myxtts.training.loop.replicas import Replicas, synchronize_statistics
 from myxtts.training.watching.watch import Evaluator
 

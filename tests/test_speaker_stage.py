@@ -19,9 +19,8 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import SpeakerBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
-from myxtts.models.layers.angular_margin import AngularMarginClassifier
-from myxtts.models.layers.linear import built
-from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.layers import built
+from myxtts.models.speaker_encoder import AngularMarginClassifier, SpeakerEncoder
 from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore

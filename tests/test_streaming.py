@@ -17,7 +17,7 @@ from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.text_stream import Sentence
 from myxtts.inference.waveforms import LatentDecoder, spoken_faster
 from myxtts.inference.word_times import word_times
-from myxtts.models.waveform_decoder import interpolate_linearly
+from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 

@@ -7,10 +7,8 @@ import tensorflow as tf
 from layer_check import check_layer
 
 from myxtts.config.model import ModelConfig
-from myxtts.models.hifigan import HifiganGenerator
-from myxtts.models.istft import ConvNextBlock, IstftGenerator
-from myxtts.models.layers.linear import built
-from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.layers import built
+from myxtts.models.waveform_decoders import ConvNextBlock, HifiganGenerator, IstftGenerator, make_decoder
 
 WIDTH, SPEAKER = 6, 5
 DECODERS = {

@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import ModelConfig
-from myxtts.models.gpt import GPT, DecodingState
-from myxtts.models.layers.tensor import Tensor
-from myxtts.models.sampling import EXCLUDED, SamplingValues, sample
+from myxtts.models.gpt import GPT, HIDDEN, DecodingState, SamplingValues, sample
+from myxtts.models.layers import Tensor
 
 MOST_CODES = 16
 """Maximum number of codes per row and call. Between calls rows join and leave."""
@@ -171,7 +170,7 @@ class TensorflowSteps:
         longest = gpt.audio_positions.shape[0] - 2
 
         def draw(i, codes, states, stopped, state, key_mask):
-            logits = tf.where(never, EXCLUDED, state.logits)
+            logits = tf.where(never, HIDDEN, state.logits)
             code = sample(logits, request.sampling, state.seen, request.noise[:, i])
             code = tf.where(stopped | (i >= request.left), stop, code)
             codes = tf.tensor_scatter_nd_update(codes, [[i]], code[None])

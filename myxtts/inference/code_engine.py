@@ -10,7 +10,7 @@ import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
 from myxtts.inference.advancing import MOST_CODES, Request, RowState, TensorflowSteps
-from myxtts.models.sampling import SamplingValues, gumbel_noise
+from myxtts.models.gpt import SamplingValues, gumbel_noise
 
 logger = logging.getLogger(__name__)
 

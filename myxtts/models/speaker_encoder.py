@@ -1,19 +1,76 @@
-"""Speaker encoder: log-mel of a recording -> speaker vector.
+"""Speaker encoder: log-mel of a recording -> speaker vector; and the classifier against which it is trained.
 
 A squeeze-and-excitation ResNet with attentive statistics pooling, after Heo et al., "Clova baseline system for the
 VoxCeleb speaker recognition challenge 2020" (2020), in the variant of XTTS v2.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
 
 from myxtts.config.model import SPEAKER_BLOCKS
-from myxtts.models.layers.batch_normalization import BatchNormalization
-from myxtts.models.layers.convolution import Conv2D
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.tensor import Shape, Tensor
+from myxtts.models.layers import Conv2D, Shape, Tensor, built
+
+
+class BatchNormalization(keras.layers.Layer):
+    """Normalizes the channels of `(..., C)` in float32 (Ioffe and Szegedy 2015).
+
+    A single float32 sum over a batch of spectrograms has an error of about 1e-5 that depends on how the batch is split.
+    So sums are taken axis by axis (Higham 1993, "The accuracy of floating point summation"), and the variance about the
+    mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+
+    `training` selects batch statistics and updates the moving ones, which are used otherwise.
+
+    Args:
+        momentum: Share of the old value in a moving statistic: 1 minus PyTorch's momentum.
+    """
+
+    def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.momentum, self.epsilon = momentum, epsilon
+        self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
+        """Sums a value over the replicas that share a batch."""
+
+    def build(self, input_shape: Shape):
+        def weight(name, start, trainable=True):
+            options = dict(name=name, trainable=trainable, dtype="float32", autocast=False)
+            return self.add_weight(shape=input_shape[-1:], initializer=start, **options)
+
+        self.gamma, self.beta = weight("gamma", "ones"), weight("beta", "zeros")
+        self.moving_mean = weight("moving_mean", "zeros", False)
+        self.moving_variance = weight("moving_variance", "ones", False)
+
+    def call(self, inputs: Tensor, training=False) -> Tensor:
+        x = ops.cast(inputs, "float32")
+        mean, variance = (ops.convert_to_tensor(value) for value in (self.moving_mean, self.moving_variance))
+        if training:
+            moving = mean, variance
+            mean, variance = self.moments(x)
+            for variable, old, new in zip((self.moving_mean, self.moving_variance), moving, (mean, variance)):
+                variable.assign(old * self.momentum + new * (1.0 - self.momentum))
+        scale, shift = (ops.convert_to_tensor(value) for value in (self.gamma, self.beta))
+        normalized = ops.batch_normalization(x, mean, variance, -1, shift, scale, self.epsilon)
+        return ops.cast(normalized, self.compute_dtype)
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance `(C,)` of `(..., C)` float32, over the rows of all replicas.
+
+        Means and variances of groups are combined by Chan et al., equation 2.1. Starting with axis 1, time, which is
+        the longest, keeps little besides `x` for the backward pass.
+        """
+        mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
+        while len(mean.shape) > 1:
+            axis = min(1, len(mean.shape) - 2)
+            variance = ops.mean(variance, axis=axis)
+            mean, between = ops.moments(mean, axes=[axis])
+            variance = variance + between
+        rows = ops.cast(ops.size(x) // ops.shape(x)[-1], x.dtype)
+        count = self.over_replicas(rows)
+        whole = self.over_replicas(rows * mean) / count
+        return whole, self.over_replicas(rows * (variance + ops.square(mean - whole))) / count
+
 
 _EPSILON = 1e-5
 
@@ -166,3 +223,41 @@ class SpeakerEncoder(keras.layers.Layer):
 
 def _dense(name, dtype, shape, units, activation=None):
     return built(keras.layers.Dense(units, activation=activation, dtype=dtype, name=name), shape)
+
+
+class AngularMarginClassifier(keras.layers.Layer):
+    """Scaled cosine logits with an additive angular margin on the target class.
+
+    Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. Where
+    `cos(angle + margin)` would rise again, `margin sin(margin)` is subtracted instead, as in the authors' code.
+
+    Args:
+        scale: Factor of the cosines.
+        margin: Added to the angle to the target class, in radians.
+
+    Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for classes to
+    exclude. Returns logits `(B, num_classes)` float32.
+    """
+
+    def __init__(self, num_classes: int, width: int, scale: float = 30.0, margin: float = 0.2, **kwargs):
+        super().__init__(**{"dtype": "float32", **kwargs})
+        self.num_classes, self.width, self.scale, self.margin = num_classes, width, scale, margin
+
+    def build(self, input_shape=None):
+        start = keras.initializers.GlorotUniform()
+        shape = (self.num_classes, self.width)
+        self.directions = self.add_weight(shape=shape, name="directions", autocast=False, initializer=start)
+
+    def call(self, vectors: Tensor, classes: Tensor, active: Tensor) -> Tensor:
+        directions = ops.convert_to_tensor(self.directions)
+        norm = ops.sqrt(ops.sum(ops.square(directions), axis=-1, keepdims=True))
+        cosine = ops.matmul(ops.cast(vectors, "float32"), ops.transpose(directions / ops.maximum(norm, 1e-12)))
+        cosine = ops.clip(cosine, -1.0, 1.0)
+        # The gradient of the root is infinite at zero.
+        sine = ops.sqrt(ops.maximum(1.0 - ops.square(cosine), 1e-7))
+        moved = cosine * math.cos(self.margin) - sine * math.sin(self.margin)
+        far = cosine - self.margin * math.sin(self.margin)
+        target = ops.where(cosine > -math.cos(self.margin), moved, far)
+        right = ops.one_hot(classes, self.num_classes, dtype="float32")
+        logits = self.scale * (right * target + (1.0 - right) * cosine)
+        return ops.where(ops.cast(active, "bool")[None], logits, -1e9)

@@ -12,10 +12,9 @@ import myxtts
 from myxtts.config.model import DEFAULT_TEXT_TOKENS, SPEAKER_NUM_MELS, ModelConfig
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.tensor import Tensor
+from myxtts.models.layers import Tensor, built
 from myxtts.models.speaker_encoder import SpeakerEncoder
-from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
 """Attribute that holds the layer of each part; names of its weights in a checkpoint begin with it."""

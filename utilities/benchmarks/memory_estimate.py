@@ -93,7 +93,7 @@ def training_step(stage, model_config, shapes, optimizations=CASES["none"]):
 def decoder_updates(model, config, settings, precision):
     """Of the decoder stage: the discriminators' and the decoder's."""
     from myxtts.models.discriminators import Discriminators
-    from myxtts.models.layers.linear import built
+    from myxtts.models.layers import built
     from myxtts.training.stages.base import Update
     from myxtts.training.stages.decoder import (
         ADVERSARIAL,
@@ -168,7 +168,7 @@ def decoder_batch(model_config, shapes):
     import tensorflow as tf
 
     from myxtts.data.batch import DecoderBatch
-    from myxtts.models.waveform_decoder import make_decoder
+    from myxtts.models.waveform_decoders import make_decoder
 
     grid, count = make_decoder(model_config), shapes.batch
     length = grid.history_frames + shapes.slice_frames + grid.lookahead_frames

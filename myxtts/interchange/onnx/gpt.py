@@ -4,8 +4,7 @@ import numpy as np
 
 from myxtts.config.model import ModelConfig
 from myxtts.interchange.onnx.builder import FLOAT32, Builder
-from myxtts.models.gpt import GPT
-from myxtts.models.sampling import EXCLUDED
+from myxtts.models.gpt import GPT, HIDDEN
 
 
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
@@ -58,7 +57,7 @@ def _attention_bias(graph, x, mask):
     num_keys, num_queries = mask.length(1), x.length(1)
     query = (graph.count(num_queries) + (num_keys - num_queries)).unsqueeze(1)
     visible = mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query)
-    return graph.op("Where", visible, 0.0, EXCLUDED)
+    return graph.op("Where", visible, 0.0, HIDDEN)
 
 
 def _attend(graph, block, x, keys, values, bias, config):
@@ -90,7 +89,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     temperature, top_p, penalty = (graph.input(name, np.float32, "rows", 1) for name in names)
     top_k = graph.input("top_k", np.int32, "rows", 1)
 
-    logits = graph.op("Where", (np.arange(num) == config.start_audio_token)[None], EXCLUDED, logits)
+    logits = graph.op("Where", (np.arange(num) == config.start_audio_token)[None], HIDDEN, logits)
     penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
     logits = graph.op("Where", seen, penalized, logits)
     is_greedy = graph.op("Equal", temperature, 0.0)
@@ -108,11 +107,11 @@ def _filter(graph, scores, top_k, top_p, num):
     descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
     top_k = top_k.cast(np.int64)
     kept = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
-    among = graph.op("Where", graph.constant(np.arange(num)[None]) < kept, descending, -EXCLUDED)
+    among = graph.op("Where", graph.constant(np.arange(num)[None]) < kept, descending, -HIDDEN)
     kth = graph.op("ReduceMin", among, [-1], keepdims=1)
-    scores = graph.op("Where", scores < kth, EXCLUDED, scores)
-    descending = graph.op("Where", descending < kth, EXCLUDED, descending)
+    scores = graph.op("Where", scores < kth, HIDDEN, scores)
+    descending = graph.op("Where", descending < kth, HIDDEN, descending)
     above = graph.op("CumSum", graph.op("Softmax", descending, axis=-1), 1, exclusive=1)
     inside = (above < top_p) | graph.op("GreaterOrEqual", top_p, 1.0)
-    least = graph.op("ReduceMin", graph.op("Where", inside, descending, -EXCLUDED), [-1], keepdims=1)
-    return graph.op("Where", scores < least, EXCLUDED, scores)
+    least = graph.op("ReduceMin", graph.op("Where", inside, descending, -HIDDEN), [-1], keepdims=1)
+    return graph.op("Where", scores < least, HIDDEN, scores)

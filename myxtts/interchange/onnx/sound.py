@@ -3,8 +3,7 @@
 import numpy as np
 
 from myxtts.interchange.onnx.builder import Builder
-from myxtts.models.hifigan import LAST_SLOPE, SLOPE
-from myxtts.models.istft import MOST_LOG_MAGNITUDE, IstftGenerator
+from myxtts.models.waveform_decoders import LAST_SLOPE, MOST_LOG_MAGNITUDE, SLOPE, IstftGenerator
 from myxtts.models.xtts import XTTS
 
 

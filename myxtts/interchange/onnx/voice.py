@@ -4,7 +4,7 @@ import numpy as np
 
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpec
 from myxtts.interchange.onnx.builder import Builder, Tensor
-from myxtts.models.conditioning_encoder import num_groups
+from myxtts.models.conditioning import num_groups
 from myxtts.models.xtts import XTTS
 
 

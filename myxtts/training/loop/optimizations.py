@@ -10,8 +10,8 @@ import tensorflow as tf
 from myxtts.config.config import ModelConfig, TrainingConfig
 from myxtts.config.optimizations import SWITCHES, requested_switches
 from myxtts.devices.kinds import choose_precision
-from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
-from myxtts.models.layers.dropout import Dropout
+from myxtts.models.attention import MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
+from myxtts.models.layers import Dropout
 
 SLOWER_BY = 1.05
 """Largest ratio of times at which the memory-efficient form of attention counts as no slower."""

@@ -11,7 +11,7 @@ from myxtts.config.checks import require
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.kinds import short_name
 from myxtts.distributed.workers import Workers, current_workers
-from myxtts.models.layers.batch_normalization import BatchNormalization
+from myxtts.models.speaker_encoder import BatchNormalization
 from myxtts.training.loop.device_pipeline import copy_to
 
 LOST_WORKER = (

@@ -13,9 +13,9 @@ from myxtts.data.batch import DecoderBatch, WaveBatch
 from myxtts.memory.decoder import DIVISORS
 from myxtts.models.discriminators import PERIODS, RESOLUTIONS, Discriminators
 from myxtts.models.gpt import teacher_forcing
-from myxtts.models.layers.linear import built
+from myxtts.models.layers import built
 from myxtts.models.speaker_encoder import SpeakerEncoder
-from myxtts.models.waveform_decoder import WaveformDecoder, make_decoder
+from myxtts.models.waveform_decoders import WaveformDecoder, make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.base import Objective, Stage, Update
 from myxtts.training.stages.decoder_losses import (

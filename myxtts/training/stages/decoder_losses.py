@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from myxtts.audio.mel import MelSpec
 from myxtts.config.rates import DECODER_SAMPLE_RATE
-from myxtts.models.layers.spectrum import short_time_spectrum
+from myxtts.models.discriminators import short_time_spectrum
 
 Maps = list[list[tf.Tensor]]
 """Feature maps of each discriminator, `(B, ...)`; the last one is the score."""

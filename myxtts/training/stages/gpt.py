@@ -10,9 +10,9 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.data.batch import GPTBatch
+from myxtts.models.attention import SITES_PER_BLOCK
 from myxtts.models.gpt import GPT, teacher_forcing
-from myxtts.models.layers.dropout import site_offset
-from myxtts.models.layers.transformer import SITES_PER_BLOCK
+from myxtts.models.layers import site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.loop.optimizations import on_or_off, recompute

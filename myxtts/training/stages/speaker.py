@@ -14,8 +14,8 @@ from myxtts.audio.resample import resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import SpeakerBatch
 from myxtts.devices.kinds import runs_on_cpu
-from myxtts.models.layers.angular_margin import AngularMarginClassifier
-from myxtts.models.layers.linear import built
+from myxtts.models.layers import built
+from myxtts.models.speaker_encoder import AngularMarginClassifier
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes
