@@ -9,7 +9,7 @@ from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.configuration import plan_for
-from myxtts.hearing.spoken import Spoken
+from myxtts.hearing.measuring import Spoken
 from myxtts.runs.opening import open_stage
 from myxtts.runs.speech_judge import SpeechJudge
 from myxtts.training.resuming.state import TrainingState

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from myxtts.audio.griffin_lim import log_mel_to_wav
+from myxtts.audio.mel import log_mel_to_wav
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS

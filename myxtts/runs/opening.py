@@ -14,8 +14,7 @@ from myxtts.config.data import PATHS
 from myxtts.config.loading import config_from_dict
 from myxtts.config.model import ModelConfig
 from myxtts.config.stages import STAGES
-from myxtts.data.dataset import SpeechDataset
-from myxtts.data.speaker_clips import keep_speakers
+from myxtts.data.dataset import SpeechDataset, keep_speakers
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer

@@ -11,15 +11,14 @@ import tensorflow as tf
 
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import load_samples
-from myxtts.audio.griffin_lim import log_mel_to_wav
-from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav
 from myxtts.audio.resample import resample
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
-from myxtts.hearing.spoken import spread
+from myxtts.hearing.measuring import spread
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.runs.figures import draw_sounds
 from myxtts.training.loop.batching import with_batch

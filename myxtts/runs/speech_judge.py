@@ -10,10 +10,9 @@ from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.distributed.workers import Workers, current_workers
-from myxtts.hearing.measuring import Measurer, Tools, ends_well, is_usable, pooled
+from myxtts.hearing.measuring import Measurer, Sentence, Spoken, Tools, ends_well, is_usable, pooled, speak_all, spread
+from myxtts.hearing.networks import find_encoder
 from myxtts.hearing.recognizers import open_recognizer
-from myxtts.hearing.speaker_similarity import find_encoder
-from myxtts.hearing.spoken import Sentence, Spoken, speak_all, spread
 from myxtts.runs.samples import Maker, reference_of
 
 logger = logging.getLogger(__name__)
