@@ -16,26 +16,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "apps" / "server")]
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+from bench_extra import ROOT, import_extra, others_seconds
 
-import numpy as np  # noqa: E402
-from bench_extra import import_extra, others_seconds  # noqa: E402
-
-SENTENCES = (
-    "My mother sees the red house today.",
-    "The teacher sees the green garden now.",
-    "Our neighbour likes a cup of tea.",
-    "The little girl looks for the blue book in the morning.",
-    "He reads.",
-)
+SENTENCES = """My mother sees the red house today.
+The teacher sees the green garden now.
+Our neighbour likes a cup of tea.
+The little girl looks for the blue book in the morning.
+He reads.""".splitlines()
 HEAD = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -49,16 +42,16 @@ def body_of(number: int, voice: str) -> bytes:
 class Server:
     """`myxtts serve` on a free port, ended with the `with` block."""
 
-    def __init__(self, *flags: str):
+    def __init__(self, checkpoint: str):
         self.log = tempfile.TemporaryFile("w+")
-        words = [sys.executable, "-m", "myxtts", "serve", "--port", "0", "--max-connections", "0", *flags]
+        words = [sys.executable, *"-m myxtts serve --port 0 --max-connections 0 --checkpoint".split(), checkpoint]
         began = time.monotonic()
         self.command = subprocess.Popen(words, cwd=ROOT, stderr=self.log)
         self.process = import_extra("psutil").Process(self.command.pid)
-        self.port = self._wait_for(lambda: re.search(r"Listening on http://127\.0\.0\.1:(\d+)", self._read_log()))[1]
-        self._wait_for(lambda: self.get("/ready")[0] == 200)
-        self.start_seconds, work = time.monotonic() - began, self.process.cpu_times()
-        self.start_work = work.user + work.system
+        self.port = int(self._wait_for(lambda: re.search(r"Listening on .*:(\d+)", self._read_log()))[1])
+        self._wait_for(lambda: self.load()["ready"])
+        memory = self.process.memory_info().rss / 2**20
+        print(f"ready after {time.monotonic() - began:.1f} s, {self.work():.1f} s of CPU time, with {memory:.0f} MB")
 
     def _read_log(self):
         self.log.seek(0)
@@ -71,16 +64,19 @@ class Server:
             time.sleep(0.02)
         return found
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a `GET`."""
-        connection = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=3600)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+    def load(self) -> dict:
+        """The answer of `/ready`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
+        connection.request("GET", "/ready")
+        return json.loads(connection.getresponse().read())
+
+    def work(self) -> float:
+        """Seconds of CPU time."""
+        return sum(self.process.cpu_times()[:2])
 
     def state(self) -> tuple[float, int, int]:
         """Memory in MB, threads and open files, once no text is waited for or spoken."""
-        self._wait_for(lambda: not any(json.loads(self.get("/ready")[1])[name] for name in ("waiting", "speaking")))
+        self._wait_for(lambda: self.load()["waiting"] == self.load()["speaking"] == 0)
         time.sleep(2)
         return self.process.memory_info().rss / 2**20, self.process.num_threads(), self.process.num_fds()
 
@@ -96,7 +92,7 @@ class Timed:
     """A request: its audio, and when first and last bytes came, in seconds from its start."""
 
     def __init__(self, server: Server, number: int, voice: str):
-        connection = http.client.HTTPConnection("127.0.0.1", int(server.port), timeout=3600)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=3600)
         began = time.monotonic()
         connection.request("POST", "/v1/audio/speech", body_of(number, voice), {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -104,38 +100,27 @@ class Timed:
         self.first = time.monotonic() - began
         self.sound = first + answer.read()
         self.seconds = time.monotonic() - began
-        connection.close()
 
 
 def difference(one: bytes, other: bytes) -> float:
     """Largest difference of two sounds in steps of 16 bits; infinite for sounds of different lengths."""
-    if len(one) != len(other):
-        return float("inf")
-    return float(np.abs(np.frombuffer(one, "<i2").astype(int) - np.frombuffer(other, "<i2")).max())
+    pair = [np.frombuffer(sound, "<i2").astype(int) for sound in (one, other)]
+    return float(np.abs(np.subtract(*pair)).max()) if len(one) == len(other) else float("inf")
 
 
 def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[Timed], str]:
     """Answers to the same requests by so many clients, each asking again when it is answered; and a row of figures."""
-    work = lambda: sum(server.process.cpu_times()[:2])
-    began, worked, peak, done = time.monotonic(), work(), [0.0], threading.Event()
-
-    def watch():
-        while not done.wait(0.1):
-            peak[0] = max(peak[0], server.process.memory_info().rss / 2**20)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    began, worked = time.monotonic(), server.work()
     with ThreadPoolExecutor(clients) as pool:
         answers = list(pool.map(lambda number: Timed(server, number, voice), range(requests)))
-    seconds, worked = time.monotonic() - began, work() - worked
-    done.set()
-    watcher.join()
+    seconds, worked = time.monotonic() - began, server.work() - worked
     sound, firsts = sum(len(one.sound) for one in answers) / 48e3, sorted(one.first for one in answers)
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 2**10
     late = lambda values: sorted(values)[int(0.95 * (len(values) - 1))]
-    answered = sum(one.status == 200 for one in answers)
-    row = f"| {clients} | {answered} of {requests} | {median(firsts):.2f} s | {late(firsts):.2f} s "
+    row = f"| {clients} | {sum(one.status == 200 for one in answers)} | {median(firsts):.2f} s | {late(firsts):.2f} s "
     row += f"| {firsts[-1] / median(firsts):.1f} | {late([one.seconds for one in answers]):.2f} s "
-    return answers, row + f"| {sound / seconds:.1f} | {sound / worked:.1f} | {peak[0]:.0f} MB "
+    return answers, row + f"| {sound / seconds:.1f} | {sound / worked:.1f} | {peak:.0f} MB "
 
 
 def disconnects(server: Server, count: int, voice: str) -> str:
@@ -144,7 +129,7 @@ def disconnects(server: Server, count: int, voice: str) -> str:
     body = body_of(3, voice)
 
     def leave(number):
-        with socket.create_connection(("127.0.0.1", int(server.port)), timeout=600) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=600) as connection:
             if number % 3 == 0:
                 connection.sendall(HEAD[: chosen.randrange(len(HEAD))].encode())
                 return
@@ -156,9 +141,9 @@ def disconnects(server: Server, count: int, voice: str) -> str:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(leave, range(count)))
-    pairs = zip(("MB", "threads", "files"), before, server.state())
-    left = ", ".join(f"{name} {was:.0f} -> {now:.0f}" for name, was, now in pairs)
-    return f"{count} disconnects: {left}; the next request is answered with {Timed(server, 0, voice).status}"
+    left = [f"{was:.0f} -> {now:.0f}" for was, now in zip(before, server.state())]
+    answer = f"the next request is answered with {Timed(server, 0, voice).status}"
+    return f"{count} disconnects: {left[0]} MB, {left[1]} threads, {left[2]} files; {answer}"
 
 
 def main() -> None:
@@ -169,12 +154,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=(1, 4, 16, 32))
     parser.add_argument("--requests", type=int, default=64, help="requests for each number of clients")
     parser.add_argument("--disconnects", type=int, default=1000)
-    parser.add_argument("--flag", nargs="*", default=(), help="flags of myxtts serve, as --flag=--engine=tensorflow")
     arguments = parser.parse_args()
     others, began = others_seconds(), time.monotonic()
-    with Server("--checkpoint", arguments.checkpoint, *arguments.flag) as server:
-        memory = server.process.memory_info().rss / 2**20
-        print(f"ready after {server.start_seconds:.1f} s, {server.start_work:.1f} s of CPU time, with {memory:.0f} MB")
+    with Server(arguments.checkpoint) as server:
         names = (
             "clients | answered | first byte | p95 | longest/median | all, p95 | audio/s | …/CPU s | memory | differs"
         )
@@ -190,7 +172,7 @@ def main() -> None:
             )
         if arguments.disconnects:
             print(disconnects(server, arguments.disconnects, arguments.voice))
-        used = others_seconds() - others - sum(server.process.cpu_times()[:2])
+        used = others_seconds() - others - server.work()
     print(f"Others used {used / (time.monotonic() - began):.1f} of {os.cpu_count()} cores meanwhile.")
 
 
