@@ -31,19 +31,19 @@ def word_times(
 
     Args:
         samples: Audio of the sentence, `(S,)`.
-        length: Returns the length of a word in phonemes or letters.
+        length: Returns the length of a word in phonemes or letters as it is read; 0 for one that is not spoken.
         start_seconds: Added to all times.
     """
-    words = [word for word in text.split() if any(map(str.isalnum, word))]
+    words = [word for word in text.split() if length(word)]
     size = max(1, round(FRAME_SECONDS * sample_rate))
     frames = samples[: len(samples) // size * size].reshape(-1, size)
     level = np.sqrt((frames.astype(np.float64) ** 2).mean(axis=1))
     if not words or not level.any():
         return []
     loud = np.flatnonzero(level > SILENT * level.max()) * size / sample_rate
-    ends = [unicodedata.category(word[-1])[0] in "LMN" for word in words[:-1]]  # M: vowel signs
-    pauses = [*(0.0 if end else COMMA_PAUSE for end in ends), 0.0]
-    lengths = np.array([[max(1, length(word)) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
+    said_at_end = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
+    pauses = [*(0.0 if said_at_end(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
+    lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
     bounds = start_seconds + np.interp(
         np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [0, 1], [loud[0], loud[-1] + size / sample_rate]
     )
