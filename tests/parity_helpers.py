@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.models.gpt import sample, teacher_forcing
-from myxtts.training.loop.optimizers import AdamW, no_weight_decay
+from myxtts.training.loop.updates import AdamW, no_weight_decay
 from myxtts.training.stages.gpt import GPTObjective, conditioning_target_mask
 
 

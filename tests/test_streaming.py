@@ -12,11 +12,11 @@ from myxtts.config.config import SamplingConfig
 from myxtts.inference import waveforms
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.self_check import Verdict
+from myxtts.inference.speech import word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.text_stream import Sentence
 from myxtts.inference.waveforms import LatentDecoder, spoken_faster
-from myxtts.inference.word_times import word_times
 from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer

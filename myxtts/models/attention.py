@@ -11,7 +11,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from myxtts.models.layers import Dropout, Shape, Tensor, built, normal_linear
+from myxtts.models.layers import Dropout, Layer, Tensor, built, normal_linear
 
 CHUNK = 256
 """Keys per chunk."""
@@ -215,7 +215,7 @@ def attend(
         return use.segment(lambda *projected: attention(*projected, key_mask, causal, dropout, keep))(query, key, value)
 
 
-class CausalSelfAttention(keras.layers.Layer):
+class CausalSelfAttention(Layer):
     """GPT-2 self-attention: one projection to query, key and value, one projection out.
 
     Args:
@@ -223,17 +223,14 @@ class CausalSelfAttention(keras.layers.Layer):
         output_stddev: Standard deviation of the output projection's initial kernel.
         site: Dropout site of this layer.
 
-    Call arguments: `x` `(B, T, C)`; `key_mask` `(B, T)` bool or None; `seed` as in `Dropout`.
+    Call arguments: `x` `(B, T, width)`; `key_mask` `(B, T)` bool or None; `seed` as in `Dropout`.
     """
 
-    def __init__(self, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
+    def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
         super().__init__(**kwargs)
-        self.heads, self.output_stddev, self.dropout = heads, output_stddev, Dropout(dropout, site)
-
-    def build(self, input_shape: Shape):
-        width, policy = input_shape[-1], self.dtype_policy
+        self.heads, self.dropout, policy = heads, Dropout(dropout, site), self.dtype_policy
         self.qkv = normal_linear(3 * width, width, "qkv", dtype=policy)
-        self.output_projection = normal_linear(width, width, "output_projection", self.output_stddev, policy)
+        self.output_projection = normal_linear(width, width, "output_projection", output_stddev, policy)
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
         return self.attend_and_project(self.qkv(x, seed=seed), key_mask, seed)[0]
@@ -279,12 +276,12 @@ SITES_PER_BLOCK = 3
 """Dropout sites of one block: attention probabilities and two residual branches."""
 
 
-def layer_norm(name: str, dtype=None) -> keras.layers.LayerNormalization:
-    """LayerNormalization with the reference's epsilon instead of Keras's 1e-3."""
-    return keras.layers.LayerNormalization(epsilon=1e-5, name=name, dtype=dtype)
+def layer_norm(width: int, name: str, dtype=None) -> keras.layers.LayerNormalization:
+    """A built LayerNormalization with the reference's epsilon instead of Keras's 1e-3."""
+    return built(keras.layers.LayerNormalization(epsilon=1e-5, name=name, dtype=dtype), (None, None, width))
 
 
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Layer):
     """Pre-norm block of GPT-2 (Radford et al. 2019): attention and a four times wider tanh-GELU MLP.
 
     Args:
@@ -296,22 +293,19 @@ class TransformerBlock(keras.layers.Layer):
     Call arguments: see `CausalSelfAttention`.
     """
 
-    def __init__(self, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
+    def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
         super().__init__(**kwargs)
-        self.heads, self.dropout_rate, self.output_stddev, self.site = heads, dropout, output_stddev, site
+        policy = self.dtype_policy
         self.attention_dropout, self.mlp_dropout = Dropout(dropout, site + 1), Dropout(dropout, site + 2)
         self.memory_use = MemoryUse()
-
-    def build(self, input_shape: Shape):
-        width, policy = input_shape[-1], self.dtype_policy
-        self.attention_norm = built(layer_norm("attention_norm", policy), input_shape)
-        arguments = self.heads, self.dropout_rate, self.output_stddev, self.site
-        self.attention = CausalSelfAttention(*arguments, dtype=policy, name="attention")
-        self.mlp_norm = built(layer_norm("mlp_norm", policy), input_shape)
-        # Built before attention, which fixes the order of random initial values.
-        self.mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
-        self.mlp_out = normal_linear(width, 4 * width, "mlp_out", self.output_stddev, policy)
-        self.attention.build(input_shape)
+        # The order of creation fixes the random initial values, and that of the attributes the order of the weights.
+        mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
+        mlp_out = normal_linear(width, 4 * width, "mlp_out", output_stddev, policy)
+        self.attention_norm = layer_norm(width, "attention_norm", policy)
+        options = width, heads, dropout, output_stddev, site
+        self.attention = CausalSelfAttention(*options, dtype=policy, name="attention")
+        self.mlp_norm = layer_norm(width, "mlp_norm", policy)
+        self.mlp_in, self.mlp_out = mlp_in, mlp_out
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
         return self._forward(x, key_mask, seed, self.memory_use)[0]

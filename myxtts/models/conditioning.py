@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from myxtts.models.attention import MemoryUse, attend, attention, merge_heads, split_heads
-from myxtts.models.layers import Shape, Tensor, built, torch_linear
+from myxtts.models.layers import Layer, Tensor, built, torch_linear
 
 
 def num_groups(width: int) -> int:
@@ -17,21 +17,18 @@ def num_groups(width: int) -> int:
     return 16 if width <= 64 else 32
 
 
-class ConditioningBlock(keras.layers.Layer):
-    """Group norm and full self-attention over time, `(B, T, C)` to the same shape.
+class ConditioningBlock(Layer):
+    """Group norm and full self-attention over time, `(B, T, width)` to the same shape.
 
     As in the reference, the residual is the *normalized* input, and the channels of the projection are heads of (query,
     key, value). The output projection starts at zero.
     """
 
-    def __init__(self, heads: int, **kwargs):
+    def __init__(self, width: int, heads: int, **kwargs):
         super().__init__(**kwargs)
-        self.heads, self.memory_use = heads, MemoryUse()
-
-    def build(self, input_shape: Shape):
-        width, policy = input_shape[-1], self.dtype_policy
+        self.heads, self.memory_use, policy = heads, MemoryUse(), self.dtype_policy
         norm = keras.layers.GroupNormalization(num_groups(width), epsilon=1e-5, name="norm", dtype="float32")
-        self.norm = built(norm, input_shape)
+        self.norm = built(norm, (None, None, width))
         self.qkv = torch_linear(3 * width, width, "qkv", dtype=policy)
         self.output_projection = torch_linear(width, width, "output_projection", dtype=policy, zero=True)
 
@@ -46,7 +43,7 @@ class ConditioningBlock(keras.layers.Layer):
         return x, self.qkv(x)
 
 
-class ConditioningEncoder(keras.layers.Layer):
+class ConditioningEncoder(Layer):
     """Linear projection of a mel and attention blocks, `(B, T, num_mels)` to `(B, T, width)`.
 
     Args:
@@ -54,15 +51,11 @@ class ConditioningEncoder(keras.layers.Layer):
         heads: Attention heads (XTTS: 16).
     """
 
-    def __init__(self, width: int, blocks: int, heads: int, **kwargs):
+    def __init__(self, num_mels: int, width: int, blocks: int, heads: int, **kwargs):
         super().__init__(**kwargs)
-        self.width, self.num_blocks, self.heads = width, blocks, heads
-
-    def build(self, input_shape: Shape):
-        shape, policy = (*input_shape[:-1], self.width), self.dtype_policy
-        self.input_projection = torch_linear(self.width, input_shape[-1], "input_projection", dtype=policy)
-        blocks = [ConditioningBlock(self.heads, dtype=policy, name=f"block_{i}") for i in range(self.num_blocks)]
-        self.blocks = [built(block, shape) for block in blocks]
+        policy = self.dtype_policy
+        self.input_projection = torch_linear(width, num_mels, "input_projection", dtype=policy)
+        self.blocks = [ConditioningBlock(width, heads, dtype=policy, name=f"block_{i}") for i in range(blocks)]
 
     def call(self, mel: Tensor) -> Tensor:
         x = self.input_projection(mel)
@@ -71,19 +64,15 @@ class ConditioningEncoder(keras.layers.Layer):
         return x
 
 
-class PerceiverLayer(keras.layers.Layer):
+class PerceiverLayer(Layer):
     """Attention of the latents to themselves and the context, then an MLP gated by an exact (erf) GELU.
 
-    Call arguments: `latents` `(B, N, C)`, `context` `(B, T, C)`. Returns new latents.
+    Call arguments: `latents` `(B, N, width)`, `context` `(B, T, width)`. Returns new latents.
     """
 
-    def __init__(self, heads: int, head_width: int, **kwargs):
+    def __init__(self, width: int, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
-        self.heads, self.head_width = heads, head_width
-
-    def build(self, latents_shape: Shape, context_shape: Shape | None = None):
-        width, policy = latents_shape[-1], self.dtype_policy
-        attended, hidden = self.heads * self.head_width, width * 8 // 3
+        self.heads, policy, attended, hidden = heads, self.dtype_policy, heads * head_width, width * 8 // 3
         self.query = torch_linear(attended, width, "query", use_bias=False, dtype=policy)
         self.key_value = torch_linear(2 * attended, width, "key_value", use_bias=False, dtype=policy)
         self.output_projection = torch_linear(width, attended, "output_projection", use_bias=False, dtype=policy)
@@ -100,8 +89,8 @@ class PerceiverLayer(keras.layers.Layer):
         return latents + self.mlp_out(update * ops.gelu(gate, approximate=False))
 
 
-class PerceiverResampler(keras.layers.Layer):
-    """Learned latents that read a context, `(B, T, C)` to `(B, num_latents, C)`, with a final RMS norm.
+class PerceiverResampler(Layer):
+    """Learned latents that read a context, `(B, T, width)` to `(B, num_latents, width)`, with a final RMS norm.
 
     Args:
         num_latents: Number of latents (XTTS: 32).
@@ -110,21 +99,16 @@ class PerceiverResampler(keras.layers.Layer):
         head_width: Channels of one head (XTTS: 64).
     """
 
-    def __init__(self, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):
+    def __init__(self, width: int, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
-        self.num_latents, self.depth, self.heads, self.head_width = num_latents, depth, heads, head_width
-
-    def build(self, input_shape: Shape):
-        shape, start = (self.num_latents, input_shape[-1]), keras.initializers.RandomNormal(0.0, 0.02)
+        shape, start = (num_latents, width), keras.initializers.RandomNormal(0.0, 0.02)
         self.latents = self.add_weight(shape=shape, name="latents", initializer=start)
         self.gamma = self.add_weight(shape=shape[1:], name="gamma", initializer="ones")
-        self.layers = []
-        for i in range(self.depth):
-            layer = PerceiverLayer(self.heads, self.head_width, dtype=self.dtype_policy, name=f"layer_{i}")
-            self.layers.append(built(layer, (input_shape[0], *shape), input_shape))
+        options = width, heads, head_width
+        self.layers = [PerceiverLayer(*options, dtype=self.dtype_policy, name=f"layer_{i}") for i in range(depth)]
 
     def call(self, context: Tensor) -> Tensor:
-        latents = ops.broadcast_to(self.latents[None], (ops.shape(context)[0], self.num_latents, context.shape[-1]))
+        latents = ops.broadcast_to(self.latents[None], (ops.shape(context)[0], *self.latents.shape))
         latents = ops.cast(latents, context.dtype)
         for layer in self.layers:
             latents = layer(latents, context)

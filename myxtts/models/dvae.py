@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
-from myxtts.models.layers import Conv1D, Shape, Tensor, built
+from myxtts.models.layers import Conv1D, Layer, Tensor
 
 
-class VectorQuantizer(keras.layers.Layer):
+class VectorQuantizer(Layer):
     """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
     A call never changes the codebook: `statistics` of several replicas or accumulated batches are summed, and `update`
@@ -23,15 +23,13 @@ class VectorQuantizer(keras.layers.Layer):
         super().__init__(**{"dtype": "float32", **kwargs})
         self.num_codes, self.width, self.decay, self.epsilon = num_codes, width, decay, epsilon
 
-    def build(self, input_shape: Shape | None = None):
         def weight(name, shape, start):
             # Float32 even inside a layer of lower precision.
             return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
 
-        shape = (self.num_codes, self.width)
-        self.codebook = weight("codebook", shape, keras.initializers.RandomNormal(0.0, 1.0))
-        self.codebook_sum = weight("codebook_sum", shape, "zeros")
-        self.cluster_size = weight("cluster_size", shape[:1], "zeros")
+        self.codebook = weight("codebook", (num_codes, width), keras.initializers.RandomNormal(0.0, 1.0))
+        self.codebook_sum = weight("codebook_sum", (num_codes, width), "zeros")
+        self.cluster_size = weight("cluster_size", (num_codes,), "zeros")
 
     def call(self, codes: Tensor) -> Tensor:
         return ops.take(self.codebook, codes, axis=0)
@@ -83,24 +81,19 @@ class VectorQuantizer(keras.layers.Layer):
         return ops.cast(ops.sum(dead), "int32")
 
 
-class DVAEResidualBlock(keras.layers.Layer):
+class DVAEResidualBlock(Layer):
     """`x + conv1(relu(conv3(relu(conv3(x)))))`, with no activation after the sum; `x` is `(B, T, channels)`."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
-        self.channels = channels
-
-    def build(self, input_shape: Shape):
-        self.conv_0, self.conv_1, self.conv_2 = (
-            built(Conv1D(self.channels, taps, dtype=self.dtype_policy, name=f"conv_{i}"), input_shape)
-            for i, taps in enumerate((3, 3, 1))
-        )
+        conv = lambda i, taps: Conv1D(channels, channels, taps, dtype=self.dtype_policy, name=f"conv_{i}")
+        self.conv_0, self.conv_1, self.conv_2 = conv(0, 3), conv(1, 3), conv(2, 1)
 
     def call(self, x: Tensor) -> Tensor:
         return x + self.conv_2(ops.relu(self.conv_1(ops.relu(self.conv_0(x)))))
 
 
-class DVAE(keras.layers.Layer):
+class DVAE(Layer):
     """Mel autoencoder with a codebook; one code stands for four mel frames.
 
     Args:
@@ -117,29 +110,24 @@ class DVAE(keras.layers.Layer):
     def __init__(self, num_mels: int, num_codes: int, codebook_width: int, hidden: int, residual_blocks: int, **kwargs):
         super().__init__(**kwargs)
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
-        self.hidden, self.residual_blocks = hidden, residual_blocks
+        self.residual_blocks, policy, wide, width = residual_blocks, self.dtype_policy, 2 * hidden, codebook_width
 
-    def build(self, input_shape: Shape | None = None):
-        policy, hidden, wide, width = self.dtype_policy, self.hidden, 2 * self.hidden, self.codebook_width
-
-        def conv(name, channels_in, channels_out, kernel_size, stride=1):
-            layer = Conv1D(channels_out, kernel_size, stride=stride, dtype=policy, name=name)
-            return built(layer, (None, None, channels_in))
+        def conv(name, *options, stride=1):
+            return Conv1D(*options, stride=stride, dtype=policy, name=name)
 
         def blocks(name):
-            layers = [DVAEResidualBlock(wide, dtype=policy, name=f"{name}_{i}") for i in range(self.residual_blocks)]
-            return [built(layer, (None, None, wide)) for layer in layers]
+            return [DVAEResidualBlock(wide, dtype=policy, name=f"{name}_{i}") for i in range(residual_blocks)]
 
-        self.encoder_conv_0 = conv("encoder_conv_0", self.num_mels, hidden, 3, stride=2)
+        self.encoder_conv_0 = conv("encoder_conv_0", num_mels, hidden, 3, stride=2)
         self.encoder_conv_1 = conv("encoder_conv_1", hidden, wide, 3, stride=2)
         self.encoder_blocks = blocks("encoder_block")
         self.encoder_output = conv("encoder_output", wide, width, 1)
-        self.quantizer = built(VectorQuantizer(self.num_codes, width, name="quantizer"))
+        self.quantizer = VectorQuantizer(num_codes, width, name="quantizer")
         self.decoder_input = conv("decoder_input", width, wide, 1)
         self.decoder_blocks = blocks("decoder_block")
         self.decoder_conv_0 = conv("decoder_conv_0", wide, wide, 3)
         self.decoder_conv_1 = conv("decoder_conv_1", wide, hidden, 3)
-        self.decoder_output = conv("decoder_output", hidden, self.num_mels, 1)
+        self.decoder_output = conv("decoder_output", hidden, num_mels, 1)
 
     @property
     def reach(self) -> int:

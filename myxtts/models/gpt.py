@@ -14,7 +14,7 @@ from myxtts.config.model import ModelConfig
 from myxtts.config.sampling import SamplingConfig
 from myxtts.models.attention import HIDDEN, SITES_PER_BLOCK, STANDARD, MemoryUse, TransformerBlock, layer_norm
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
-from myxtts.models.layers import Dropout, Shape, Tensor, built, torch_linear
+from myxtts.models.layers import Dropout, Layer, Shape, Tensor, torch_linear
 
 TRAILING_STOPS = 3
 """Number of visible stop codes of a training row after the first one."""
@@ -84,7 +84,7 @@ class DecodingState(NamedTuple):
     key_mask: Tensor
 
 
-class GPT(keras.layers.Layer):
+class GPT(Layer):
     """Conditioning encoder, perceiver, GPT-2 trunk, embeddings and heads.
 
     Args:
@@ -98,32 +98,27 @@ class GPT(keras.layers.Layer):
     def __init__(self, config: ModelConfig | dict, **kwargs):
         super().__init__(**kwargs)
         self.config = config if isinstance(config, ModelConfig) else ModelConfig(**config)
-        self.embedding_dropout = Dropout(self.config.dropout, site=SITES_PER_BLOCK * self.config.layers)
-
-    def build(self, latents_shape: Shape | None = None, text_inputs_shape=None, audio_inputs_shape=None):
         config, width, policy = self.config, self.config.width, self.dtype_policy
-        shape = (None, None, width)
+        self.embedding_dropout = Dropout(config.dropout, site=SITES_PER_BLOCK * config.layers)
 
         def table(name, rows, start):
             return self.add_weight(shape=(rows, width), name=name, initializer=start)
 
         def block(number):
             options = config.heads, config.dropout, 0.02 / (2 * config.layers) ** 0.5, SITES_PER_BLOCK * number
-            return built(TransformerBlock(*options, dtype=policy, name=f"block_{number}"), shape)
+            return TransformerBlock(width, *options, dtype=policy, name=f"block_{number}")
 
-        sizes = width, config.conditioning_blocks, config.conditioning_heads
-        encoder = ConditioningEncoder(*sizes, dtype=policy, name="conditioning_encoder")
-        self.conditioning_encoder = built(encoder, (None, None, config.num_mels))
+        sizes = config.num_mels, width, config.conditioning_blocks, config.conditioning_heads
+        self.conditioning_encoder = ConditioningEncoder(*sizes, dtype=policy, name="conditioning_encoder")
         sizes = config.num_latents, config.perceiver_depth, config.perceiver_heads, config.perceiver_head_width
-        self.perceiver = built(PerceiverResampler(*sizes, dtype=policy, name="perceiver"), shape)
+        self.perceiver = PerceiverResampler(width, *sizes, dtype=policy, name="perceiver")
         normal = keras.initializers.RandomNormal
         self.text_embedding = table("text_embedding", config.num_text_tokens, normal(0.0, 1.0))
         self.audio_embedding = table("audio_embedding", config.num_audio_tokens, normal(0.0, 1.0))
         self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, sinusoids)
         self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, sinusoids)
         self.blocks = [block(number) for number in range(config.layers)]
-        self.trunk_norm = built(layer_norm("trunk_norm", policy), shape)
-        self.final_norm = built(layer_norm("final_norm", policy), shape)
+        self.trunk_norm, self.final_norm = (layer_norm(width, name, policy) for name in ("trunk_norm", "final_norm"))
         self.text_head = torch_linear(config.num_text_tokens, width, "text_head", dtype=policy)
         self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
 
@@ -316,7 +311,7 @@ def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: i
     own random numbers would differ between plain and compiled graphs.
     """
     blocks = -(-num_scores // _FLOATS_PER_BLOCK)
-    key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
+    key = np.array([int(seed) % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count).view(np.uint32)
     # Midpoints of 2^23 intervals of (0, 1): exact in float32, and never 0 or 1.
     uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)

@@ -12,6 +12,14 @@ Shape = tuple[int | None, ...]
 """Axis lengths; None where unknown."""
 
 
+class Layer(keras.layers.Layer):
+    """Base of the layers of this package, which create their weights when they are constructed."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.built = True
+
+
 class GivenSeed(keras.random.SeedGenerator):
     """Passes a seed tensor to `keras.random`, which only takes generators and integers."""
 
@@ -22,7 +30,7 @@ class GivenSeed(keras.random.SeedGenerator):
         return self._given
 
 
-class Dropout(keras.layers.Layer):
+class Dropout(Layer):
     """Dropout whose mask depends on `(seed, site)` alone.
 
     Keras's own layer has a hidden counter, which differs between a forward pass and its recomputation and is not saved
@@ -95,12 +103,17 @@ def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
     return layer
 
 
+def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
+    """A built Dense layer with Keras's initial weights; `options` are those of `keras.layers.Dense`."""
+    return built(keras.layers.Dense(units, name=name, dtype=dtype, **options), (None, fan_in))
+
+
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
     """A built Dense layer with the initial weights of `torch.nn.Linear`, uniform within 1 / sqrt(fan_in), or zeros."""
     bound = fan_in**-0.5
     start = keras.initializers.Zeros if zero else lambda: keras.initializers.RandomUniform(-bound, bound)
-    layer = keras.layers.Dense(units, None, use_bias, start(), start(), name=name, dtype=dtype)
-    return built(layer, (None, fan_in))
+    options = dict(kernel_initializer=start(), bias_initializer=start())
+    return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)
 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
@@ -109,24 +122,21 @@ def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -
     return built(AdaptableDense(units, kernel_initializer=start, dtype=dtype, name=name), (None, fan_in))
 
 
-class _Convolution(keras.layers.Layer):
+class _Convolution(Layer):
     """Shared part of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
 
     rank: int
 
-    def __init__(self, filters: int, kernel_size: int, stride=1, padding=None, dilation=1, use_bias=True, **kwargs):
+    def __init__(
+        self, channels: int, filters: int, kernel_size: int, stride=1, padding=None, dilation=1, use_bias=True, **kwargs
+    ):
         super().__init__(**kwargs)
-        if stride > 1 and dilation > 1:
-            raise ValueError(f"stride or dilation must be 1. Received: stride={stride}, dilation={dilation}.")
         if padding is None and kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd unless padding is given. Received: kernel_size={kernel_size}.")
-        self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
+        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
         self.padding = dilation * (kernel_size - 1) // 2 if padding is None else padding
-        self.dilation, self.use_bias = dilation, use_bias
-
-    def build(self, input_shape: Shape):
-        shape = (self.kernel_size,) * self.rank + (input_shape[-1], self.filters)
-        self.kernel, self.bias = _add_kernel_and_bias(self, shape, self.use_bias)
+        shape = (kernel_size,) * self.rank + (channels, filters)
+        self.kernel, self.bias = _add_kernel_and_bias(self, shape, filters, use_bias)
 
     def call(self, x: Tensor) -> Tensor:
         keeps_length = self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
@@ -142,10 +152,10 @@ class _Convolution(keras.layers.Layer):
 
 
 class Conv1D(_Convolution):
-    """Convolution over time, `(B, T, C)` to `(B, T', filters)`.
+    """Convolution over time, `(B, T, channels)` to `(B, T', filters)`.
 
-    `T' = 1 + (T + 2 padding - dilation (kernel_size - 1) - 1) // stride`. The kernel `(kernel_size, C, filters)` is a
-    PyTorch weight `(out, in, k)` with its axes reversed. Kernel and bias start as in PyTorch: uniform within
+    `T' = 1 + (T + 2 padding - dilation (kernel_size - 1) - 1) // stride`. The kernel `(kernel_size, channels, filters)`
+    is a PyTorch weight `(out, in, k)` with its axes reversed. Kernel and bias start as in PyTorch: uniform within
     1 / sqrt(fan in).
 
     Args:
@@ -157,37 +167,35 @@ class Conv1D(_Convolution):
 
 
 class Conv2D(_Convolution):
-    """Convolution over two axes with a square kernel, `(B, H, W, C)` to `(B, H', W', filters)`; see `Conv1D`."""
+    """`Conv1D` over two axes with a square kernel, `(B, H, W, channels)` to `(B, H', W', filters)`."""
 
     rank = 2
 
 
-class ConvTranspose1D(keras.layers.Layer):
-    """Transposed convolution over time, `(B, T, C)` to `(B, stride T, filters)`.
+class ConvTranspose1D(Layer):
+    """Transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
 
     Equals PyTorch's with `padding = (kernel_size - stride) / 2`, which must be a whole number. The kernel
-    `(kernel_size, filters, C)` is a PyTorch weight `(in, out, k)` with its axes reversed; it starts as in `Conv1D`.
+    `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with its axes reversed, and starts as in
+    `Conv1D`.
     """
 
-    def __init__(self, filters: int, kernel_size: int, stride: int, **kwargs):
+    def __init__(self, channels: int, filters: int, kernel_size: int, stride: int, **kwargs):
         super().__init__(**kwargs)
         if kernel_size < stride or (kernel_size - stride) % 2:
             received = f"kernel_size={kernel_size}, stride={stride}"
             raise ValueError(f"kernel_size - stride must be even and not negative. Received: {received}.")
-        self.filters, self.kernel_size, self.stride = filters, kernel_size, stride
-
-    def build(self, input_shape: Shape):
-        shape = (self.kernel_size, self.filters, input_shape[-1])
-        self.kernel, self.bias = _add_kernel_and_bias(self, shape, use_bias=True)
+        self.stride = stride
+        self.kernel, self.bias = _add_kernel_and_bias(self, (kernel_size, filters, channels), filters)
 
     def call(self, x: Tensor) -> Tensor:
         x = ops.conv_transpose(x, self.kernel, strides=self.stride, padding="same", data_format="channels_last")
         return x + self.bias
 
 
-def _add_kernel_and_bias(layer, kernel_shape, use_bias):
+def _add_kernel_and_bias(layer, kernel_shape, filters, use_bias=True):
     """Adds kernel and bias; the fan-in is the product of all axes of the kernel but the last."""
     bound = 1.0 / math.sqrt(math.prod(kernel_shape[:-1]))
     of_kernel, of_bias = (keras.initializers.RandomUniform(-bound, bound) for _ in range(2))
     kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=of_kernel)
-    return kernel, layer.add_weight(name="bias", shape=(layer.filters,), initializer=of_bias) if use_bias else None
+    return kernel, layer.add_weight(name="bias", shape=(filters,), initializer=of_bias) if use_bias else None

@@ -18,10 +18,10 @@ from keras import ops
 
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.models.layers import Conv1D, ConvTranspose1D, Shape, Tensor, built, normal_linear
+from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, built, dense, normal_linear
 
 
-class WaveformDecoder(keras.layers.Layer):
+class WaveformDecoder(Layer):
     """Latents `(B, n, width)` and speaker vectors `(B, D)` to a waveform `(B, num_samples(n))` float32 at 24 kHz.
 
     Latents are interpolated to frames, one per `hop_length` samples, on the grid of the whole sentence; a window of
@@ -109,8 +109,8 @@ _EDGE_TAPS = 7
 """Kernel size of the first and the last convolution."""
 
 
-class ResidualStack(keras.layers.Layer):
-    """Dilated residual convolutions, `(B, T, C)` to the same shape (section 2.2 of the paper, "ResBlock1").
+class ResidualStack(Layer):
+    """Dilated residual convolutions, `(B, T, channels)` to the same shape (section 2.2 of the paper, "ResBlock1").
 
     Args:
         kernel_size: Odd kernel size of every convolution.
@@ -119,17 +119,14 @@ class ResidualStack(keras.layers.Layer):
     Call arguments: `x`; `present` `(B, T)` bool or None, False where convolutions see zeros.
     """
 
-    def __init__(self, kernel_size: int, dilations: Sequence[int], **kwargs):
+    def __init__(self, channels: int, kernel_size: int, dilations: Sequence[int], **kwargs):
         super().__init__(**kwargs)
-        self.kernel_size, self.dilations = kernel_size, tuple(dilations)
 
-    def build(self, input_shape: Shape):
         def conv(name, dilation=1):
-            layer = Conv1D(input_shape[-1], self.kernel_size, dilation=dilation, dtype=self.dtype_policy, name=name)
-            return built(layer, input_shape)
+            return Conv1D(channels, channels, kernel_size, dilation=dilation, dtype=self.dtype_policy, name=name)
 
-        self.dilated = [conv(f"dilated_{i}", dilation) for i, dilation in enumerate(self.dilations)]
-        self.plain = [conv(f"plain_{i}") for i in range(len(self.dilations))]
+        self.dilated = [conv(f"dilated_{i}", dilation) for i, dilation in enumerate(dilations)]
+        self.plain = [conv(f"plain_{i}") for i in range(len(dilations))]
 
     def call(self, x: Tensor, present: Tensor | None = None) -> Tensor:
         for dilated, plain in zip(self.dilated, self.plain, strict=True):
@@ -142,6 +139,7 @@ class HifiganGenerator(WaveformDecoder):
     """`WaveformDecoder` of transposed convolutions, as in XTTS v2 but with weight norm folded into the weights.
 
     Args:
+        width, speaker_width: Channels of latents and speaker vectors.
         channels: Channels of the first convolution; each stage halves them.
         upsampling: Factor and kernel size of the transposed convolution of each stage; the product of the factors is
             `hop_length`.
@@ -152,6 +150,8 @@ class HifiganGenerator(WaveformDecoder):
 
     def __init__(
         self,
+        width: int,
+        speaker_width: int,
         channels: int = 512,
         upsampling: Sequence[tuple[int, int]] = DECODER_UPSAMPLING,
         kernel_sizes: Sequence[int] = DECODER_KERNELS,
@@ -162,48 +162,37 @@ class HifiganGenerator(WaveformDecoder):
         super().__init__(code_stride, **kwargs)
         if channels % (divisor := 2 ** len(upsampling)):
             raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
-        self.channels = channels
-        self.upsampling = tuple(tuple(stage) for stage in upsampling)
-        self.kernel_sizes, self.dilations = tuple(kernel_sizes), tuple(dilations)
-        self.hop_length = math.prod(factor for factor, _ in self.upsampling)
-        self.history_frames, self.lookahead_frames = self._context()
+        self.upsample_factors, options = [factor for factor, _ in upsampling], dict(dtype=self.dtype_policy)
+        self.hop_length = math.prod(self.upsample_factors)
+        self.history_frames, self.lookahead_frames = self._context(upsampling, kernel_sizes, dilations)
+        self.conv_pre = Conv1D(width, channels, _EDGE_TAPS, name="conv_pre", **options)
+        self.condition_pre = dense(channels, speaker_width, "condition_pre", **options)
+        self.upsamples, self.conditions, self.stacks = [], [], []
+        for i, (factor, taps) in enumerate(upsampling):
+            half = channels // 2
+            self.upsamples.append(ConvTranspose1D(channels, half, taps, factor, name=f"upsample_{i}", **options))
+            self.conditions.append(dense(half, speaker_width, f"condition_{i}", **options))
+            kinds = {f"stack_{i}_{j}": (half, taps, dilations) for j, taps in enumerate(kernel_sizes)}
+            self.stacks.append([ResidualStack(*kind, name=name, **options) for name, kind in kinds.items()])
+            channels = half
+        self.conv_post = Conv1D(channels, 1, _EDGE_TAPS, use_bias=False, name="conv_post", **options)
 
-    def _context(self):
+    def _context(self, upsampling, kernel_sizes, dilations):
         """Computes history and lookahead backwards from the first and last sample of a frame."""
         edge = _EDGE_TAPS // 2
-        reach = sum(dilation + 1 for dilation in self.dilations) * (max(self.kernel_sizes) - 1) // 2
+        reach = sum(dilation + 1 for dilation in dilations) * (max(kernel_sizes) - 1) // 2
         first, last = -edge, self.hop_length - 1 + edge
-        for factor, taps in reversed(self.upsampling):
+        for factor, taps in reversed(upsampling):
             padding = (taps - factor) // 2
             first = -((taps - 1 - padding + reach - first) // factor)
             last = (last + reach + padding) // factor
         return edge - first, edge + last
 
-    def build(self, latents_shape: Shape, speaker_shape: Shape):
-        dtype, width = self.dtype_policy, self.channels
-
-        def condition(name):
-            return built(keras.layers.Dense(width, dtype=dtype, name=name), speaker_shape)
-
-        self.conv_pre = built(Conv1D(width, _EDGE_TAPS, dtype=dtype, name="conv_pre"), latents_shape)
-        self.condition_pre = condition("condition_pre")
-        self.upsamples, self.conditions, self.stacks = [], [], []
-        for i, (factor, taps) in enumerate(self.upsampling):
-            upsample = ConvTranspose1D(width // 2, taps, factor, dtype=dtype, name=f"upsample_{i}")
-            self.upsamples.append(built(upsample, (None, None, width)))
-            width //= 2
-            self.conditions.append(condition(f"condition_{i}"))
-            options = dict(dilations=self.dilations, dtype=dtype)
-            stage = [ResidualStack(n, name=f"stack_{i}_{j}", **options) for j, n in enumerate(self.kernel_sizes)]
-            self.stacks.append([built(stack, (None, None, width)) for stack in stage])
-        conv_post = Conv1D(1, _EDGE_TAPS, use_bias=False, dtype=dtype, name="conv_post")
-        self.conv_post = built(conv_post, (None, None, width))
-
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         speaker = speaker[:, None, :]
         x = self.conv_pre(masked(frames, present)) + self.condition_pre(speaker)
-        for (factor, _), upsample, condition, stage in zip(
-            self.upsampling, self.upsamples, self.conditions, self.stacks, strict=True
+        for factor, upsample, condition, stage in zip(
+            self.upsample_factors, self.upsamples, self.conditions, self.stacks, strict=True
         ):
             x = upsample(masked(ops.leaky_relu(x, SLOPE), present)) + condition(speaker)
             present = None if present is None else ops.repeat(present, factor, axis=1)
@@ -222,7 +211,7 @@ MOST_LOG_MAGNITUDE = 6.9
 """Limit of the head's log-magnitudes, about log 1000; a full-scale tone has a magnitude of 256."""
 
 
-class ConvNextBlock(keras.layers.Layer):
+class ConvNextBlock(Layer):
     """Residual block of a depthwise convolution over time, a norm and a pointwise MLP (Liu et al. 2022, section 2).
 
     Args:
@@ -230,32 +219,24 @@ class ConvNextBlock(keras.layers.Layer):
         causal: Whether an output depends on no later input.
         scale: Initial layer scale.
 
-    Call arguments: `x` `(B, T, C)`; `condition` `(B, C)`, which scales and shifts the norm's output; `present` `(B, T)`
-    bool or None, False where the convolution sees zeros.
+    Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the norm's output; `present`
+    `(B, T)` bool or None, False where the convolution sees zeros.
     """
 
-    def __init__(self, inner_width: int, causal: bool = False, scale: float = 1.0, **kwargs):
+    def __init__(self, width: int, inner_width: int, causal: bool = False, scale: float = 1.0, **kwargs):
         super().__init__(**kwargs)
-        self.inner_width, self.causal, self.scale = inner_width, causal, scale
-
-    def build(self, x_shape: Shape, condition_shape: Shape):
-        width, dtype = x_shape[-1], self.dtype_policy
+        self.lookahead, dtype = 0 if causal else _TAPS // 2, self.dtype_policy
+        """Number of later frames that a frame depends on."""
         kernel = keras.initializers.TruncatedNormal(stddev=0.02)
         self.kernel = self.add_weight(name="kernel", shape=(_TAPS, width, 1), initializer=kernel)
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
         norm = keras.layers.LayerNormalization(epsilon=_EPSILON, center=False, scale=False, dtype=dtype, name="norm")
-        self.norm = built(norm, x_shape)
-        modulation = keras.layers.Dense(2 * width, kernel_initializer="zeros", dtype=dtype, name="modulation")
-        self.modulation = built(modulation, condition_shape)
-        self.widen = normal_linear(self.inner_width, width, "widen", dtype=dtype)
-        self.narrow = normal_linear(width, self.inner_width, "narrow", dtype=dtype)
-        factor = keras.initializers.Constant(self.scale)
+        self.norm = built(norm, (None, None, width))
+        self.modulation = dense(2 * width, width, "modulation", dtype, kernel_initializer="zeros")
+        self.widen = normal_linear(inner_width, width, "widen", dtype=dtype)
+        self.narrow = normal_linear(width, inner_width, "narrow", dtype=dtype)
+        factor = keras.initializers.Constant(scale)
         self.factor = self.add_weight(name="factor", shape=(width,), initializer=factor)
-
-    @property
-    def lookahead(self) -> int:
-        """Number of later frames that a frame depends on."""
-        return 0 if self.causal else _TAPS // 2
 
     def call(self, x: Tensor, condition: Tensor, present: Tensor | None = None) -> Tensor:
         after = self.lookahead
@@ -270,38 +251,45 @@ class IstftGenerator(WaveformDecoder):
     """`WaveformDecoder` that predicts the magnitude and phase of each frame's spectrum.
 
     Args:
+        latent_width, speaker_width: Channels of latents and speaker vectors.
         blocks: Number of `ConvNextBlock`s; all but the first two are causal.
         width: Channels.
         hop_length: Samples per frame, a quarter of the Fourier transform's length.
         code_stride: As in `WaveformDecoder`.
     """
 
-    def __init__(self, blocks: int, width: int, hop_length=MEL_HOP_SAMPLES, code_stride=CODE_STRIDE_SAMPLES, **kwargs):
+    def __init__(
+        self,
+        latent_width: int,
+        speaker_width: int,
+        blocks: int,
+        width: int,
+        hop_length: int = MEL_HOP_SAMPLES,
+        code_stride: int = CODE_STRIDE_SAMPLES,
+        **kwargs,
+    ):
         super().__init__(code_stride, **kwargs)
-        self.num_blocks, self.width, self.hop_length = blocks, width, hop_length
-        self._causal = [index >= _SYMMETRIC_BLOCKS for index in range(blocks)]
+        self.hop_length, dtype = hop_length, self.dtype_policy
         self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
         # The first convolution, two overlapping windows on either side, and the blocks.
-        self.history_frames = _TAPS // 2 + 2 + sum((_TAPS - 1) if causal else _TAPS // 2 for causal in self._causal)
-        self.lookahead_frames = _TAPS // 2 + 2 + self._causal.count(False) * (_TAPS // 2)
-
-    def build(self, latents_shape: Shape, speaker_shape: Shape):
-        dtype, width = self.dtype_policy, self.width
-        shape = (None, None, width)
+        symmetric = min(blocks, _SYMMETRIC_BLOCKS)
+        self.lookahead_frames = _TAPS // 2 + 2 + symmetric * (_TAPS // 2)
+        self.history_frames = self.lookahead_frames + (blocks - symmetric) * (_TAPS - 1)
         # Scales a unit speaker vector to elements of about 1.
-        self._speaker_scale = speaker_shape[-1] ** 0.5
+        self._speaker_scale = speaker_width**0.5
 
         def norm(name):
-            return built(keras.layers.LayerNormalization(epsilon=_EPSILON, dtype=dtype, name=name), shape)
+            layer = keras.layers.LayerNormalization(epsilon=_EPSILON, dtype=dtype, name=name)
+            return built(layer, (None, None, width))
 
-        self.conv_pre = built(Conv1D(width, _TAPS, dtype=dtype, name="conv_pre"), latents_shape)
-        self.condition = built(keras.layers.Dense(width, dtype=dtype, name="condition"), speaker_shape)
+        self.conv_pre = Conv1D(latent_width, width, _TAPS, dtype=dtype, name="conv_pre")
+        self.condition = dense(width, speaker_width, "condition", dtype)
         self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
-        options = dict(inner_width=_EXPANSION * width, scale=1.0 / self.num_blocks, dtype=dtype)
-        blocks = [ConvNextBlock(causal=causal, name=f"block_{i}", **options) for i, causal in enumerate(self._causal)]
-        self.blocks = [built(block, shape, (None, width)) for block in blocks]
+        options = dict(inner_width=_EXPANSION * width, scale=1.0 / blocks, dtype=dtype)
+        causal = [number >= symmetric for number in range(blocks)]
+        self.blocks = [ConvNextBlock(width, causal=c, name=f"block_{i}", **options) for i, c in enumerate(causal)]
         # Magnitudes and phases; float32, since phases are too coarse in half precision.
-        self.head = normal_linear(4 * self.hop_length + 2, width, "head", dtype="float32")
+        self.head = normal_linear(4 * hop_length + 2, width, "head", dtype="float32")
 
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         condition = self.condition(speaker * self._speaker_scale)
@@ -330,7 +318,8 @@ class IstftGenerator(WaveformDecoder):
 
 
 def make_decoder(config: ModelConfig, **kwargs) -> WaveformDecoder:
-    """Creates the decoder of `config.decoder_type`, not yet built; `kwargs` are those of `keras.layers.Layer`."""
+    """Creates the decoder of `config.decoder_type`; `kwargs` are those of `keras.layers.Layer`."""
+    widths = config.width, config.speaker_width
     if config.decoder_type == "hifigan":
-        return HifiganGenerator(config.decoder_channels, **kwargs)
-    return IstftGenerator(config.decoder_blocks, config.decoder_width, **kwargs)
+        return HifiganGenerator(*widths, config.decoder_channels, **kwargs)
+    return IstftGenerator(*widths, config.decoder_blocks, config.decoder_width, **kwargs)

@@ -13,8 +13,8 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.provenance import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
-from myxtts.training.loop.optimizers import total_steps
-from myxtts.training.watching.guards import has_stopped
+from myxtts.training.loop.updates import total_steps
+from myxtts.training.watching.watch import has_stopped
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from myxtts.runs.opening import write_settings
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
 from myxtts.storage.provenance import VOCABULARY
-from myxtts.training.resuming.foundations import load_foundations
+from myxtts.training.resuming.checkpointer import load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.classes import STAGE_CLASSES

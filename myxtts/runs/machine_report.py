@@ -75,7 +75,7 @@ def _tensorflow_build(device):
     """TensorFlow's build, its visible GPUs, and the reason why XLA does not compile for `device`, or None."""
     import tensorflow as tf
 
-    from myxtts.training.loop.optimizations import xla_refusal
+    from myxtts.training.loop.switches import xla_refusal
 
     build = tf.sysconfig.get_build_info()
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
@@ -94,7 +94,7 @@ def _automatic(config, plan, found, measures):
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
     if measures:
-        from myxtts.training.loop.optimizations import choose_attention
+        from myxtts.training.loop.switches import choose_attention
 
         form, reason = choose_attention(config.model, policy, plan.model_device)
         chosen |= {"attention": form, "attention_reason": reason}

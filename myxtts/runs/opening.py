@@ -30,7 +30,7 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.provenance import VOCABULARY
 from myxtts.storage.run_folder import RUN_FILES, set_aside
-from myxtts.training.resuming.foundations import load_foundations
+from myxtts.training.resuming.checkpointer import load_foundations
 from myxtts.training.resuming.state import data_digest
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
@@ -41,12 +41,12 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
     """Calls `open_run` on the chief; the other workers read the recordings with the chief's settings.
 
     Returns:
-        The recordings, and `(stage, is_fresh)` for each stage to train.
+        The recordings, and the stages to train.
     """
     dataset, settled = None, None
     if workers.is_chief:
         dataset, works = open_run(config, notify)
-        settled = dataset.config.to_dict(), [(work.stage, work.step is None) for work in works if work.trains]
+        settled = dataset.config.to_dict(), [work.stage for work in works if work.trains]
     values, trained = workers.tell(settled)
     if dataset is None:
         paths = {name: getattr(config.data, name) for name in (*PATHS, "audio_roots")}
@@ -132,15 +132,11 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
         raise ConfigError(f"{home} holds a run of another model: {shown}. {hint}")
 
 
-def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool) -> tuple[StageTrainer, list]:
-    """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples.
-
-    A `fresh` stage has no training to resume: its folder is empty or has the initial weights as step 0.
-    """
+def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
+    """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
-    measured = kind.measure(dataset) if fresh else None
-    trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)
+    trainer = StageTrainer(config, stage, plan, foundations, lineage)
 
     @cache  # tracing takes seconds
     def synthesizer():

@@ -19,7 +19,7 @@ from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, r
 from myxtts.storage.files import digest_file
 from myxtts.storage.locks import claimed
 from myxtts.storage.provenance import read_config
-from myxtts.training.resuming.foundations import load_foundations
+from myxtts.training.resuming.checkpointer import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"

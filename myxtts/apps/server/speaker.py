@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from myxtts.apps.server.errors import ApiError
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
-from myxtts.inference.speech import silence
+from myxtts.inference.speech import Voice, silence
 from myxtts.inference.text_front import Piece
-from myxtts.inference.voice import Voice
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer

@@ -18,8 +18,8 @@ from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
 from myxtts.config.checks import UNPRINTABLE, UserError
+from myxtts.inference.speech import word_times
 from myxtts.inference.text_front import SpeechError
-from myxtts.inference.word_times import word_times
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import is_written_in, language_to_read
 from myxtts.text.languages import get_language

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from myxtts.apps.server.errors import ApiError
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.config.checks import UserError
-from myxtts.inference.voice import VOICE_SUFFIX, Voice
+from myxtts.inference.speech import VOICE_SUFFIX, Voice
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer

@@ -9,8 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
+from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voice import Voice
 from myxtts.interchange.onnx.builder import FLOAT32
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 

@@ -16,9 +16,8 @@ from myxtts.audio.files import read_audio
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference.speech import silence
+from myxtts.inference.speech import VOICE_SUFFIX, Voice, silence
 from myxtts.inference.text_front import Piece, TextFront
-from myxtts.inference.voice import VOICE_SUFFIX, Voice
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
 from myxtts.text.g2p import ESPEAK
