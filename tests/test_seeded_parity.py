@@ -17,7 +17,7 @@ from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.config.loading import config_from_dict
 from myxtts.data.batch import DVAEBatch, GPTBatch
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.exporting import speaker_front_end
+from myxtts.interchange.coqui.conversion import speaker_front_end
 from myxtts.models.gpt import filter_logits, penalize_repetition
 from myxtts.training.stages.dvae import DVAEObjective
 from utilities.parity.seeded_model import seeded_model
