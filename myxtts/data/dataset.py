@@ -22,7 +22,7 @@ from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCach
 from myxtts.data.shards import PreparedClips
 from myxtts.data.splits import find_leakage, split_by_hash
 from myxtts.storage.files import CheckpointError, digest_bytes
-from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
+from myxtts.storage.run_folder import VOCABULARY, read_config, vocabulary_path
 from myxtts.text.g2p import g2p_codes
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates

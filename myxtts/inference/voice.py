@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 
 from myxtts.config.checks import UserError, require
+from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
 from myxtts.storage.files import CheckpointError
-from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 VOICE_SUFFIX = ".voice"
 """Suffix of the file of a `Voice`."""

@@ -5,7 +5,7 @@ from collections import namedtuple
 import numpy as np
 from keras import ops
 
-from myxtts.config.sampling import SamplingConfig
+from myxtts.config.config import SamplingConfig
 from myxtts.models.layers.memory_efficient_attention import HIDDEN as EXCLUDED
 from myxtts.models.layers.tensor import Tensor
 

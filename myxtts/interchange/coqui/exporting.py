@@ -13,7 +13,7 @@ from myxtts.interchange.coqui.settings import coqui_settings
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import CheckpointError, write_json, write_whole
-from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config, vocabulary_path
+from myxtts.storage.run_folder import MEL_STATS, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 

@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from myxtts.config.config import ModelConfig, TrainingConfig
-from myxtts.config.optimizations import SWITCHES, requested_switches
-from myxtts.devices.kinds import choose_precision
+from myxtts.config.training import SWITCHES, requested_switches
+from myxtts.devices.machine import choose_precision
 from myxtts.models.layers.attention import MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
 from myxtts.models.layers.dropout import Dropout
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from myxtts.config.checks import require
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.devices.kinds import short_name
+from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import Workers, current_workers
 from myxtts.models.layers.batch_normalization import BatchNormalization
 from myxtts.training.loop.device_pipeline import copy_to

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
-from myxtts.storage.provenance import is_start
+from myxtts.storage.run_folder import is_start
 from myxtts.training.resuming.state import CLIPS, ClipRecord, differences, versions
 from myxtts.training.stages.base import arrays_of
 

@@ -10,7 +10,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.shards import PreparedClips
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.provenance import chosen_step
+from myxtts.storage.run_folder import chosen_step
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from myxtts.audio.augment import Change, change_speed, draw_change, limit_speed
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch
-from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.machine import runs_on_cpu
 from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from myxtts.config.checks import ConfigError, counted
-from myxtts.devices.kinds import rounds_to_tf32
+from myxtts.devices.machine import rounds_to_tf32
 from myxtts.models.layers.attention import ATTENTION_SCOPES
 from myxtts.training.loop.optimizations import RECOMPUTED, on_or_off
 from myxtts.utils.commons import line_width
