@@ -14,7 +14,7 @@ from myxtts.config.checks import UNPRINTABLE, ConfigError, UserError, brief, pri
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
-from myxtts.config.settings import REMOVED, Settings, flat, merge, nearest, run_settings, setting, typed_value
+from myxtts.config.settings import REMOVED, Settings, merge, nearest, setting, typed_value
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
@@ -113,8 +113,15 @@ class XTTSConfig(Settings):
 
     def recipe(self) -> dict[str, Any]:
         """Returns the settings that affect the trained model or its speech, by dotted name, as JSON values."""
-        of_run, values = run_settings(XTTSConfig), flat(json.loads(json.dumps(self.to_dict())))
-        return {name: value for name, value in values.items() if name not in of_run}
+        found = {}
+        for section, values in json.loads(json.dumps(self.to_dict())).items():
+            known = getattr(self, section).__dataclass_fields__
+            for name, value in values.items():
+                if name not in known:  # a stage, whose settings are all of the recipe
+                    found |= {f"{section}.{name}.{own}": one for own, one in value.items()}
+                elif not known[name].metadata.get("of_run"):
+                    found[f"{section}.{name}"] = value
+        return found
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -178,22 +178,3 @@ def merge(below: dict, above: dict) -> dict:
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = merge(merged[name], value) if both else value
     return merged
-
-
-def flat(values: dict, where: str = "") -> dict[str, Any]:
-    """Flattens nested dictionaries to dotted names."""
-    found = {}
-    for name, value in values.items():
-        found |= flat(value, f"{where}{name}.") if isinstance(value, dict) else {where + name: value}
-    return found
-
-
-def run_settings(cls: type[Settings], where: str = "") -> set[str]:
-    """Returns the dotted names of all `of_run` settings of a class and its sections."""
-    found = set()
-    for one in dataclasses.fields(cls):
-        if one.metadata.get("of_run"):
-            found.add(where + one.name)
-        elif isinstance(one.default_factory, type) and issubclass(one.default_factory, Settings):
-            found |= run_settings(one.default_factory, f"{where}{one.name}.")
-    return found

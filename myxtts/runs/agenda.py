@@ -77,16 +77,16 @@ class StageWork:
         else:
             doing = f"already trained, {self.stays or counted(self.step, 'step')}"
             if not self.stays and self.step < self.total:
-                doing += f". Not extended to {self.total}, because {self._dependents}.\n  {self._restart}"
+                because, restart = self.obstacle
+                doing += f". Not extended to {self.total}, because {because}.\n  {restart}"
         return f"Stage {self.stage}: {doing}"
 
     @property
-    def _dependents(self):
-        return f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'} trained on it"
-
-    @property
-    def _restart(self):
-        return f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
+    def obstacle(self) -> tuple[str, str]:
+        """Why stages in `needed_by` keep it from continuing, and what starts it over."""
+        stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
+        restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
+        return f"{stages} trained on it", restart
 
 
 def describe_works(works: Sequence[StageWork]) -> str:
@@ -131,11 +131,10 @@ def make_agenda(
     work = _work(config, training.stage, dataset, states, stores)
     # Without steps left, the stage is opened to mark it finished.
     if work.step is not None and work.step < work.total and work.needed_by:
-        raise UserError(
-            f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because "
-            f"{work._dependents}. Leave --stage out to continue with the last stage, or give another --checkpoint-dir; "
-            f"{work._restart}."
-        )
+        because, restart = work.obstacle
+        rule = f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because"
+        hint = "Leave --stage out to continue with the last stage, or give another --checkpoint-dir;"
+        raise UserError(f"{rule} {because}. {hint} {restart}.")
     return [work]
 
 

@@ -92,11 +92,8 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     if name not in speakers:
         known = {one.casefold(): one for one in speakers}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=NEAR)]
-        hint = f"{', '.join([*speakers][:FEW_NAMES]):.300}"
-        hint = (
-            f"Speakers: {hint}, … (--list-speakers shows all)." if len(speakers) > FEW_NAMES else f"Speakers: {hint}."
-        )
-        hint = f"Near it: {', '.join(near):.300}." if near else hint
+        more = ", … (--list-speakers shows all)" if not near and len(speakers) > FEW_NAMES else ""
+        hint = f"{'Near it' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
         raise CheckpointError(f"--speaker must be one of the model's {len(speakers)} voices. Received: {name}. {hint}")
     return speakers[name]
 
