@@ -13,7 +13,7 @@ from tiny import tiny_run_config
 
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import DecoderBatch
-from myxtts.devices import kinds
+from myxtts.devices import machine
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import PARTS, XTTS
@@ -53,7 +53,7 @@ def a_gpu():
     one has a stride and other channels.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds, "default_device", lambda: "/GPU:0")
+        patch.setattr(machine, "default_device", lambda: "/GPU:0")
         patch.setattr(
             "myxtts.models.speaker_encoder.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=(1, 1))
         )

@@ -7,8 +7,8 @@ from test_trainer import Recorder, dvae_trainer, open_run
 from tiny import tiny_run_config
 
 from myxtts.config.config import TrainingConfig
-from myxtts.config.optimizations import PRESETS, SWITCHES, requested_switches
-from myxtts.devices import kinds
+from myxtts.config.training import PRESETS, SWITCHES, requested_switches
+from myxtts.devices import machine
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
 from myxtts.training.loop import switches
@@ -104,9 +104,9 @@ def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch
     ],
 )
 def test_precision_is_what_the_hardware_can(monkeypatch, requested, capability, flags, chosen):
-    monkeypatch.setattr(kinds, "_compute_capability", lambda device: capability)
-    monkeypatch.setattr(kinds, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
-    policy, reason = kinds.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
+    monkeypatch.setattr(machine, "_compute_capability", lambda device: capability)
+    monkeypatch.setattr(machine, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
+    policy, reason = machine.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
     assert policy == chosen and reason
 
 
@@ -117,7 +117,7 @@ def test_precision_is_chosen_for_the_gpu_that_trains_and_not_for_an_older_one_be
     monkeypatch.setattr(
         tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": capabilities[gpu]}
     )
-    chosen = [kinds.choose_precision("auto", device)[0] for device in ("/GPU:0", "/GPU:1")]
+    chosen = [machine.choose_precision("auto", device)[0] for device in ("/GPU:0", "/GPU:1")]
     assert chosen == ["float32", "mixed_bfloat16"]
 
 

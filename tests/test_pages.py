@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.apps.evaluation import command as evaluate
-from myxtts.cli import doctor, models, plan, say, scaling, train
+from myxtts.cli import doctor, models, say, train
 from myxtts.config.config import XTTSConfig
 from utilities import walk_docs
 
@@ -21,9 +21,9 @@ PARSERS = {
     "doctor": doctor.build_parser,
     "evaluate": evaluate.build_parser,
     "export": models.export_parser,
-    "launch": scaling.launch_parser,
-    "plan": plan.build_parser,
-    "prepare": scaling.prepare_parser,
+    "launch": train.launch_parser,
+    "plan": train.plan_parser,
+    "prepare": train.prepare_parser,
     "push": models.push_parser,
     "say": say.build_parser,
     "train": train.build_parser,

@@ -11,7 +11,7 @@ from logical_devices import on_logical_devices, plan_of
 from tiny import tiny_run_config, train_step_of
 
 from myxtts.config.config import StageConfig
-from myxtts.devices.kinds import short_name
+from myxtts.devices.machine import short_name
 from myxtts.models.speaker_encoder import BatchNormalization
 from myxtts.training.loop.device_pipeline import Replicas, synchronize_statistics
 from myxtts.training.watching.watch import Evaluator

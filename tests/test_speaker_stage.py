@@ -23,7 +23,7 @@ from myxtts.models.speaker_encoder import AngularMarginClassifier, SpeakerEncode
 from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.provenance import TAKEN_FROM
+from myxtts.storage.run_folder import TAKEN_FROM
 from myxtts.training.stages.speaker import SpeakerPreparation, equal_error_rate, repeated, verification_scores
 
 SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16)}
@@ -34,7 +34,7 @@ VOICES, FRAMES, BANDS = 12, 40, 64
 def small_encoder(monkeypatch):
     """Two blocks instead of sixteen: they are what takes time to trace."""
     monkeypatch.setattr("myxtts.models.speaker_encoder.SpeakerEncoder", SMALL)
-    monkeypatch.setattr("myxtts.memory.speaker.SPEAKER_BLOCKS", (1, 1))
+    monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1))
 
 
 @pytest.fixture

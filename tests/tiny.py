@@ -9,7 +9,8 @@ import soundfile
 from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES, DecoderConfig, GPTConfig
-from myxtts.storage.checkpoint import CheckpointStore, write_json
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import write_json
 
 WORDS = ("one", "two", "three", "four", "five", "six")
 SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}

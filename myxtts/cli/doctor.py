@@ -6,6 +6,7 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, require
+from myxtts.config.config import config_from_dict
 from myxtts.config.model import MODEL_SIZES
 from myxtts.storage.files import write_json
 
@@ -53,26 +54,16 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     if arguments.subject == "data":
         return report_data(arguments)
-    return check_workers(arguments) if arguments.workers else check_machine(arguments)
+    if arguments.workers:
+        from myxtts.runs.machine_report import examine_workers
+        from myxtts.runs.setup import with_workers
 
-
-def check_workers(arguments: argparse.Namespace) -> int:
-    """Connects to the other workers, compares and measures them."""
-    from myxtts.config.loading import config_from_dict
-    from myxtts.runs.setup import with_workers
-    from myxtts.runs.worker_report import examine_workers
-
-    training = {"workers": tuple(arguments.workers.split(",")), "worker_index": arguments.worker_index}
-    config = with_workers(config_from_dict({"training": training, "data": {"train_data": arguments.train_data}}))
-    print("\n".join(examine_workers(config)))
-    return 0
-
-
-def check_machine(arguments: argparse.Namespace) -> int:
-    """Measures the machine and prints the findings."""
+        training = {"workers": tuple(arguments.workers.split(",")), "worker_index": arguments.worker_index}
+        config = config_from_dict({"training": training, "data": {"train_data": arguments.train_data}})
+        print("\n".join(examine_workers(with_workers(config))))
+        return 0
     require_output("--json", arguments.json)
     require(arguments.seconds >= 0, "--seconds", "0 or more", arguments.seconds, "0 skips the measurement.")
-    from myxtts.config.loading import config_from_dict
     from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.machine_report import describe, examine
 

@@ -40,10 +40,8 @@ def exits_with_sentence(main: Callable) -> Callable:
             message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
             code = getattr(error, "exit_code", 2)
-        if "myxtts.distributed.workers" in sys.modules:
-            from myxtts.runs.signals import leave_in_order
-
-            leave_in_order(code)
+        if (joined := sys.modules.get("myxtts.distributed.workers")) and joined.current_workers().count > 1:
+            joined.end_process(code)
         return code
 
     return wrapped
@@ -64,7 +62,13 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))
-    if not (os.access(target, os.W_OK) if is_device else _takes_files(place)):
+    is_writable = os.access(target if is_device else place, os.W_OK)
+    if is_writable and not is_device:  # permissions alone do not tell, for example in `/proc`
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError:
+            is_writable = False
+    if not is_writable:
         where = "another folder" if makes_folders else "a file in another folder"
         raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. Name {where}.")
 
@@ -92,12 +96,3 @@ def require_port(flag: str, host: str, port: int | None) -> None:
         raise UserError(f"--host must be an address or a host name. Received: {host}.") from None
     except OSError as error:
         raise UserError(f"{flag} {port} on {host} cannot be used: {error.strerror}. Try {flag} {port + 1}.") from None
-
-
-def _takes_files(folder):
-    """Whether a file can be created in a folder; permissions alone do not tell, for example in `/proc`."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False

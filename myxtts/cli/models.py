@@ -58,26 +58,22 @@ def convert_parser() -> PlainParser:
 def convert(argv: Sequence[str] | None = None) -> int:
     """Converts released XTTS checkpoints to model folders, or back; returns the exit code."""
     arguments = convert_parser().parse_args(argv)
-    require_output("--output", arguments.output, makes_folders=True)
+    output = arguments.output
+    require_output("--output", output, makes_folders=True)
     filter_native_errors()
     given = {option: getattr(arguments, option) for option in RELEASED_NAMES}
-    if arguments.from_coqui:
-        _from_coqui(arguments.from_coqui, given, arguments.output)
+    if not arguments.from_coqui:
+        for option, path in given.items():
+            require(path is None, _flag(option), "left out with --to-coqui", path)
+        require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
+        from myxtts.interchange.coqui.conversion import export_coqui
+
+        for path in export_coqui(arguments.to_coqui, output, arguments.which):
+            print(f"Wrote {path}")
         return 0
-    for option, path in given.items():
-        require(path is None, _flag(option), "left out with --to-coqui", path)
-    require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
-    from myxtts.interchange.coqui.conversion import export_coqui
-
-    for path in export_coqui(arguments.to_coqui, arguments.output, arguments.which):
-        print(f"Wrote {path}")
-    return 0
-
-
-def _from_coqui(checkpoint, given, output):
     from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import_coqui
 
-    model = find_release(checkpoint) or checkpoint
+    model = find_release(arguments.from_coqui) or arguments.from_coqui
     for option, path in {"from_coqui": model, **given}.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)
     config, coverage = import_coqui(CoquiFiles.of(model, **given), output)
@@ -96,6 +92,7 @@ def _from_coqui(checkpoint, given, output):
     shape = config.model
     size = f"{shape.layers} layers of width {shape.width}, {shape.heads} heads"
     print(f"Wrote {output}: {size}, {shape.num_text_tokens} text tokens, {shape.num_codes} codes")
+    return 0
 
 
 def _flag(option):
@@ -155,7 +152,7 @@ def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its card, or prints the card; returns the exit code."""
     from myxtts.interchange.hub.fetching import import_hub, parse_hub_name
     from myxtts.interchange.hub.uploading import model_card
-    from myxtts.storage.provenance import read_config
+    from myxtts.storage.run_folder import read_config
 
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)

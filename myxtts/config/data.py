@@ -6,9 +6,6 @@ from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
-DATA_GPU_MEMORY_MB = 8192
-MODEL_GPU_MEMORY_MB = 16384
-"""Default memory limits of the two GPUs under memory isolation."""
 PATHS = ("train_data", "val_data", "prepared", "val_prepared")
 """Settings that hold a path, which can differ between workers."""
 

@@ -14,8 +14,8 @@ import soxr
 from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE
+from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
 from myxtts.storage.files import CheckpointError, write_text
-from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
 
 VOICE_SUFFIX = ".voice"
 """Suffix of the file of a `Voice`."""

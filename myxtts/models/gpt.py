@@ -10,8 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from myxtts.config.config import SamplingConfig
 from myxtts.config.model import ModelConfig
-from myxtts.config.sampling import SamplingConfig
 from myxtts.models.attention import HIDDEN, SITES_PER_BLOCK, STANDARD, MemoryUse, TransformerBlock, layer_norm
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dropout, Layer, Shape, Tensor, torch_linear

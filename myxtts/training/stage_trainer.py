@@ -14,11 +14,11 @@ from myxtts.config.stages import STAGES, StageConfig
 from myxtts.data.batch import noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.machine import runs_on_cpu
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
-from myxtts.storage.provenance import is_start
+from myxtts.storage.run_folder import is_start
 from myxtts.training.loop.batching import Batching, fit_batch_size, with_batch
 from myxtts.training.loop.device_pipeline import LOST_WORKER, DevicePipeline, Replicas, StepClock, prefetch_depth
 from myxtts.training.loop.step import TrainStep

@@ -29,8 +29,8 @@ from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E4
 from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.devices.machine import peak_resident_bytes, resident_bytes  # noqa: E402
-from myxtts.memory import ESTIMATES  # noqa: E402
 from myxtts.memory.estimates import Optimizations, Shapes  # noqa: E402
+from myxtts.memory.report import ESTIMATES  # noqa: E402
 
 VOCABULARY = 512
 LARGEST_ERROR = 0.15

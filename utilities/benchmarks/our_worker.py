@@ -31,8 +31,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
-from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
+from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig, config_from_dict, read_yaml  # noqa: E402  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402

@@ -8,7 +8,7 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import require_port
 from myxtts.config.checks import UserError, read_bounded, require
-from myxtts.devices.kinds import check_device
+from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub.fetching import is_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder

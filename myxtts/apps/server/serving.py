@@ -71,7 +71,7 @@ def _open_trained(run, arguments):
     filter_native_errors()
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.kinds import device_named
+    from myxtts.devices.machine import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
     from myxtts.storage.speakers import read_speakers
     from myxtts.utils.commons import get_device_context

@@ -17,7 +17,7 @@ from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
+from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest, write_tensors
 from myxtts.storage.files import (
     AnyPath,
     CheckpointError,
@@ -27,9 +27,8 @@ from myxtts.storage.files import (
     write_whole,
     write_whole_folder,
 )
-from myxtts.storage.provenance import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
+from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
-from myxtts.storage.tensor_file import write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer
 
 RELEASED_NAMES = {

@@ -22,24 +22,28 @@ from myxtts.storage.files import write_json, write_text
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 
-def push_model(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads an `XTTS` with its card and voices and returns its address; see `api.push`.
+def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
+    """Uploads an `XTTS` with its card and voices to `hf://owner/name`, and returns its address.
 
     Creates the repository if necessary, and removes the checkpoints of an earlier model from it. Paths of this machine
     and recordings of speakers are not uploaded.
 
+    Args:
+        private: Whether a new repository is private.
+        licence: Identifier for the model card, such as `cc-by-4.0`.
+
     Raises:
         HubError: `target` is not a hub name, or the hub reports an error.
-        UserError: The model cannot be written.
+        UserError: The model has no tokenizer.
     """
     if not is_hub_name(target):
         raise HubError(f"A model must be pushed to hf://owner/name. Received: {target}.")
-    from myxtts.inference.loading import save_preset  # imports TensorFlow, which the card does not need
+    from myxtts.inference.loading import save_to_preset  # imports TensorFlow, which the card does not need
 
     (repository, branch), hub = parse_hub_name(target), import_hub()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "model")
-        save_preset(model, folder)
+        save_to_preset(model, folder)
         config = model.preset[1]
         write_json(folder / "config.json", without_places(config).to_dict())
         if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():

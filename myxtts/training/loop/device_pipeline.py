@@ -16,7 +16,7 @@ import tensorflow as tf
 from myxtts.config.checks import require
 from myxtts.config.config import DataConfig, XTTSConfig
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.devices.kinds import short_name
+from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import Workers, current_workers
 from myxtts.models.speaker_encoder import BatchNormalization
 

@@ -15,8 +15,8 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from myxtts.config.checks import ConfigError, counted
 from myxtts.config.config import ModelConfig, TrainingConfig
-from myxtts.config.optimizations import SWITCHES, requested_switches
-from myxtts.devices.kinds import choose_precision, rounds_to_tf32
+from myxtts.config.training import SWITCHES, requested_switches
+from myxtts.devices.machine import choose_precision, rounds_to_tf32
 from myxtts.models.attention import ATTENTION_SCOPES, MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
 from myxtts.models.layers import Dropout
 from myxtts.utils.commons import line_width

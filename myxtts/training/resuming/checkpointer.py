@@ -12,7 +12,7 @@ from myxtts.data.shards import PreparedClips
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
-from myxtts.storage.provenance import chosen_step, is_start
+from myxtts.storage.run_folder import chosen_step, is_start
 from myxtts.training.resuming.state import CLIPS, ClipRecord, differences, versions
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.classes import STAGE_CLASSES

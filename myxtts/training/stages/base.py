@@ -19,7 +19,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.machine import runs_on_cpu
 from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name

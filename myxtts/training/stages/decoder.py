@@ -10,7 +10,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.config.training import TrainingConfig
 from myxtts.data.batch import DecoderBatch, WaveBatch
-from myxtts.memory.decoder import DIVISORS
+from myxtts.memory.parts import DIVISORS
 from myxtts.models.discriminators import PERIODS, RESOLUTIONS, Discriminators
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.speaker_encoder import SpeakerEncoder, make_speaker_encoder

@@ -13,7 +13,7 @@ from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
 from myxtts.audio.resample import resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import SpeakerBatch
-from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.machine import runs_on_cpu
 from myxtts.models.speaker_encoder import AngularMarginClassifier
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError

@@ -15,7 +15,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import require_placement
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
 from myxtts.devices.machine import resident_bytes
-from myxtts.storage.checkpoint import write_json
+from myxtts.storage.files import write_json
 from myxtts.training.loop.device_pipeline import Replicas, copy_to, timing_of_all
 from myxtts.training.loop.switches import Ledger, LedgerKeeper
 from myxtts.training.stages.base import Objective, Stage
