@@ -26,6 +26,8 @@ from myxtts.text.language_guess import language_to_read
 
 HEAD_SECONDS = 10.0
 """Time limit for the head of a request."""
+MOST_IN_TURNS = 32
+"""Texts that an exported model speaks by turns."""
 MOST_CONNECTIONS = 500
 """Most open connections from all addresses."""
 
@@ -62,7 +64,7 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, since a damaged graph must end the command and not a thread
     except Exception as error:  # ONNX Runtime raises classes of its own, which share no base but this
         raise CheckpointError(f"{run} is not a whole export: {error}. Run `myxtts export` again.") from error
-    return model, model.speakers, {}
+    return model, model.speakers, {"most_texts": MOST_IN_TURNS}
 
 
 def _open_trained(run, arguments):

@@ -281,7 +281,7 @@ def test_log_has_the_id_and_not_the_text(live, monkeypatch):
     log_as_json()
     try:
         for number, text in enumerate(("one six.", "one six Ω☃ naïve.", "漢字")):
-            body = dict(model="tts-1", input=text, voice="low", secret="one six")
+            body = dict(model="tts-1", input=text, voice="low" if number < 2 else "six", secret="one six")
             live.ask("POST", "/v1/audio/speech", body, {"X-Request-ID": f"mine-{number}"})
             live.wait_until(lambda: f'"mine-{number}"' in log.getvalue())
     finally:
@@ -291,6 +291,7 @@ def test_log_has_the_id_and_not_the_text(live, monkeypatch):
     assert told["mine-0"]["codes"] > 0 and told["mine-0"]["language"] == "en"
     assert told["mine-0"]["first_sound"] > 0 and not told["mine-0"]["cancelled"]
     assert told["mine-0"]["ignored_fields"] == 1 and "they are not spoken" in log.getvalue()
+    assert told["mine-2"]["error"] == "voice_not_found"
     assert not [part for part in ("six", "Ω", "☃", "ïve", "naive", "漢") if part in log.getvalue()]
 
 
