@@ -5,12 +5,22 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, printable, require
 from myxtts.config.model import MODEL_SIZES
 from myxtts.storage.files import write_json
 
+MAX_SECONDS = 3600
 MAX_PROBED_FILES = 400
 """Recordings that are read to measure the disk's speed."""
+MEASURING = ("model_size", "batch_size", "precision", "seconds", "checkpoint_dir", "json")
+UNUSED = {
+    "data is": (*MEASURING, "train_data", "workers", "worker_index"),
+    "workers are": MEASURING,
+    "the machine is": ("worker_index",),
+}
+"""Options that a check does not use, by what is checked."""
+CHECKED = ("folder", "json", "report")
+"""Arguments for which an empty value has a message of its own."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -50,10 +60,15 @@ def build_parser() -> argparse.ArgumentParser:
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Examines the machine, workers or a data set. Exit code 2: no usable clip; with --strict, 1: a rejected clip."""
-    arguments = build_parser().parse_args(argv)
-    if arguments.subject == "data":
-        return report_data(arguments)
-    return check_workers(arguments) if arguments.workers else check_machine(arguments)
+    arguments = (parser := build_parser()).parse_args(argv)
+    checks = {"data is": report_data, "workers are": check_workers, "the machine is": check_machine}
+    subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
+    for name in UNUSED[subject]:
+        given, rule = getattr(arguments, name), f"left out when {subject} checked"
+        require(given == parser.get_default(name), f"--{name.replace('_', '-')}", rule, given)
+    for name in [name for name, given in vars(arguments).items() if given == "" and name not in CHECKED]:
+        raise UserError(f"--{name.replace('_', '-')} needs a value after it.")
+    return checks[subject](arguments)
 
 
 def check_workers(arguments: argparse.Namespace) -> int:
@@ -71,7 +86,8 @@ def check_workers(arguments: argparse.Namespace) -> int:
 def check_machine(arguments: argparse.Namespace) -> int:
     """Measures the machine and prints the findings."""
     require_output("--json", arguments.json)
-    require(arguments.seconds >= 0, "--seconds", "0 or more", arguments.seconds, "0 skips the measurement.")
+    rule = f"0 to {MAX_SECONDS}"
+    require(0 <= arguments.seconds <= MAX_SECONDS, "--seconds", rule, arguments.seconds, "0 skips the measurement.")
     from myxtts.config.loading import config_from_dict
     from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.machine_report import describe, examine
@@ -113,5 +129,5 @@ def report_data(arguments: argparse.Namespace) -> int:
     inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)
-    print(f"every clip and its reason: {arguments.report}")
+    print(f"every clip and its reason: {printable(arguments.report)}")
     return int(bool(arguments.strict and (inspection.rejections or leaks))) if inspection.accepted else 2

@@ -161,6 +161,10 @@ def _check_request(data_gpu, models, isolation, limits, virtual_devices, acceler
     _require(accelerator != "cpu" or not paired or virtual_devices, rule)
     rule = f"--enable-memory-isolation needs {PAIR}, which may name the same GPU. Received: neither."
     _require(not isolation or paired or virtual_devices, rule)
+    rule = (
+        "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation. Add it, or leave them out."
+    )
+    _require(isolation or limits == (DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB), rule)
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
