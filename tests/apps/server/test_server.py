@@ -21,9 +21,12 @@ import soundfile
 pytest.importorskip("uvicorn", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs the extra test")
 
+from command_helpers import sentence_of  # noqa: E402
 from live_server import is_alike, live_server, talkative_synthesizer, write_voices  # noqa: E402
 from tiny import voiced  # noqa: E402
 
+from myxtts.__main__ import main  # noqa: E402
+from myxtts.apps.server import options, serving  # noqa: E402
 from myxtts.apps.server.serving import log_as_json  # noqa: E402
 from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import to_pcm16  # noqa: E402
@@ -329,3 +332,13 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
+
+
+@pytest.mark.parametrize("flag", ["--port", "--wyoming-port"])
+def test_port_that_is_taken_while_the_model_is_loaded_is_a_sentence(monkeypatch, capsys, flag):
+    monkeypatch.setattr(options, "require_port", lambda *_: None)
+    monkeypatch.setattr(serving, "open_model", lambda *_: [None] * 4)
+    monkeypatch.setattr(serving, "log_as_json", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", flag, port)
