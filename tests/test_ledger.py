@@ -11,12 +11,11 @@ from myxtts.config.training import PRESETS, SWITCHES, requested_switches
 from myxtts.devices import machine
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
-from myxtts.training.loop import optimizations
-from myxtts.training.loop.optimizations import settle_switches
-from myxtts.training.loop.updates import WeightAverages
+from myxtts.training.loop import switches
+from myxtts.training.loop.switches import LedgerDifference, count_products, settle_switches
+from myxtts.training.loop.updates import UpdateRule
 from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
-from myxtts.training.watching.ledger import LedgerDifference, count_products
 
 FLOAT32 = XTTS
 """The real class, when a test has put another in its place."""
@@ -65,8 +64,8 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
 def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypatch):
     # A model of another policy than the run's, averages that stand still, and no compiler.
     monkeypatch.setattr("myxtts.training.stages.base.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
-    monkeypatch.setattr(WeightAverages, "update", lambda averages, step: None)
-    monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
+    monkeypatch.setattr(UpdateRule, "update_averages", lambda rule, step: None)
+    monkeypatch.setattr(switches, "xla_refusal", lambda device: "libdevice is missing")
     trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True, tf32=True)
     found = {row.optimization: (row.effective, row.as_requested) for row in trainer.ledger.rows}
     assert found["precision"] == ("float32", False)
@@ -81,7 +80,7 @@ def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypa
 
 
 def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
+    monkeypatch.setattr(switches, "xla_refusal", lambda device: "libdevice is missing")
     with pytest.raises(LedgerDifference, match="XLA .*on"):
         ledger_of(tiny_corpus, tmp_path, xla=True, strict=True)
     assert not (tmp_path / "dvae").exists() or not list((tmp_path / "dvae").glob("step_*"))

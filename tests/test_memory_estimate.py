@@ -30,11 +30,10 @@ from myxtts.memory.estimates import (
     largest_batch,
 )
 from myxtts.memory.parts import count_decoder, count_discriminators, count_speaker, estimate_decoder
+from myxtts.models.attention import CHUNK
 from myxtts.models.discriminators import Discriminators
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.memory_efficient_attention import CHUNK
 from myxtts.models.speaker_encoder import SpeakerEncoder
-from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.waveform_decoders import make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.gpt import LoRA
 
@@ -154,7 +153,9 @@ def test_dvae_holds_the_tensors_that_its_backward_pass_reads():
 def test_speaker_encoder_holds_the_tensors_that_its_backward_pass_reads(monkeypatch):
     blocks = (2, 1, 1, 1)  # instead of sixteen: they are what takes time to trace
     monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", blocks)
-    monkeypatch.setattr("myxtts.models.xtts.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=blocks))
+    monkeypatch.setattr(
+        "myxtts.models.speaker_encoder.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=blocks)
+    )
     config, codes = tiny_model_config(speaker_channels=(8, 8, 16, 16)), 44
     encoder = XTTS(config, parts=("speaker",)).speaker_encoder
 
@@ -234,8 +235,8 @@ def test_auto_is_planned_as_what_takes_more_and_said(capsys):
 @pytest.mark.parametrize("size, kind", [("nano", "istft"), ("tiny", "istft"), ("nano", "hifigan")])
 def test_weights_of_the_decoder_stage_are_counted_exactly(size, kind):
     model = ModelConfig(size, decoder_type=kind)
-    decoder = built(make_decoder(model), (None, None, model.width), (None, model.speaker_width))
-    discriminators = built(Discriminators(parts.DIVISORS.get(size, 1)), (None, None))
+    decoder = make_decoder(model)
+    discriminators = Discriminators(parts.DIVISORS.get(size, 1))
     assert (count_decoder(model), count_discriminators(model)) == (
         decoder.count_params(),
         discriminators.count_params(),

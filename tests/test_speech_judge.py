@@ -9,7 +9,7 @@ from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.configuration import plan_for
-from myxtts.hearing.spoken import Spoken
+from myxtts.hearing.measuring import Spoken
 from myxtts.runs.opening import open_stage
 from myxtts.runs.samples import SpeechJudge
 from myxtts.training.resuming.state import TrainingState
@@ -78,7 +78,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     dataset = open_run(tiny_corpus, tmp_path, training=training, **sizes)
     write_run(tmp_path, frozen_dvae(dataset.config), dataset.tokenizer, dataset.config)
     plan = plan_for(None, None)
-    judge = open_stage("gpt", plan, dataset, fresh=True)[0].watch.speech_judge
+    judge = open_stage("gpt", plan, dataset)[0].watch.speech_judge
     assert judge(7) == {} and "The speech of step 7 could not be evaluated" in caplog.text
     judge._measure.tools.recognizer = None
     first = judge(8)

@@ -158,9 +158,9 @@ def train_step_of(objective, strategy, settings, *arguments, **options):
 
 def stage_of(name, config):
     """A `Stage` with a fresh model of its own, and nothing that it builds on."""
-    from myxtts.training.loop.optimizations import settle_switches
+    from myxtts.training.loop.switches import settle_switches
     from myxtts.training.stages.classes import STAGE_CLASSES
 
     stage = STAGE_CLASSES[name](config, dict.fromkeys(STAGES[name].builds_on))
-    stage.build(None, settle_switches(config.training, config.model, "/CPU:0", stage.switches), None, None)
+    stage.build(None, settle_switches(config.training, config.model, "/CPU:0", stage.switches), None)
     return stage

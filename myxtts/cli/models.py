@@ -1,5 +1,6 @@
 """`myxtts convert`, `myxtts export` and `myxtts push`: models in other formats, and on the Hugging Face hub."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
-from myxtts.interchange.coqui.importing import RELEASED_NAMES
+from myxtts.interchange.coqui.conversion import RELEASED_NAMES
 
 RELEASED_CONTENTS = {
     "dvae": "speech tokenizer; training needs it",
@@ -65,12 +66,12 @@ def convert(argv: Sequence[str] | None = None) -> int:
         for option, path in given.items():
             require(path is None, _flag(option), "left out with --to-coqui", path)
         require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
-        from myxtts.interchange.coqui.exporting import export_coqui
+        from myxtts.interchange.coqui.conversion import export_coqui
 
         for path in export_coqui(arguments.to_coqui, output, arguments.which):
             print(f"Wrote {path}")
         return 0
-    from myxtts.interchange.coqui.importing import CoquiFiles, count_reasons, find_release, import_coqui
+    from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import_coqui
 
     model = find_release(arguments.from_coqui) or arguments.from_coqui
     for option, path in {"from_coqui": model, **given}.items():
@@ -78,12 +79,13 @@ def convert(argv: Sequence[str] | None = None) -> int:
     config, coverage = import_coqui(CoquiFiles.of(model, **given), output)
     width = max(len(row.name) for row in coverage)
     for row in coverage:
-        shape = "x".join(map(str, row.shape)) or "scalar"
+        shape = "x".join(map(str, row.array.shape)) or "scalar"
         fate = f"used     {row.weight}" if row.weight else f"skipped  {row.reason}"
-        print(f"{row.name:{width}}  {shape:>14} {row.dtype:8}  {fate}")
+        print(f"{row.name:{width}}  {shape:>14} {row.array.dtype!s:8}  {fate}")
     for file in dict.fromkeys(row.file for row in coverage):
         rows = [row for row in coverage if row.file == file]
-        reasons = "".join(f"; {count} skipped: {reason}" for reason, count in count_reasons(rows).items())
+        unused = Counter(row.reason for row in rows if not row.weight)
+        reasons = "".join(f"; {count} skipped: {reason}" for reason, count in unused.most_common())
         print(f"{file}: {len(rows)} tensors, {sum(row.weight is not None for row in rows)} used{reasons}")
     if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
         print("No DVAE: the model can speak, but to train it, convert it again with --dvae.")

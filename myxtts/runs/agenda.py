@@ -24,9 +24,9 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
-from myxtts.training.loop.optimizers import total_steps
+from myxtts.training.loop.updates import total_steps
 from myxtts.training.watching.callbacks import Callback
-from myxtts.training.watching.guards import has_stopped
+from myxtts.training.watching.watch import has_stopped
 
 logger = logging.getLogger(__name__)
 

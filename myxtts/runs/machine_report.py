@@ -67,7 +67,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
     plan = early_gpu_configuration()
     import tensorflow as tf
 
-    from myxtts.training.loop.optimizations import xla_refusal
+    from myxtts.training.loop.switches import xla_refusal
     from myxtts.training.watching.measurement import PRODUCT_SIZE, measure_training, product_rates
 
     build, device = tf.sysconfig.get_build_info(), plan.model_device
@@ -93,7 +93,7 @@ def _automatic(config, plan, found, measures):
     """What `--precision auto` and `--attention auto` choose and why, and the largest batch by the memory estimate.
 
     Attention is measured for some seconds if `measures`."""
-    from myxtts.training.loop.optimizations import choose_attention
+    from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}

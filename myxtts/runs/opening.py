@@ -18,8 +18,7 @@ from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.data import PATHS
 from myxtts.config.model import ModelConfig
 from myxtts.config.stages import STAGES
-from myxtts.data.dataset import SpeechDataset
-from myxtts.data.speaker_clips import keep_speakers
+from myxtts.data.dataset import SpeechDataset, keep_speakers
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
@@ -31,7 +30,7 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside
-from myxtts.training.resuming.foundations import load_foundations
+from myxtts.training.resuming.checkpointer import load_foundations
 from myxtts.training.resuming.state import data_digest
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.base import arrays_of
@@ -45,12 +44,12 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
     """Calls `open_run` on the chief; the other workers read the recordings with the chief's settings.
 
     Returns:
-        The recordings, and `(stage, is_fresh)` for each stage to train.
+        The recordings, and the stages to train.
     """
     dataset, settled = None, None
     if workers.is_chief:
         dataset, works = open_run(config, notify)
-        settled = dataset.config.to_dict(), [(work.stage, work.step is None) for work in works if work.trains]
+        settled = dataset.config.to_dict(), [work.stage for work in works if work.trains]
     values, trained = workers.tell(settled)
     if dataset is None:
         paths = {name: getattr(config.data, name) for name in (*PATHS, "audio_roots")}
@@ -134,15 +133,11 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
         raise ConfigError(f"{home} holds a run of another model: {shown}. {hint}")
 
 
-def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool) -> tuple[StageTrainer, list]:
-    """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples.
-
-    A `fresh` stage has no training to resume: its folder is empty or has the initial weights as step 0.
-    """
+def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
+    """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
-    measured = kind.measure(dataset) if fresh else None
-    trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)
+    trainer = StageTrainer(config, stage, plan, foundations, lineage)
 
     @cache  # tracing takes seconds
     def synthesizer():

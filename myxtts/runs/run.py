@@ -203,35 +203,35 @@ class Run:
 
         self.time_left = TimeLeft(self.config)
         self._notify("on_pipeline", self.config, self.plan)
-        dataset, works = open_together(self.config, workers, self._notify)
+        dataset, stages = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
         self.time_left.config = dataset.config
         self._notify("on_corpus", dataset)
         stopped_in = None
         with self.monitor:
-            for stage, is_fresh in works:
-                if workers.agree(self._stop) or not self._train_stage(stage, dataset, is_fresh, guard, workers):
+            for stage in stages:
+                if workers.agree(self._stop) or not self._train_stage(stage, dataset, guard, workers):
                     stopped_in = stage
                     break
-        if works and workers.is_chief:
+        if stages and workers.is_chief:
             write_curves(self.folder, self.history)
         if stopped_in is not None:
             self._notify("on_stopped", stopped_in)
             return False
         speaks = any(STAGE_CLASSES[name].speaks for name in self.history)
-        if works and speaks and self.config.training.sample_every_steps and workers.is_chief:
+        if stages and speaks and self.config.training.sample_every_steps and workers.is_chief:
             self.trainer = None  # frees the memory of its model
             self._notify("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
         self._notify("on_finished", dataset)
         return True
 
-    def _train_stage(self, stage, dataset, fresh, guard, workers):
+    def _train_stage(self, stage, dataset, guard, workers):
         """Trains one stage; returns False if it was stopped."""
         from myxtts.runs.opening import open_stage
 
         self._notify("on_stage", stage, dataset.order(stage))
         self.trainer = None  # frees the memory of its model
-        self.trainer, writers = open_stage(stage, self.plan, dataset, fresh)
+        self.trainer, writers = open_stage(stage, self.plan, dataset)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
         self.trainer.watch.monitor = self.monitor

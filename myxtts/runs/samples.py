@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import load_samples
-from myxtts.audio.griffin_lim import log_mel_to_wav
-from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav
 from myxtts.audio.resample import resample
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
@@ -25,10 +24,9 @@ from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
 from myxtts.distributed.workers import Workers, current_workers
-from myxtts.hearing.measuring import Measurer, Tools, ends_well, is_usable, pooled
+from myxtts.hearing.measuring import Measurer, Sentence, Spoken, Tools, ends_well, is_usable, pooled, speak_all, spread
+from myxtts.hearing.networks import find_encoder
 from myxtts.hearing.recognizers import open_recognizer
-from myxtts.hearing.speaker_similarity import find_encoder
-from myxtts.hearing.spoken import Sentence, Spoken, speak_all, spread
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.storage.files import AnyPath, append_line, write_whole
 from myxtts.storage.run_folder import METRICS, read_metrics

@@ -38,7 +38,7 @@ from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
-from myxtts.interchange.onnx.steps import OnnxSteps  # noqa: E402
+from myxtts.interchange.onnx.engines import OnnxSteps  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.training.loop.step import TrainStep  # noqa: E402
 from myxtts.training.stages.base import Update  # noqa: E402

@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from myxtts.apps.server.errors import ApiError
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
-from myxtts.inference.speech import silence
+from myxtts.inference.speech import Voice, silence
 from myxtts.inference.text_front import Piece
-from myxtts.inference.voice import Voice
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -63,18 +62,17 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak; a coroutine of `loop` receives its audio from `next`."""
+    """A text to speak; a coroutine of the loop that submits it receives its audio from `next`."""
 
-    loop: asyncio.AbstractEventLoop
-    num_characters: int
     pieces: list[Piece]
     """Pieces of the text; empty if there is nothing to say."""
+    silences: tuple[float, float]
+    """Seconds of silence before and after the pieces."""
     find_voice: Callable[[], Voice]
     """Called in the speaker's thread, since it may encode a recording."""
     language: str
     sampling: SamplingConfig
-    silences: tuple[float, float] = (0.0, 0.0)
-    """Seconds of silence before and after the pieces."""
+    num_characters: int
     num_ignored: int = 0
     """Unknown fields of the request."""
     seed: int = 0
@@ -91,6 +89,7 @@ class SpeechJob:
     stream: "SpeechStream | ExportedStream | None" = None
     cancelled: bool = False
     ended: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
     _audio: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     @property
@@ -165,11 +164,12 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text; one without pieces is answered at once.
+        """Queues a text, in an event loop; one without pieces is answered at once.
 
         Raises:
             ApiError: The queue is full (429), or the server stops (503).
         """
+        job.loop = asyncio.get_running_loop()
         with self._changed:
             if self._refusing:
                 raise _stopping()

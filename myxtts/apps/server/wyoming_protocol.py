@@ -117,8 +117,7 @@ class _Conversation(AsyncEventHandler):
         language = voice.get("language") and str(voice["language"])
         fields = dict(model=self.settings.model, input=text, voice=name, language=language, response_format="pcm")
         asked = SpeechRequest.model_construct(**fields)
-        given = (asked, self.speaker, self.voices, self.settings)
-        job = await asyncio.to_thread(make_job, *given, loop=asyncio.get_running_loop())
+        job = await asyncio.to_thread(make_job, asked, self.speaker, self.voices, self.settings)
         form = self.speaker.synthesizer.sample_rate, 2, 1
         self.speaker.submit(job)
         try:
