@@ -211,7 +211,16 @@ def _require_sense(named, config, start):
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
-    asked, source = named.get("model_size"), config.training.init_from
+    training = config.training
+    needed = {
+        "memory_budget": (training.automatic_batch_size, "--batch-size auto"),
+        "evaluation_patience": (training.evaluate_every_steps, "--evaluate-every N"),
+    }
+    for name, (holds, other) in needed.items():
+        if named.get(name) and not holds:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add that, or leave {flag} out.")
+    asked, source = named.get("model_size"), training.init_from
     brought = _config_of_source(source) if asked else None
     if brought is not None and (size := brought.model.size) != asked:
         raise ConfigError(

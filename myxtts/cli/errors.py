@@ -56,8 +56,8 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
         return
     target = os.path.realpath(path)
     if not path or os.path.isdir(target) and not makes_folders:
-        raise UserError(f"{flag} must name a file. Received: {path!r}.")
-    require(len(os.path.basename(target).encode()) <= 255, flag, "a name of at most 255 bytes", repr(path[:80]))
+        raise UserError(f"{flag} must name a {'file or folder' if makes_folders else 'file'}. Received: {path!r}.")
+    require(len(os.path.basename(os.fsencode(target))) <= 255, flag, "a name of at most 255 bytes", repr(path[:80]))
     place = os.path.dirname(target)
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
@@ -85,14 +85,27 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 def require_port(flag: str, host: str, port: int | None) -> None:
     """Raises `UserError` unless this process can listen on a port; None and 0 (any free port) pass."""
-    require(port is None or 0 <= port <= 65535, flag, "0 to 65535", port)
+    if port is not None:
+        open_port(flag, host, port).close()
+
+
+def open_port(flag: str, host: str, port: int) -> socket.socket:
+    """Returns a socket that listens on a port, 0 for any free one; raises `UserError` if it cannot."""
+    require(0 <= port <= 65535, flag, "0 to 65535", port)
     try:
-        if port:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            with socket.socket(family) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind((host.strip("[]"), port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host.strip("[]"), port), family=family)
     except (TypeError, UnicodeError):
         raise UserError(f"--host must be an address or a host name. Received: {host}.") from None
     except OSError as error:
-        raise UserError(f"{flag} {port} on {host} cannot be used: {error.strerror}. Try {flag} {port + 1}.") from None
+        reason = error.strerror.partition(" (while")[0]  # the rest names the address
+        raise UserError(f"{flag} {port} on {host} cannot be used: {reason}. Try another port or host.") from None
+
+
+def _takes_files(folder):
+    """Whether a file can be created in a folder; permissions alone do not tell, for example in `/proc`."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False

@@ -156,9 +156,9 @@ def push(argv: Sequence[str] | None = None) -> int:
 
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
+    config = read_config(folder := Path(arguments.folder))
     if arguments.card:
-        folder = Path(arguments.folder)
-        print(model_card(repository, read_config(folder), folder, arguments.licence), end="")
+        print(model_card(repository, config, folder, arguments.licence), end="")
         return 0
     import_hub()  # fails before the model is loaded
     from myxtts.inference.loading import load_preset

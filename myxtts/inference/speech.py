@@ -204,7 +204,6 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
     return np.zeros(int(seconds * sample_rate), np.float32)
 
 
-FRAME_SECONDS = 0.01
 SILENT = 0.05
 """Share of the highest RMS below which a frame at either end is silent."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
@@ -224,8 +223,7 @@ def word_times(
 ) -> list[WordTime]:
     """Estimates when each word of a sentence is spoken.
 
-    Words share the time between the first and the last sound in proportion to their lengths. Against the word times of
-    Whisper, the median error with phonemes is 0.07 s and with letters 0.1 s (docs/serving.md).
+    Words share the time between first and last sound in proportion to their lengths (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.
@@ -233,7 +231,7 @@ def word_times(
         start_seconds: Added to all times.
     """
     words = [word for word in text.split() if length(word)]
-    size = max(1, round(FRAME_SECONDS * sample_rate))
+    size = max(1, round(0.01 * sample_rate))  # frames of 10 ms
     frames = samples[: len(samples) // size * size].reshape(-1, size)
     level = np.sqrt((frames.astype(np.float64) ** 2).mean(axis=1))
     if not words or not level.any():

@@ -101,6 +101,7 @@ class PerceiverResampler(Layer):
 
     def __init__(self, width: int, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
+        self.heads, self.head_width = heads, head_width
         shape, start = (num_latents, width), keras.initializers.RandomNormal(0.0, 0.02)
         self.latents = self.add_weight(shape=shape, name="latents", initializer=start)
         self.gamma = self.add_weight(shape=shape[1:], name="gamma", initializer="ones")

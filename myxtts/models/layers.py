@@ -133,7 +133,7 @@ class _Convolution(Layer):
         super().__init__(**kwargs)
         if padding is None and kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd unless padding is given. Received: kernel_size={kernel_size}.")
-        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
+        self.kernel_size, self.stride, self.dilation, self.use_bias = kernel_size, stride, dilation, use_bias
         self.padding = dilation * (kernel_size - 1) // 2 if padding is None else padding
         shape = (kernel_size,) * self.rank + (channels, filters)
         self.kernel, self.bias = _add_kernel_and_bias(self, shape, filters, use_bias)
@@ -185,7 +185,7 @@ class ConvTranspose1D(Layer):
         if kernel_size < stride or (kernel_size - stride) % 2:
             received = f"kernel_size={kernel_size}, stride={stride}"
             raise ValueError(f"kernel_size - stride must be even and not negative. Received: {received}.")
-        self.stride = stride
+        self.kernel_size, self.stride = kernel_size, stride
         self.kernel, self.bias = _add_kernel_and_bias(self, (kernel_size, filters, channels), filters)
 
     def call(self, x: Tensor) -> Tensor:

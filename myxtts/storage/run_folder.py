@@ -147,11 +147,11 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             raise
 
 
-def refuse_file(folder: AnyPath) -> None:
-    """Raises `CheckpointError` if a run's folder, or one that contains it, is a file."""
+def refuse_file(folder: AnyPath, flag: str = "--checkpoint-dir") -> None:
+    """Raises `CheckpointError` if the folder that `flag` names, or one that contains it, is a file."""
     for place in (folder := Path(folder), *folder.parents):
         if place.exists() and not place.is_dir():
-            raise CheckpointError(f"--checkpoint-dir must be a folder. {place} is a file. Name another.")
+            raise CheckpointError(f"{flag} must be a folder. {place} is a file. Name another.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:

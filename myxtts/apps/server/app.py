@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 import myxtts
-from myxtts.apps.server.errors import ApiError, as_api_error
+from myxtts.apps.server.errors import ApiError
 from myxtts.apps.server.gate import CAPTIONED, PAGE, SPEECH, VOICES, Gate, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, CaptionedResponse, SpeechRequest, SpeechResponse, make_job
@@ -61,7 +61,8 @@ async def _answer_error(request, error):
             error = ApiError(400, f"{param}: {first['msg']}.", param, first["type"])
     elif isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
-    return as_api_error(error).response()
+    request.state.speech = {"error": error.code}
+    return error.response()
 
 
 def _add_speech(app, speaker, voices, settings):

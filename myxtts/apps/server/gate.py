@@ -77,6 +77,7 @@ class Gate:
         except Exception as error:
             if not isinstance(error, ApiError):
                 log.exception("A request failed", extra={"fields": {"request_id": request.state.request_id}})
+            request.state.speech = {"error": as_api_error(error).code}
             if sent["status"] is None:
                 await as_api_error(error).response()(scope, receive, send_counted)
         finally:

@@ -26,6 +26,8 @@ from myxtts.text.language_guess import language_to_read
 
 HEAD_SECONDS = 10.0
 """Time limit for the head of a request."""
+MOST_IN_TURNS = 32
+"""Texts that an exported model speaks by turns."""
 MOST_CONNECTIONS = 500
 """Most open connections from all addresses."""
 
@@ -62,7 +64,7 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, since a damaged graph must end the command and not a thread
     except Exception as error:  # ONNX Runtime raises classes of its own, which share no base but this
         raise CheckpointError(f"{run} is not a whole export: {error}. Run `myxtts export` again.") from error
-    return model, model.speakers, {}
+    return model, model.speakers, {"most_texts": MOST_IN_TURNS}
 
 
 def _open_trained(run, arguments):
@@ -166,14 +168,14 @@ class Serving(uvicorn.Server):
         beside: Coroutine that runs as long as the server, such as another protocol.
     """
 
-    def __init__(self, app, speaker: Speaker, host, port, connections, grace_seconds, beside: Coroutine | None = None):
+    def __init__(self, app, speaker: Speaker, connections: int, grace_seconds: int, beside: Coroutine | None = None):
         limits = dict(http=limited_protocol(connections), timeout_graceful_shutdown=grace_seconds)
         quiet = dict(log_config=None, access_log=False, server_header=False)
-        super().__init__(uvicorn.Config(app, host, port, lifespan="on", ws="none", **limits, **quiet))
+        super().__init__(uvicorn.Config(app, lifespan="on", ws="none", **limits, **quiet))
         self.speaker, self._beside, self._task = speaker, beside, None
 
     async def startup(self, sockets=None):
-        """Binds the port and logs the addresses."""
+        """Starts answering and logs the addresses."""
         await super().startup(sockets)
         if self.started:
             self._task = self._beside and asyncio.ensure_future(self._beside)
@@ -183,6 +185,11 @@ class Serving(uvicorn.Server):
     async def shutdown(self, sockets=None):
         """Rejects queued texts and finishes those in progress."""
         self.speaker.refuse_more()
+        end = time.monotonic() + self.config.timeout_graceful_shutdown
+        # uvicorn waits for its own connections, not for those of `beside`.
+        while self._task and self.speaker.load[1] and not self.force_exit and time.monotonic() < end:
+            await asyncio.sleep(0.1)
+        self.config.timeout_graceful_shutdown = max(0.0, end - time.monotonic())
         await super().shutdown(sockets)
         if self._task:
             self._task.cancel()

@@ -21,7 +21,7 @@ from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.inference.speech import word_times
 from myxtts.inference.text_front import SpeechError
 from myxtts.text.g2p import ESPEAK
-from myxtts.text.language_guess import is_written_in, language_to_read
+from myxtts.text.language_guess import guess_language, language_to_read
 from myxtts.text.languages import get_language
 
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
@@ -183,9 +183,9 @@ def _settle_language(asked, said, usual, among):
             return get_language(asked).code
         except ValueError as error:
             raise ApiError(400, str(error), "language") from error
-    language, note = language_to_read(said, usual, None, "", among)
-    if not is_written_in(said, language):
-        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
+    language = language_to_read(said, usual, None, "", among)[0]
+    if unfit := guess_language([said], language, among)[1]:
+        raise ApiError(400, UNPRINTABLE.sub("", unfit).replace("--language", "language"), "language")
     return language
 
 

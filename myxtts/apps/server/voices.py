@@ -32,7 +32,7 @@ OPENAI_VOICES = {
 """OpenAI's voices, female (f) or male (m)."""
 KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
 """Languages of Kokoro's voices by their first letter, as in `af_heart`; the second is `f` or `m`."""
-_KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}(\W.*)?")
+_KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
 """Suffix of a name for a female or male voice, as in `en_f1`."""
 

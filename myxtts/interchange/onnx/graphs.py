@@ -86,7 +86,7 @@ def _attend_cached(graph, block, x, keys, values, bias, config):
 
 
 def build_drawing(config: ModelConfig) -> Builder:
-    """Sampling of one code for each of B rows, as in `models.sampling.sample`; the start code is excluded.
+    """Sampling of one code for each of B rows, as in `models.gpt.sample`; the start code is excluded.
 
     Inputs: `logits` and `noise` `(B, V)`; `seen` `(B, V)` bool, the codes sampled so far; `temperature`, `top_p` and
     `repetition_penalty` `(B, 1)` float32; `top_k` `(B, 1)` int32.
@@ -113,7 +113,7 @@ def build_drawing(config: ModelConfig) -> Builder:
 
 
 def _filter(graph, scores, top_k, top_p, num):
-    """Computes `models.sampling.filter_logits` after the temperature."""
+    """Computes `models.gpt.filter_logits` after the temperature."""
     descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
     top_k = top_k.cast(np.int64)
     kept = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)

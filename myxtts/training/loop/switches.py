@@ -246,9 +246,9 @@ class LedgerKeeper:
 
     def ledger(self, figures: dict) -> Ledger:
         """Returns the `Ledger`, given the results of the train step that was applied."""
-        rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), self._xla()]
-        rows += [self._determinism(), self._averages(), *self._sizes()]
-        return Ledger((*rows, *(self._clipping(rule, figures) for rule in self.step.rules)))
+        rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
+        rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
+        return Ledger(tuple(rows))
 
     def _numbers(self):
         step, switches = self.step, self.switches
@@ -271,17 +271,17 @@ class LedgerKeeper:
         effective = f"dynamic, now {scales}" if scaled else "off"
         yield LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
 
-    def _xla(self):
+    def _graph(self):
         value, requested = self.switches.asked("xla")
-        clusters = count_clusters(self.step.graph)
+        clusters = sum(
+            node.attr["_XlaMustCompile"].b for node in nodes(self.step.graph) if "_XlaMustCompile" in node.attr
+        )
         reason = self.switches.reasons.get("xla", f"{clusters} compiled clusters in the step")
-        return LedgerRow("XLA", requested, on_or_off(clusters > 0), reason, value == (clusters > 0))
-
-    def _determinism(self):
+        yield LedgerRow("XLA", requested, on_or_off(clusters > 0), reason, value == (clusters > 0))
         value, seen = self.trainer.config.training.deterministic, is_op_determinism_enabled()
         reason = f"TensorFlow sums in {'a fixed' if seen else 'any'} order"
         requested = f"{on_or_off(value)} ({'given' if value else 'default'})"
-        return LedgerRow("determinism", requested, on_or_off(seen), reason, seen or not value)
+        yield LedgerRow("determinism", requested, on_or_off(seen), reason, seen or not value)
 
     def _averages(self):
         value, source = self.switches.requested["ema"]
@@ -345,8 +345,3 @@ def attention_forms(graph: tf.Graph) -> Counter:
 def count_products(graph):
     """Number of matrix products and convolutions in a graph, by dtype."""
     return Counter(tf.as_dtype(node.attr["T"].type).name for node in nodes(graph) if node.op in PRODUCTS)
-
-
-def count_clusters(graph):
-    """Number of calls in a graph to functions that XLA compiles."""
-    return sum(node.attr["_XlaMustCompile"].b for node in nodes(graph) if "_XlaMustCompile" in node.attr)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import logging
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -97,8 +98,9 @@ def live_server(
     synthesizer.folder = run
     book = VoiceBook(synthesizer, speakers, voices)
     parts = speaker, book, ServerSettings("tiny", **settings)
-    serving = Serving(make_app(*parts), speaker, "127.0.0.1", 0, most, 10, beside(*parts))
-    thread = threading.Thread(target=serving.run, name="serving")
+    serving = Serving(make_app(*parts), speaker, most, 10, beside(*parts))
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=serving.run, args=([listener],), name="serving")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     thread.start()
     try:

@@ -21,9 +21,12 @@ import soundfile
 pytest.importorskip("uvicorn", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs the extra test")
 
+from command_helpers import sentence_of  # noqa: E402
 from live_server import is_alike, live_server, talkative_synthesizer, write_voices  # noqa: E402
 from tiny import voiced  # noqa: E402
 
+from myxtts.__main__ import main  # noqa: E402
+from myxtts.apps.server import options, serving  # noqa: E402
 from myxtts.apps.server.serving import log_as_json  # noqa: E402
 from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import to_pcm16  # noqa: E402
@@ -281,7 +284,7 @@ def test_log_has_the_id_and_not_the_text(live, monkeypatch):
     log_as_json()
     try:
         for number, text in enumerate(("one six.", "one six Ω☃ naïve.", "漢字")):
-            body = dict(model="tts-1", input=text, voice="low", secret="one six")
+            body = dict(model="tts-1", input=text, voice="low" if number < 2 else "six", secret="one six")
             live.ask("POST", "/v1/audio/speech", body, {"X-Request-ID": f"mine-{number}"})
             live.wait_until(lambda: f'"mine-{number}"' in log.getvalue())
     finally:
@@ -291,6 +294,7 @@ def test_log_has_the_id_and_not_the_text(live, monkeypatch):
     assert told["mine-0"]["codes"] > 0 and told["mine-0"]["language"] == "en"
     assert told["mine-0"]["first_sound"] > 0 and not told["mine-0"]["cancelled"]
     assert told["mine-0"]["ignored_fields"] == 1 and "they are not spoken" in log.getvalue()
+    assert told["mine-2"]["error"] == "voice_not_found"
     assert not [part for part in ("six", "Ω", "☃", "ïve", "naive", "漢") if part in log.getvalue()]
 
 
@@ -328,3 +332,13 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
+
+
+@pytest.mark.parametrize("flag", ["--port", "--wyoming-port"])
+def test_port_that_is_taken_while_the_model_is_loaded_is_a_sentence(monkeypatch, capsys, flag):
+    monkeypatch.setattr(options, "require_port", lambda *_: None)
+    monkeypatch.setattr(serving, "open_model", lambda *_: [None] * 4)
+    monkeypatch.setattr(serving, "log_as_json", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", flag, port)
