@@ -198,16 +198,12 @@ def _require_sense(named, config, start):
     """Raises `ConfigError` for options that would be ignored or that exclude each other."""
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
-        rule = (
-            "--language is the language of the recordings in --train-data, which is missing. Add --train-data DIR, or"
-        )
-        hint = "--sample-languages selects the languages of the sample corpus"
-        raise ConfigError(f"{rule} leave --language out; {hint}.")
+        rule = "--language is the language of the recordings in --train-data, which is missing"
+        hint = "Add --train-data DIR, or leave --language out; --sample-languages selects those of the sample corpus"
+        raise ConfigError(f"{rule}. {hint}.")
     if named.get("sample_languages") is not None and recordings:
-        given = f"is not used with --train-data {printable(str(recordings))}. Leave one of the two out"
-        raise ConfigError(
-            f"--sample-languages is for the sample corpus, which {given}; --language is the language of recordings."
-        )
+        rule = f"--sample-languages is for the sample corpus, not for --train-data {printable(str(recordings))}"
+        raise ConfigError(f"{rule}. Leave one of the two out; --language is the language of recordings.")
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")

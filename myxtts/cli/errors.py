@@ -100,12 +100,3 @@ def open_port(flag: str, host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror.partition(" (while")[0]  # the rest names the address
         raise UserError(f"{flag} {port} on {host} cannot be used: {reason}. Try another port or host.") from None
-
-
-def _takes_files(folder):
-    """Whether a file can be created in a folder; permissions alone do not tell, for example in `/proc`."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False

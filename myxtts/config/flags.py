@@ -41,7 +41,7 @@ class DeviceOptions(Settings):
     """Memory limit of the data GPU in MB."""
     model_gpu_memory: int = setting(16384, flag="--model-gpu-memory")
     """Memory limit of the model GPU in MB."""
-    virtual_devices: int | None = setting(None, flag="--virtual-devices", metavar="N")
+    virtual_devices: int | None = setting(None, at_least=0, at_most=64, flag="--virtual-devices", metavar="N")
     """Split the device into N virtual devices, to test the two-device pipeline."""
 
 

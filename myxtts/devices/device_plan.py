@@ -162,11 +162,10 @@ def _check_request(asked):
     _require(accelerator != "cpu" or not paired or virtual, rule)
     rule = f"--enable-memory-isolation needs {PAIR}, which may name the same GPU. Received: neither."
     _require(not asked.memory_isolation or paired or virtual, rule)
-    limits = asked.data_gpu_memory, asked.model_gpu_memory
-    rule = (
-        "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation. Add it, or leave them out."
-    )
-    _require(asked.memory_isolation or limits == (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory), rule)
+    given = asked.data_gpu_memory, asked.model_gpu_memory
+    is_usual = given == (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory)
+    rule = "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation"
+    _require(asked.memory_isolation or is_usual, f"{rule}. Add it, or leave them out.")
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):

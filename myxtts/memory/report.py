@@ -58,21 +58,18 @@ class MemoryReport(dict[str, Any]):
         variants = self["variants"]
         width = max(map(len, variants))
         longest = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self["longest_clip"].items())
-        gpus = "".join(f"{gb:>7g} GB" for gb in variants["none"]["largest_batch"])
-        lines = [f"{self['stage'].upper()} stage, size {self['model_size']}; longest clip {longest}", "", "MEMORY, MB:"]
         # On a narrow terminal the last columns, which include the peak.
         terms = TERMS[-max(1, (shutil.get_terminal_size((200, 24)).columns - width - 9) // 13) :]
+        lines = [f"{self['stage'].upper()} stage, size {self['model_size']}; longest clip {longest}", "", "MEMORY, MB:"]
         lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in terms)]
+        sizes = ["", f"LARGEST BATCH by GPU memory, {RESERVED_GB:g} GB of it left to CUDA and its libraries:"]
+        sizes += [f"  {'':{width}}" + "".join(f"{gb:>7g} GB" for gb in variants["none"]["largest_batch"])]
         for name, found in variants.items():
-            lines += [
-                f"  {name:{width}}{found['batch']:7}" + "".join(f"{found[term] / 2**20:13,.0f}" for term in terms)
-            ]
-        lines += ["", f"LARGEST BATCH by GPU memory, {RESERVED_GB:g} GB of it left to CUDA and its libraries:"]
-        lines += [f"  {'':{width}}{gpus}"]
-        for name, found in variants.items():
+            figures = "".join(f"{found[term] / 2**20:13,.0f}" for term in terms)
+            lines += [f"  {name:{width}}{found['batch']:7}{figures}"]
             batches = found["largest_batch"].values()
-            lines += [f"  {name:{width}}" + "".join(f"{batch or 'none':>10}" for batch in batches)]
-        lines += [""]
+            sizes += [f"  {name:{width}}" + "".join(f"{batch or 'none':>10}" for batch in batches)]
+        lines += [*sizes, ""]
         for name, value in self["settled"].items():
             lines += [f"Note: {name} auto is planned as {value}, its choice that takes most memory."]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
@@ -99,8 +96,8 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     asked, settled = asked_for(config.training)
     found, seen = {}, []
     for name, optimizations in {"as asked": asked, **SHOWN}.items():
-        parts = 1 if name == "as asked" else optimizations.accumulation
-        part = replace(shapes, batch=-(-shapes.batch // parts))
+        count = 1 if name == "as asked" else optimizations.accumulation
+        part = replace(shapes, batch=-(-shapes.batch // count))
         memory = estimate(model, part, optimizations)
         if memory in seen and name not in ("as asked", "none"):
             continue

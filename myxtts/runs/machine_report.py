@@ -98,8 +98,6 @@ def _automatic(config, plan, found, measures):
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
     if measures:
-        from myxtts.training.loop.switches import choose_attention
-
         form, reason = choose_attention(config.model, policy, plan.model_device)
         chosen |= {"attention": form, "attention_reason": reason}
     room = found["memory"]["usable"]
