@@ -36,7 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
-    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
+    # An open page holds a connection; to cut it is logged as an error with its trace.
+    options = dict(host=arguments.host, port=arguments.port, log_level="critical", timeout_graceful_shutdown=2)
+    uvicorn.run(app, **options)
     return 0
 
 
