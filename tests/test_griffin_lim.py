@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import scipy.signal
 
-from myxtts.audio.griffin_lim import log_mel_to_wav
-from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav
 
 WAV_TO_MEL = MelSpectrogram(DVAE_MEL)
 

@@ -7,9 +7,9 @@ import pytest
 import soundfile
 from tiny import voiced
 
-from myxtts.data import speaker_clips
+from myxtts.data import dataset
+from myxtts.data.dataset import keep_speakers
 from myxtts.data.pipeline import Clip
-from myxtts.data.speaker_clips import keep_speakers
 from myxtts.inference.voices import stored_voice
 from myxtts.storage.files import CheckpointError
 from myxtts.storage.speakers import (
@@ -83,7 +83,7 @@ def test_a_run_that_starts_from_another_takes_its_speakers_but_no_links(run, tmp
 
 
 def test_of_too_many_speakers_those_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(speaker_clips, "MOST_SPEAKERS", 1)
+    monkeypatch.setattr(dataset, "MOST_SPEAKERS", 1)
     clips = make_clips(tmp_path, "emma", [0.5]) + make_clips(tmp_path, "noah", [0.4, 0.4])
     assert keep_speakers(run, clips) == ["emma"] and [*read_speakers(run)] == ["noah"]
 

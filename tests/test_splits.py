@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.data.corpora import Utterance
-from myxtts.data.splits import find_leakage, split_by_hash
+from myxtts.data.doctor import find_leakage, split_by_hash
 
 
 def utterances(count, folder=Path("wavs")):
@@ -30,7 +30,7 @@ def test_a_clip_keeps_its_side_when_others_come_and_in_other_processes():
     _, more = split_by_hash(utterances(400)[::-1], 0.1)
     assert ids(validation) == ids(more) & ids(utterances(200))
     code = (
-        "from types import SimpleNamespace as N; from myxtts.data.splits import split_by_hash as s;"
+        "from types import SimpleNamespace as N; from myxtts.data.doctor import split_by_hash as s;"
         "print(*(u.id for u in s([N(id=f'clip{i}') for i in range(200)], .1)[1]))"
     )
     output = subprocess.run(

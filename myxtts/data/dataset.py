@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import soundfile
 
+from myxtts.audio.files import load_samples
 from myxtts.config.checks import ConfigError, counted, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import DataConfig
@@ -17,12 +21,12 @@ from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch
 from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
 from myxtts.data.corpora import CorpusError, load_corpus
-from myxtts.data.doctor import ClipLimits, inspect_corpus, summarize, write_report
+from myxtts.data.doctor import ClipLimits, find_leakage, inspect_corpus, split_by_hash, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
-from myxtts.data.splits import find_leakage, split_by_hash
-from myxtts.storage.files import CheckpointError, digest_bytes
-from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
+from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
+from myxtts.storage.run_folder import VOCABULARY, read_config, vocabulary_path
+from myxtts.storage.speakers import read_speakers, write_speaker_clips
 from myxtts.text.g2p import g2p_codes
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates
@@ -32,6 +36,13 @@ logger = logging.getLogger(__name__)
 
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 """Maximum silence before a training clip; it shifts the grid of codes relative to the audio."""
+KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
+"""Maximum length per speaker: twice the longest conditioning clip of training."""
+USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
+"""Clips near this length are preferred: long ones have pauses, short ones are often single words."""
+MOST_CLIPS = 24
+MOST_SPEAKERS = 200
+"""Limits the recordings to about 50 MB."""
 
 
 @dataclass(eq=False)
@@ -263,3 +274,44 @@ def _clips(inspection, name, tokenizer, config):
     if not clips:
         raise CorpusError(f"{inspection.root} has no usable clip; {report} gives the reason for each.\n{summary}")
     return clips
+
+
+def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
+    """Writes the recordings of a training set's speakers into a run's folder, unless they are up to date.
+
+    Returns:
+        Names of the speakers without a recording, since those with the most speech are already `MOST_SPEAKERS`.
+    """
+    by_speaker = defaultdict(list)
+    for clip in clips:
+        by_speaker[clip.speaker].append(clip)
+    most_first = sorted(by_speaker, key=lambda name: (-sum(clip.num_samples for clip in by_speaker[name]), name))
+    known, missing = read_speakers(folder), {}
+    for name in most_first[:MOST_SPEAKERS]:
+        chosen = _choose(by_speaker[name])
+        # The digests show when a recording is out of date.
+        sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
+        if name not in known or known[name].sources != sources:
+            missing[name] = (*_record(chosen), sources)
+    if missing:
+        write_speaker_clips(folder, missing)
+    if left_out := most_first[MOST_SPEAKERS:]:
+        kept = f"`myxtts say --speaker` takes the {MOST_SPEAKERS} speakers with the most speech"
+        logger.info("%s; %d others need --reference-audio.", kept, len(left_out))
+    return left_out
+
+
+def _choose(clips):
+    chosen, length = [], 0
+    for clip in sorted(clips, key=lambda clip: (abs(clip.num_samples - USUAL_SAMPLES), clip.id))[:MOST_CLIPS]:
+        if length < KEPT_SAMPLES:
+            chosen.append(clip)
+            length += clip.num_samples
+    return chosen
+
+
+def _record(clips):
+    """Returns the concatenated clips as FLAC, and the language of the first."""
+    samples, file = np.concatenate([load_samples(clip.wav_path) for clip in clips])[:KEPT_SAMPLES], io.BytesIO()
+    soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+    return file.getvalue(), clips[0].language

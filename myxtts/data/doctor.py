@@ -1,4 +1,4 @@
-"""Inspection of a data set: decodes every clip, and decides whether it can be used for training, and why not."""
+"""Inspection of a data set: which clips can be used for training, and why not; its split, and clips on both sides."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from myxtts.audio.files import AudioError, read_audio, to_pcm16
-from myxtts.config.checks import counted
+from myxtts.config.checks import counted, require
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
-from myxtts.data.splits import Leak, find_leakage
-from myxtts.storage.files import csv_text, digest_bytes, write_text
+from myxtts.storage.files import csv_text, digest_bytes, digest_file, write_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
@@ -70,6 +70,18 @@ class Inspection:
         refused = [_finding(self.root, clip, "text not usable", fault) for clip, fault in pairs if fault]
         accepted = tuple(clip for clip, fault in pairs if not fault)
         return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A validation clip that is also a training clip. `reason` is "same id" or "same content"."""
+
+    train_id: str
+    validation_id: str
+    reason: str
+
+    def __str__(self):
+        return f"validation clip {self.validation_id} is also trained on as {self.train_id} ({self.reason})"
 
 
 def check_data(
@@ -177,6 +189,45 @@ def is_foreign(path: str | Path) -> bool:
         return False
     with open(path, "rb") as file:
         return file.read(1_024).split(b"\r\n")[0] not in (b"", ",".join(_COLUMNS).encode())
+
+
+def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple, tuple]:
+    """Splits utterances, or other objects with an `id`, by a hash of the id into `(train, validation)`, in order.
+
+    There is no seed: a clip stays on its side when others are added or removed, unless that side would be empty. A
+    single utterance is a training clip.
+
+    Args:
+        validation_share: Expected share of validation clips, between 0 and 1.
+    """
+    require(0 < validation_share < 1, "validation_share", "between 0 and 1, both excluded", validation_share)
+    # Uniform in [0, 1). Python's own `hash` differs between processes.
+    digests = [digest_bytes(utterance.id.encode("utf-8", "surrogatepass"), 8) for utterance in utterances]
+    positions = [int(digest, 16) / 2**64 for digest in digests]
+    ranks = sorted(range(len(utterances)), key=positions.__getitem__)
+    expected = sum(position < validation_share for position in positions)
+    chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
+    train = tuple(utterance for index, utterance in enumerate(utterances) if index not in chosen)
+    return train, tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
+
+
+def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> tuple[Leak, ...]:
+    """Finds validation clips whose id or content is also in training; returns at most one `Leak` for each.
+
+    Only files of equal size are read, to compare their digests.
+    """
+    ids, by_size = {utterance.id for utterance in train}, defaultdict(list)
+    for utterance in train:
+        by_size[os.path.getsize(utterance.wav_path)].append(utterance)
+    digest, leaks = cache(digest_file), []
+    for utterance in validation:
+        path = utterance.wav_path
+        alike = (one.id for one in by_size[os.path.getsize(path)] if digest(one.wav_path) == digest(path))
+        if utterance.id in ids:
+            leaks.append(Leak(utterance.id, utterance.id, "same id"))
+        elif (train_id := next(alike, None)) is not None:
+            leaks.append(Leak(train_id, utterance.id, "same content"))
+    return tuple(leaks)
 
 
 class _Verdict(NamedTuple):

@@ -14,7 +14,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_
 from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
 from myxtts.data.buckets import BatchOrder, SequentialOrder
 from myxtts.data.shards import PreparedClips
-from myxtts.devices.process_end import AbandonedThread
+from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
-"""Speech recognizers: Whisper, pocketsphinx, or a command."""
+"""Speech recognizers: Whisper, pocketsphinx, or a command; and the errors of a recognized text."""
 
 import importlib.util
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,16 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 import soxr
+from rapidfuzz.distance import Levenshtein
 
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import UserError, printable
-from myxtts.hearing.text_errors import character_errors
+from myxtts.text.cleaners import clean_text
 
 SAMPLE_RATE = 16000
 TIMEOUT_SECONDS = 600
 WHISPER_SIZES = ("tiny", "base", "small", "medium", "large-v2", "large-v3")
 """Whisper models that can be named by size; https://huggingface.co/Systran has them for CTranslate2."""
 _REQUIRED_FILES = ["model.bin", "config.json", "tokenizer.json"]
+_NO_LETTER = re.compile(r"[^\w\s]|_")
 _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
@@ -233,3 +237,22 @@ def at_rate(samples: np.ndarray, sample_rate: int, wanted: int = SAMPLE_RATE) ->
     """Resamples `(S,)` samples to `wanted` Hz, as float32 clipped to full scale."""
     samples = np.asarray(samples, np.float32)
     return np.clip(samples if sample_rate == wanted else soxr.resample(samples, sample_rate, wanted), -1, 1)
+
+
+def normalized(text: str, language: str) -> str:
+    """Normalizes a text for comparison: cleaned (`text.cleaners`), NFKC, lower case, letters and digits alone."""
+    text = unicodedata.normalize("NFKC", clean_text(text, language)).casefold()
+    # Recognizers write apostrophes or not, so they are dropped; other marks separate words.
+    return " ".join(_NO_LETTER.sub(" ", re.sub("['’]", "", text)).split())
+
+
+def character_errors(expected: str, found: str, language: str) -> tuple[int, int]:
+    """Returns the Levenshtein distance in characters, and the number of expected characters."""
+    expected, found = normalized(expected, language), normalized(found, language)
+    return Levenshtein.distance(expected, found), len(expected)
+
+
+def word_errors(expected: str, found: str, language: str) -> tuple[int, int]:
+    """Returns the Levenshtein distance in words, and the number of expected words."""
+    expected, found = normalized(expected, language).split(), normalized(found, language).split()
+    return Levenshtein.distance(expected, found), len(expected)

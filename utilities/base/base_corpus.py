@@ -14,8 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from bench_extra import import_extra  # noqa: E402
 
-from myxtts.data.espeak_ng import SpeechJob, speak_to_files  # noqa: E402
-from myxtts.data.sample_corpus import SENTENCES, unheard_sentences  # noqa: E402
+from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
 
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """The tokenizer's code and eSpeak NG's."""

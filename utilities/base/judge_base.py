@@ -22,8 +22,7 @@ from first_words import NOISE, error_rate  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.data.espeak_ng import SpeechJob  # noqa: E402
-from myxtts.data.sample_corpus import unheard_sentences  # noqa: E402
+from myxtts.data.sample_corpus import SpeechJob, unheard_sentences  # noqa: E402
 from myxtts.hearing.recognizers import open_recognizer  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import stored_voice  # noqa: E402

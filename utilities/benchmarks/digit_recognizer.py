@@ -15,8 +15,7 @@ from scipy import signal
 from scipy.ndimage import gaussian_filter1d
 
 from myxtts.audio.files import load_samples
-from myxtts.audio.griffin_lim import log_mel_to_wav
-from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 
 SAMPLE_RATE, N_FFT, HOP_LENGTH, NUM_MELS = 8000, 256, 80, 40

@@ -18,8 +18,7 @@ from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import unheard_sentences
-from myxtts.hearing.recognizers import open_recognizer
-from myxtts.hearing.text_errors import character_errors
+from myxtts.hearing.recognizers import character_errors, open_recognizer
 from myxtts.inference.synthesizer import Synthesizer
 
 SENTENCES = 32

@@ -21,8 +21,7 @@ from myxtts.apps.evaluation.sentences import choose_sentences
 from myxtts.apps.evaluation.sources import Source, rows_to_speak
 from myxtts.apps.evaluation.subjects import subjects
 from myxtts.apps.evaluation.tables import as_csv
-from myxtts.hearing.measuring import Tools
-from myxtts.hearing.spoken import Spoken
+from myxtts.hearing.measuring import Spoken, Tools
 from myxtts.storage.files import write_text
 
 NOISE_DB = 5.0

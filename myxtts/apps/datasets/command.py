@@ -116,9 +116,9 @@ def _options(arguments):
     if arguments.speaker_encoder and not arguments.one_voice:
         raise UserError("--speaker-encoder needs --one-voice.")
     from myxtts.apps.datasets.source import Options
-    from myxtts.hearing import dnsmos, speaker_similarity
+    from myxtts.hearing import networks
+    from myxtts.hearing.networks import SileroModel, find_silero
     from myxtts.hearing.recognizers import open_recognizer
-    from myxtts.hearing.silero import SileroModel, find_model
     from myxtts.text.languages import get_language
 
     try:
@@ -129,16 +129,16 @@ def _options(arguments):
     recognizer = aligner = open_recognizer(name, True) if name else None
     if arguments.aligner:
         aligner = open_recognizer(arguments.aligner, True)
-    detector = None if arguments.vad == "energy" else arguments.vad_model or find_model()
+    detector = None if arguments.vad == "energy" else arguments.vad_model or find_silero()
     if detector is None and arguments.vad == "silero":
         hint = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
         raise UserError(f"--vad silero needs onnxruntime and Silero's model: {hint}.")
-    encoder = speaker_similarity.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
+    encoder = networks.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
     if arguments.one_voice and encoder is None:
-        raise UserError(f"--one-voice needs a speaker encoder: {speaker_similarity.HOW_TO_GET}.")
-    scorer = dnsmos.DNSMOS.load() if least else None
+        raise UserError(f"--one-voice needs a speaker encoder: {networks.HOW_TO_GET_ENCODER}.")
+    scorer = networks.DNSMOS.load() if least else None
     if least and scorer is None:
-        raise UserError(f"--min-dnsmos needs DNSMOS: {dnsmos.HOW_TO_GET}.")
+        raise UserError(f"--min-dnsmos needs DNSMOS: {networks.HOW_TO_GET_DNSMOS}.")
     plain = ("min_seconds", "max_seconds", "force_cut", "loudness", "validation_share", "seed")
     given = {one: getattr(arguments, one) for one in plain} | dict(language=language, speaker=speaker)
     given |= dict(recognizer=recognizer, recognizer_name=name, aligner=aligner, aligner_name=arguments.aligner or name)

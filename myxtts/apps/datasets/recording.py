@@ -15,7 +15,7 @@ from scipy.signal import butter, sosfilt
 from myxtts.apps.datasets.speech import SILENCE_DB, find_speech
 from myxtts.audio.files import AudioError, check_container, check_header, check_peak
 from myxtts.config.checks import printable
-from myxtts.hearing.silero import SileroModel
+from myxtts.hearing.networks import SileroModel
 
 BLOCK_SECONDS = 30
 FRAMES_PER_SECOND = 100

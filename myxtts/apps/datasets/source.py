@@ -13,10 +13,8 @@ from myxtts.apps.datasets.texts import Piece, count_letters, is_subtitles
 from myxtts.apps.datasets.timing import fit_timing
 from myxtts.apps.datasets.word_aligner import find_sentences
 from myxtts.config.checks import UserError, counted
-from myxtts.hearing.dnsmos import DNSMOS
+from myxtts.hearing.networks import DNSMOS, DVector, OnnxEncoder, SileroModel
 from myxtts.hearing.recognizers import Recognizer
-from myxtts.hearing.silero import SileroModel
-from myxtts.hearing.speaker_similarity import DVector, OnnxEncoder
 
 PAUSE = "pause"
 _SENTENCE_PAUSE_SECONDS = 0.5

@@ -9,8 +9,7 @@ from rapidfuzz.distance import Levenshtein
 from myxtts.apps.datasets.recording import LongAudio, Survey
 from myxtts.apps.datasets.texts import Piece
 from myxtts.config.checks import UserError
-from myxtts.hearing.recognizers import Recognizer, Word
-from myxtts.hearing.text_errors import normalized
+from myxtts.hearing.recognizers import Recognizer, Word, normalized
 
 NOT_HEARD = "text not recognized"
 """Fault of a sentence that the recognizer did not find."""

@@ -9,14 +9,22 @@ import numpy as np
 from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.statistics import Estimate, ratio, ratio_difference, share, share_difference
 from myxtts.config.checks import UserError
-from myxtts.hearing import dnsmos, speaker_similarity
-from myxtts.hearing.measuring import MAX_RECOGNIZER_ERROR, Measured, Measurer, Tools, ends_well, is_usable, pooled
-from myxtts.hearing.spoken import Sentence
+from myxtts.hearing import networks
+from myxtts.hearing.measuring import (
+    MAX_RECOGNIZER_ERROR,
+    Measured,
+    Measurer,
+    Sentence,
+    Tools,
+    ends_well,
+    is_usable,
+    pooled,
+)
 
 MISSING = {
     "recognizer": "--recognizer base, or another one",
-    "encoder": speaker_similarity.HOW_TO_GET,
-    "dnsmos": dnsmos.HOW_TO_GET,
+    "encoder": networks.HOW_TO_GET_ENCODER,
+    "dnsmos": networks.HOW_TO_GET_DNSMOS,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
 """How to get what a metric needs."""

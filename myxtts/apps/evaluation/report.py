@@ -14,8 +14,7 @@ from myxtts.apps.evaluation.statistics import LEVEL
 from myxtts.apps.evaluation.subjects import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import printable
-from myxtts.hearing.measuring import Measured, Tools
-from myxtts.hearing.spoken import Sentence, spread
+from myxtts.hearing.measuring import Measured, Sentence, Tools, spread
 from myxtts.storage.files import write_json, write_text, write_whole_folder
 
 MOST_SENTENCES = 40

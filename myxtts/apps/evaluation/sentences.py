@@ -15,12 +15,12 @@ from myxtts.apps.evaluation.subjects import Subject
 from myxtts.audio.files import AudioError, read_audio
 from myxtts.config.checks import UserError, read_bounded
 from myxtts.data.corpora import Utterance, load_corpus
+from myxtts.data.doctor import split_by_hash
 from myxtts.data.sample_corpus import VOICES, Clip, speak_clips, unheard_sentences
-from myxtts.data.splits import split_by_hash
-from myxtts.hearing.spoken import Sentence, spread
+from myxtts.hearing.measuring import Sentence, spread
 from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.files import CheckpointError
-from myxtts.storage.provenance import read_config
+from myxtts.storage.run_folder import read_config
 from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)

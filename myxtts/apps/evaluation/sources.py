@@ -14,7 +14,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.checks import UserError
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.corpora import load_corpus
-from myxtts.hearing.spoken import Sentence, Spoken, speak_all, voice_of
+from myxtts.hearing.measuring import Sentence, Spoken, speak_all, voice_of
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice

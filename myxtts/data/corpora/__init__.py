@@ -1,7 +1,7 @@
 """Reading a folder of recordings and transcripts, or a single list, into utterances.
 
-Each `CorpusFormat` in a module of this package reads one layout; a new layout is one new module. A data set is read by
-the first format that recognizes it, in order of `priority`; `docs/data.md` has a table of them.
+Each `CorpusFormat` in `FORMATS` of a module here reads one layout; a new layout is one new module. A data set is read
+by the first format that recognizes it, in order of `priority`; `docs/data.md` has a table of them.
 
 Data sets are untrusted: nothing in them is changed or run, nothing outside of them is opened unless the user allows it,
 sizes are limited, and every line becomes an utterance or a rejection with its reason.
@@ -44,7 +44,7 @@ __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "fil
 def find_formats() -> list[CorpusFormat]:
     """Returns the formats of this package's modules, lowest priority number first."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    formats = {form for module in modules for form in vars(module).values() if isinstance(form, CorpusFormat)}
+    formats = (form for module in modules for form in getattr(module, "FORMATS", ()))
     return sorted(formats, key=lambda form: form.priority)
 
 

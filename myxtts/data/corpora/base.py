@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, printable
+from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
 
 
 @dataclass(frozen=True)
@@ -116,21 +116,39 @@ class Reading:
             name, path = printable(name[:MAX_NAME_CHARACTERS]), self.folder.relative(refused.path or path)
             self.rejections.append(Finding(name, line, path, refused.reason, refused.detail))
 
-    def add(self, utterance: Utterance):
-        """Adds a clip whose audio and transcript were found."""
-        self._first_uses[utterance.id] = utterance
-        self.utterances.append(utterance)
+    def add(
+        self,
+        place: Place,
+        cells: dict[str, str],
+        line: int | None,
+        audio_places: Sequence[Path],
+        speakers: dict[str, tuple[str, str]] | None = None,
+        name: str | None = None,
+    ):
+        """Adds the utterance of one clip, or raises `ClipRefused`.
 
-    def check_new(self, clip_id: str, text: str):
-        """Raises `ClipRefused` if an earlier line names this clip."""
+        `cells` has `id`, which names the audio, `text` or `normalized`, and perhaps `speaker` and `language`;
+        `speakers` is `{id: (speaker, language)}` of a `speakers.csv`. `name` is the clip's id within `place`, by
+        default that of its audio.
+        """
+        parts = self.folder.name_to_parts(cells["id"])
+        name = name or parts_to_id(parts)
+        clip_id, text = place.prefix + name, cells.get("normalized") or cells.get("text", "")
+        if not any(map(str.isalnum, text)):
+            raise ClipRefused("no text", "The transcript is empty or has no letter and no digit.")
         if first := self._first_uses.get(clip_id):
             same = "the same text" if first.text == text else "another text"
             where = "The validation list" if first.validation else f"Line {first.line}"
             raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that line is used.")
-
-
-def checked_text(text: str) -> str:
-    """Returns `text`; raises `ClipRefused` if it has no letter and no digit."""
-    if not any(map(str.isalnum, text)):
-        raise ClipRefused("no text", "The transcript is empty or has no letter and no digit.")
-    return text
+        path = self.folder.find_audio(audio_places, parts)
+        listed = (speakers or {}).get(name, ("", ""))
+        speaker, language = cells.get("speaker") or listed[0], cells.get("language") or listed[1] or place.language
+        if not speaker and (speakers is not None or "speaker" in cells):
+            raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
+        if not (is_name(speaker) and is_name(language)):
+            detail = "Its speaker or language is too long, or has control or direction characters."
+            raise ClipRefused("bad label", detail)
+        speaker, language = speaker or place.speaker, language.lower().replace("_", "-") or self.language
+        utterance = Utterance(clip_id, path, text, speaker, language, line, place.validation)
+        self._first_uses[clip_id] = utterance
+        self.utterances.append(utterance)

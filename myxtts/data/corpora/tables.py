@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.config.checks import counted, printable
-from myxtts.data.corpora.base import Place, Reading, Utterance, checked_text
-from myxtts.data.corpora.folder import ClipRefused, CorpusError, is_name, parts_to_id
+from myxtts.data.corpora.base import Place, Reading
+from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
 
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 _SAMPLE_LINES = 100
@@ -140,21 +140,17 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
     return tuple(columns)
 
 
-def _places(place):
-    return place.path / "wavs", place.path
-
-
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Recognizes a list whose first line names its columns; None without columns for clip and text."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     if path.suffix in (".json", ".jsonl"):
         is_list = index is not None and "id" in _json_to_cells(lines[index]) or path.suffix == ".jsonl"
-        return _located(reading, Table(path, None, ("id", "text"), _places(place))) if is_list else None
+        return _located(reading, place, path, None, ("id", "text")) if is_list else None
     for separator in "|\t,;" if index is not None else ():
         columns = names_to_columns(lines[index].replace('"', "").split(separator))
         if separator in lines[index] and "id" in columns and not {"text", "normalized"}.isdisjoint(columns):
-            return _located(reading, Table(path, find_dialect(lines, separator), columns, _places(place), index))
+            return _located(reading, place, path, find_dialect(lines, separator), columns, index)
     return None
 
 
@@ -166,7 +162,8 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
-    places, best, most = (*_places(place), *reading.folder.subfolders(path.parent)), None, 0
+    places = place.path / "wavs", place.path, *reading.folder.subfolders(path.parent)
+    best, most = None, 0
     for dialect in (find_dialect(sample, separator) for separator in "|\t,;"):
         rows = [cells for line in sample if len(cells := dialect.split(line) or ()) > 1 and any(map(str.strip, cells))]
         for column in range(max(map(len, rows), default=0)):
@@ -188,7 +185,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     columns[column], columns[text] = "id", "text"
     taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, column {text + 1} as its text"
     reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
-    return _located(reading, Table(path, dialect, tuple(columns), _places(place), header))
+    return _located(reading, place, path, dialect, tuple(columns), header)
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
@@ -202,7 +199,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     if not has_speakers:
         _refuse_speakers_for_text(path, rows)
     columns = ("id", "text", "normalized", "speaker")[: 3 + has_speakers]
-    return _located(reading, Table(path, dialect, columns, _places(place)))
+    return _located(reading, place, path, dialect, columns)
 
 
 def _refuse_speakers_for_text(path, rows):
@@ -228,13 +225,14 @@ def _is_header(rows, column, found):
     return sum(found) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
 
 
-def _located(reading, table):
-    """Returns the table; if its places have none of its first clips, the folders one level down are added."""
+def _located(reading, place, path, dialect, columns, header_line=None):
+    """Makes a table; if its places have none of its first clips, the folders one level down are added."""
+    table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
     if any(reading.folder.has_audio(table.audio_places, name) for name in names[:_SAMPLE_LINES]):
         return table
-    return table._replace(audio_places=(*table.audio_places, *reading.folder.subfolders(table.path.parent)))
+    return table._replace(audio_places=(*table.audio_places, *reading.folder.subfolders(path.parent)))
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
@@ -252,38 +250,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         if index == table.header_line or name.strip('"') in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
-            options = index + 1, table.audio_places, speakers
-            reading.add(cells_to_utterance(reading, place, table.cells_of(line), *options))
-
-
-def cells_to_utterance(
-    reading: Reading,
-    place: Place,
-    cells: dict[str, str],
-    line: int | None,
-    audio_places: Sequence[Path],
-    speakers: dict[str, tuple[str, str]] | None = None,
-    name: str | None = None,
-) -> Utterance:
-    """Makes the utterance of one clip, or raises `ClipRefused`.
-
-    `cells` has `id`, which names the audio, `text` or `normalized`, and perhaps `speaker` and `language`; `speakers` is
-    `{id: (speaker, language)}` of a `speakers.csv`. `name` is the clip's id within `place`, by default that of its
-    audio.
-    """
-    parts = reading.folder.name_to_parts(cells["id"])
-    name = name or parts_to_id(parts)
-    text = checked_text(cells.get("normalized") or cells.get("text", ""))
-    reading.check_new(place.prefix + name, text)
-    wav_path = reading.folder.find_audio(audio_places, parts)
-    listed = (speakers or {}).get(name, ("", ""))
-    speaker, language = cells.get("speaker") or listed[0], cells.get("language") or listed[1] or place.language
-    if not speaker and (speakers is not None or "speaker" in cells):
-        raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
-    if not (is_name(speaker) and is_name(language)):
-        raise ClipRefused("bad label", "Its speaker or language is too long, or has control or direction characters.")
-    language = language.lower().replace("_", "-") or reading.language
-    return Utterance(place.prefix + name, wav_path, text, speaker or place.speaker, language, line, place.validation)
+            reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
 
 
 def _read_speakers(reading, path):

@@ -296,7 +296,7 @@ def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, ca
 
 def opened_by_train(folder, *words):
     """Settings of the run that `myxtts train` opens, which is not trained."""
-    by_energy = mock.patch("myxtts.hearing.silero.find_model", return_value=None)
+    by_energy = mock.patch("myxtts.hearing.networks.find_silero", return_value=None)
     with by_energy, mock.patch("myxtts.runs.run.Run.open", side_effect=UserError("opened")) as opening:
         assert command.main(["train", *map(str, words), "--checkpoint-dir", str(folder / "run")]) == 2
     return opening.call_args and opening.call_args.args[0]

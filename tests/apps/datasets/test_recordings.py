@@ -14,7 +14,7 @@ from myxtts.apps.datasets import recording
 from myxtts.apps.datasets.recording import LongAudio, survey
 from myxtts.apps.datasets.speech import SILENCE_DB, Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.audio.files import AudioError
-from myxtts.hearing.silero import SileroModel, find_model
+from myxtts.hearing.networks import SileroModel, find_silero
 
 RATE = 16_000
 FRAME = 0.01
@@ -126,10 +126,10 @@ def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
 
 
 def test_silero_hears_no_speech_in_noise(tmp_path):
-    if find_model() is None:
+    if find_silero() is None:
         pytest.skip("no Silero model in an installed package (extra dataset)")
     samples = 0.05 * np.random.default_rng(0).standard_normal(3 * RATE)
-    found = survey(write(tmp_path / "a.wav", samples), SileroModel(find_model()))
+    found = survey(write(tmp_path / "a.wav", samples), SileroModel(find_silero()))
     assert len(found.speech) == len(found.levels_db) and not found.speech.any()
 
 

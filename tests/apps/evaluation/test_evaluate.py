@@ -19,8 +19,7 @@ from myxtts.apps.evaluation.comparison import Comparison, Row
 from myxtts.apps.evaluation.sentences import sentences_of_data
 from myxtts.apps.evaluation.tables import as_text
 from myxtts.hearing import measuring
-from myxtts.hearing.measuring import Measured, Tools
-from myxtts.hearing.spoken import Sentence, Spoken
+from myxtts.hearing.measuring import Measured, Sentence, Spoken, Tools
 from myxtts.storage.base_model import BASE_FOLDER
 
 HEARS_ONE = f"{sys.executable} -S -c \"print('One.')\" {{wav}}"
@@ -66,7 +65,7 @@ def validation_ids(run, corpus):
 
 def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
     from myxtts.data.corpora import load_corpus
-    from myxtts.data.splits import split_by_hash
+    from myxtts.data.doctor import split_by_hash
 
     held = {one.id for one in split_by_hash(load_corpus(tiny_corpus).utterances, 0.2)[1]}
     found = sentences_of_data(tiny_corpus, [run], "en", 100)

@@ -10,12 +10,10 @@ import scipy.fft
 from tiny import voiced
 
 from myxtts.apps.evaluation import statistics
-from myxtts.hearing import speaker_similarity
-from myxtts.hearing.contours import HOP_SAMPLES, contour_of, differences, pitch_figures
-from myxtts.hearing.measuring import repeated_groups
-from myxtts.hearing.recognizers import Whisper, at_rate
-from myxtts.hearing.speaker_similarity import DVector
-from myxtts.hearing.text_errors import character_errors, word_errors
+from myxtts.hearing import networks
+from myxtts.hearing.measuring import HOP_SAMPLES, contour_of, differences, pitch_figures, repeated_groups
+from myxtts.hearing.networks import DVector
+from myxtts.hearing.recognizers import Whisper, at_rate, character_errors, word_errors
 
 RATE = 22050
 
@@ -176,8 +174,8 @@ def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch):
     assert encoder(samples, 16000) == pytest.approx(expected / np.linalg.norm(expected), abs=2e-4)
     several = generator.random((5, 20, 40)).astype(np.float32)
     whole = encoder.embed(several)
-    monkeypatch.setattr(speaker_similarity, "_ROWS", 2)
-    monkeypatch.setattr(speaker_similarity, "_COLUMNS", 5)
+    monkeypatch.setattr(networks, "_ROWS", 2)
+    monkeypatch.setattr(networks, "_COLUMNS", 5)
     np.testing.assert_allclose(encoder.embed(several), whole, atol=1e-6)
 
 

@@ -1,18 +1,32 @@
-"""Speaker embeddings of recordings by an encoder that is independent of all models here."""
+"""Networks that rate recordings: DNSMOS, speaker encoders independent of all models here, and Silero.
+
+Their files are the user's or part of installed packages, whose code is not used; nothing is downloaded.
+"""
 
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import soxr
 from scipy.special import expit
 
 from myxtts.config.checks import UserError
-from myxtts.hearing.dnsmos import open_network
 from myxtts.hearing.recognizers import SAMPLE_RATE, at_rate
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 
-HOW_TO_GET = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
+HOW_TO_GET_DNSMOS = 'pip install onnxruntime speechmos, or "myxtts[eval]"'
+NUM_SAMPLES = int(9.01 * SAMPLE_RATE)
+TO_SCORES = (
+    np.poly1d([-0.08397278, 1.22083953, 0.0052439]),
+    np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
+    np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
+)
+"""Polynomials from network outputs to scores, as in `speechmos`."""
+HOW_TO_GET_ENCODER = (
+    "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
+)
 HOP_SAMPLES = 160
 PART_FRAMES = 160
 """Length of the training examples of the network, 1.6 s."""
@@ -23,6 +37,60 @@ _ROWS, _COLUMNS = 8, 128
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Function from samples `(S,)` and their rate in Hz to a vector of length 1."""
+WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
+_SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
+
+
+def open_network(path: str | Path, flag: str):
+    """Opens an ONNX network on the CPU, on one thread.
+
+    Raises:
+        UserError: onnxruntime is not installed, or the file is not an ONNX network; the message names `flag`.
+    """
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        raise UserError(f"{flag} {path} needs onnxruntime. Install it with: pip install onnxruntime") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors have no common class
+        raise UserError(f"{flag} {path} cannot be opened: {str(error).splitlines()[0]:.200}") from None
+
+
+class Scores(NamedTuple):
+    """Predicted scores of the speech, of the background, and overall, 1 to 5."""
+
+    signal: float
+    background: float
+    overall: float
+
+
+class DNSMOS:
+    """DNSMOS P.835, predicted listening scores without a reference, on one thread, by the network of `speechmos`.
+
+    Reddy, Gopal and Cutler, "DNSMOS P.835: A non-intrusive perceptual objective speech quality metric to evaluate noise
+    suppressors", 2022.
+    """
+
+    def __init__(self):
+        package = importlib.util.find_spec("speechmos")
+        self._session = open_network(
+            Path(package.submodule_search_locations[0], "dnsmos_models/sig_bak_ovr.onnx"), "DNSMOS"
+        )
+
+    @classmethod
+    def load(cls) -> "DNSMOS | None":
+        """Opens the network; returns None if `speechmos` or onnxruntime is not installed."""
+        return cls() if all(map(importlib.util.find_spec, ("speechmos", "onnxruntime"))) else None
+
+    def __call__(self, samples: np.ndarray, sample_rate: int) -> Scores:
+        """Scores the first nine seconds of a clip `(S,)`; a shorter one is repeated, as in `speechmos`."""
+        clip = np.resize(at_rate(samples, sample_rate), NUM_SAMPLES)
+        raw = self._session.run(None, {"input_1": clip[None]})[0][0]
+        return Scores(*(float(to_score(value)) for to_score, value in zip(TO_SCORES, raw, strict=True)))
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
@@ -134,3 +202,67 @@ class OnnxEncoder:
 
 def _unit(x):
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-9)
+
+
+def find_silero() -> Path | None:
+    """Finds the model in an installed package without importing it; None without onnxruntime or such a package."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    for package, pattern in _SILERO_PLACES.items():
+        found = importlib.util.find_spec(package)
+        if found and found.origin and (files := sorted(Path(found.origin).parent.glob(pattern))):
+            return files[-1]
+    return None
+
+
+class SileroModel:
+    """Silero voice activity detection (github.com/snakers4/silero-vad, MIT): speech probabilities, block by block.
+
+    Some model files take one window per call, others many.
+
+    Raises:
+        UserError: onnxruntime is not installed, or the file is not a Silero model of version 5 or later.
+    """
+
+    def __init__(self, path: Path):
+        self._session = open_network(path, "--vad-model")
+        names = {one.name for one in self._session.get_inputs()}
+        if names not in ({"input", "h", "c"}, {"input", "state", "sr"}):
+            raise UserError(f"--vad-model must be a Silero model of version 5 or later. Received: {path}.")
+        self._takes_rows = "h" in names
+
+    def start(self, sample_rate: int) -> None:
+        """Starts a recording at `sample_rate` Hz."""
+        self._resampler = soxr.ResampleStream(sample_rate, SAMPLE_RATE, 1, dtype="float32", quality="MQ")
+        self._rest = np.zeros(CONTEXT_SAMPLES, np.float32)  # the context of the first window is silence
+        self._probabilities = []
+        if self._takes_rows:
+            self._state = {name: np.zeros((1, 1, 128), np.float32) for name in "hc"}
+        else:
+            self._state = {"state": np.zeros((2, 1, 128), np.float32), "sr": np.array(SAMPLE_RATE, np.int64)}
+
+    def add(self, block: np.ndarray) -> None:
+        """Processes the next `(S,)` float32 samples."""
+        self._run(self._resampler.resample_chunk(block))
+
+    def finish(self) -> tuple[np.ndarray, float]:
+        """Returns the probability of each window, `(N,)`, and the length of a window in seconds."""
+        self._run(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+        self._run(np.zeros(WINDOW_SAMPLES - 1, np.float32))  # pads the last window
+        return np.concatenate(self._probabilities or [np.zeros(1)]), WINDOW_SAMPLES / SAMPLE_RATE
+
+    def _run(self, samples):
+        samples = np.concatenate([self._rest, samples])
+        count = (len(samples) - CONTEXT_SAMPLES) // WINDOW_SAMPLES
+        self._rest = samples[count * WINDOW_SAMPLES :]
+        if not count:
+            return
+        rows = np.lib.stride_tricks.sliding_window_view(samples, CONTEXT_SAMPLES + WINDOW_SAMPLES)
+        rows = np.ascontiguousarray(rows[::WINDOW_SAMPLES][:count])
+        if self._takes_rows:
+            found, self._state["h"], self._state["c"] = self._session.run(None, {"input": rows, **self._state})
+            self._probabilities.append(found.reshape(-1))
+        else:
+            for row in rows:
+                found, self._state["state"] = self._session.run(None, {"input": row[np.newaxis], **self._state})
+                self._probabilities.append(found.reshape(-1))

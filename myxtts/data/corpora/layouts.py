@@ -1,0 +1,361 @@
+"""The layouts of data sets: how each is recognized and read. `FORMATS` at the end lists them in order of priority."""
+
+import re
+from functools import partial
+
+from myxtts.config.checks import UserError
+from myxtts.data.corpora import tables
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading
+from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
+from myxtts.storage.files import digest_bytes, user_cache, write_whole
+
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
+_NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
+_VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-other"}
+_LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
+_LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
+_MAX_LISTS = 50
+_ROLES = {
+    "training": re.compile("(^|[_.-])train(ing)?([_.-]|$)"),
+    "validation": re.compile("(^|[_.-])(val|valid|validation|dev|eval)([_.-]|$)"),
+    "test": re.compile("(^|[_.-])test([_.-]|$)"),
+}
+
+
+def read_datasets(reading: Reading, place: Place) -> bool:
+    """Reads the output of `datasets.Dataset.save_to_disk`, or the parts of a saved `DatasetDict`."""
+    if not {_STATE, _SPLITS} & {*reading.folder.files(place.path)}:
+        return False
+    if not reading.folder.has(place.path, _SPLITS):
+        _read_saved(reading, place)
+        return True
+    names = {path.name: path for path in reading.folder.subfolders(place.path) if reading.folder.has(path, _STATE)}
+    if not names:
+        raise ClipRefused("unreadable", f"{_SPLITS} is there, but no part of the data set.")
+    training = "train" if "train" in names else next(iter(names))
+    tables.read_parts(reading, place, names, training, lambda part: _read_saved(reading, part))
+    return True
+
+
+def _read_saved(reading, place):
+    """Reads Arrow files with the library `datasets`; their audio is extracted once, into the user's cache."""
+    try:
+        import datasets
+    except ImportError as error:
+        missing = f"{place.path} was saved by the library datasets, which is not installed"
+        raise UserError(f'{missing}. Install it with: pip install datasets (or ".[datasets]").') from error
+    rows = datasets.load_from_disk(str(place.path))
+    audio = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Audio)), None)
+    labels = {name: kind for name, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)}
+    is_text = lambda name: getattr(rows.features[name], "dtype", "") in ("string", "large_string")
+    names = [name for name in rows.column_names if name == audio or name in labels or is_text(name)]
+    columns = dict(zip(names, tables.names_to_columns(["audio" if name == audio else name for name in names])))
+    if audio is None or not {"text", "normalized"} & {*columns.values()}:
+        columns = ", ".join(rows.column_names)[:200]
+        raise UserError(f"{place.path} must have a column of audio and one of text. Its columns are: {columns}.")
+    rows = rows.select_columns(names).cast_column(audio, datasets.Audio(decode=False))
+    source = f"{place.path}\n{rows._fingerprint}\n{(place.path / _STATE).stat().st_mtime_ns}"
+    (target := user_cache() / "datasets" / digest_bytes(source.encode(), 8)).mkdir(parents=True, exist_ok=True)
+    target = target.resolve()
+    reading.folder.allow(target)
+    reading.notes.append(f"The recordings in {reading.folder.relative(place.path)} were extracted to {target}.")
+    for number, row in enumerate(rows, 1):
+        with reading.clip(f"row {number}", number, place.path / _STATE):
+            row |= {name: kind.int2str(row[name]) for name, kind in labels.items() if row[name] is not None}
+            cells = {columns[n]: " ".join(str(row[n] or "").split()) for n in names if n != audio and columns[n]}
+            recording = row[audio] or {}
+            path, content = target / f"{number:07}.wav", recording.get("bytes")  # audio is recognized by content
+            cells["id"] = str(recording.get("path") or "") if content is None else str(path)
+            if content is not None and not (path.is_file() and path.stat().st_size == len(content)):
+                with write_whole(path) as temporary:
+                    temporary.write_bytes(content)
+            reading.add(place, cells, number, (place.path,))
+
+
+def _with_language(reading, place):
+    """Returns the place with the language in `lang.txt`, if xtts-finetune-webui wrote that file."""
+    path = place.path / "lang.txt"
+    is_there = reading.folder.has(place.path, path.name)
+    return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
+
+
+def read_finetune_webui(reading: Reading, place: Place) -> bool:
+    """Reads `metadata_train.csv`, with `metadata_eval.csv` for validation."""
+    is_webui = reading.folder.has(place.path, "metadata_train.csv")
+    return is_webui and read_lists(reading, _with_language(reading, place))
+
+
+def read_common_voice(reading: Reading, place: Place) -> bool:
+    """Reads `train.tsv`, else `validated.tsv`, with `dev.tsv`, else `test.tsv`, for validation."""
+    files = reading.folder.files(place.path)
+    training = [name for name in ("train.tsv", "validated.tsv") if name in files]
+    if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
+        return False
+    lists = [training[0], *(name for name in ("dev.tsv", "test.tsv") if name in files)]
+    table, *others = (tables.header_table(reading, place, place.path / name) for name in lists)
+    if not table:
+        raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
+    tables.read_split(reading, place, table, *(others[:1] or [None]), [*filter(None, others[1:])])
+    if training[1:]:
+        reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, give that file.")
+    return True
+
+
+def read_audiofolder(reading: Reading, place: Place) -> bool:
+    """Reads the list of a folder, or those of its `train` and `validation` folders, perhaps below `data/`."""
+    names = ("metadata.jsonl", "metadata.csv")
+    list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
+
+    def read(part):
+        path = list_of(part.path)
+        if (table := tables.header_table(reading, part, path)) is None:
+            rule = "must begin with a line that names its columns, such as file_name,transcription"
+            raise CorpusError(f"{path} {rule}.")
+        tables.read_table(reading, part, table)
+        return True
+
+    if reading.folder.has(place.path, "metadata.jsonl"):
+        return read(place)
+    for root in (place, place.below(place.path / "data")):
+        folders = [path for path in reading.folder.subfolders(root.path) if path.name in ("train", *tables.VALIDATION)]
+        parts = {path.name: path for path in folders if list_of(path)}
+        if "train" in parts:
+            tables.read_parts(reading, root, parts, "train", read)
+            return True
+    return False
+
+
+def read_header(reading: Reading, place: Place) -> bool:
+    """Reads a list whose first line names a column for the clip and one for the text."""
+    files = reading.folder.files(place.path)
+    usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
+    for path in [place.list_path] if place.list_path else usual:
+        if table := tables.header_table(reading, place, path):
+            tables.read_table(reading, _with_language(reading, place), table)
+            return True
+    return False
+
+
+def read_ljspeech(reading: Reading, place: Place) -> bool:
+    """Reads a list without known column names, by the content of its columns."""
+    path = place.list_path or place.path / "metadata.csv"
+    if not reading.folder.has(path.parent, path.name):
+        return False
+    table = tables.content_table(reading, place, path) or tables.plain_table(reading, place, path)
+    tables.read_table(reading, place, table)
+    return True
+
+
+def read_lists(reading: Reading, place: Place) -> bool:
+    """Reads the list whose name says training, with one for validation; else the only list.
+
+    Lists may also be in a folder of their own (`filelists/`).
+    """
+    folder = reading.folder
+    is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
+    folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
+    lists = next(filter(None, (_find_lists(reading, place, path) for path in folders)), {})
+    roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
+    training = roles["training"] or ([*lists] if len(lists) == 1 else [])
+    if not lists:
+        return False
+    if len(training) != 1:
+        names = ", ".join(sorted(path.name for path in lists))
+        raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
+    held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
+    tables.read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
+    return True
+
+
+def _find_lists(reading, place, folder):
+    """Returns the lists of clips in a folder, as `{path: table}`."""
+    named = [folder / name for name in reading.folder.files(folder) if name.endswith(_LISTS)]
+    if len(named) > _MAX_LISTS:  # transcripts, or metadata of single clips
+        named = [path for path in named if path.suffix not in (".txt", ".json")]
+    found = {}
+    for path in named if len(named) <= _MAX_LISTS else ():
+        try:
+            found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
+        except CorpusError:
+            if path.suffix not in (".txt", ".json"):  # not a list
+                raise
+    return {path: table for path, table in found.items() if table}
+
+
+def read_kaldi(reading: Reading, place: Place) -> bool:
+    """Reads `wav.scp` with the transcripts of `text` and the speakers of `utt2spk`. Commands are never run."""
+    path, folder = place.path / "wav.scp", reading.folder
+    if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
+        return False
+    if folder.has(place.path, "segments"):
+        hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh), and give the folder that it makes."
+        raise CorpusError(f"{place.path} has a file segments: its clips are parts of long recordings. {hint}")
+
+    def entries(name):
+        lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else ()
+        return dict([*line.split(None, 1), ""][:2] for line in map(str.strip, lines) if line)
+
+    texts, speakers, lines = entries("text"), entries("utt2spk"), folder.read_lines(path)
+    if not lines:
+        raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
+    folder.allow_named([source.strip() for line in lines for source in line.split(None, 1)[1:]])
+    for number, line in enumerate(lines, 1):
+        key, source = (cell.strip() for cell in [*line.split(None, 1), "", ""][:2])
+        with reading.clip(key, number, path):
+            if not key or not is_name(key):
+                raise ClipRefused("bad id", "The id is missing, too long or cannot be printed.")
+            if "|" in (source[-1:], source[:1]):
+                detail = "wav.scp has a command instead of a file; it was not run. Write its output to a file."
+                raise ClipRefused("command", detail)
+            if key not in texts:
+                raise ClipRefused("no text", "The file text has no line for this utterance.")
+            cells = {"id": source, "text": texts[key], "speaker": speakers.get(key, place.speaker)}
+            reading.add(place, cells, number, (place.path,), name=key)
+    return True
+
+
+def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> bool:
+    """Pairs audio and text files of the same names; files without a partner are rejected."""
+    audio = reading.folder.audio_stems(place.path)
+    texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
+    if suffix == ".txt" and audio.isdisjoint(texts):  # notes of any kind
+        return False
+    for stem in sorted(audio | texts):
+        transcript = place.path / f"{stem}{suffix}"
+        with reading.clip(place.prefix + stem, None, transcript):
+            _add_pair(reading, place, place.path / stem, transcript, stem)
+    return True
+
+
+def _add_pair(reading, place, audio, transcript, name):
+    """Adds the clip of an audio file and a file with its transcript; raises `ClipRefused`."""
+    folder = reading.folder
+    if not folder.has(transcript.parent, transcript.name):
+        raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
+    try:
+        text = " ".join(folder.read_text(transcript, MAX_TRANSCRIPT_BYTES).split())
+    except CorpusError as error:
+        raise ClipRefused("unreadable text", str(error)) from error
+    cells = {"id": audio.name, "text": text, "speaker": place.speaker}
+    reading.add(place, cells, None, (audio.parent,), name=name)
+
+
+def read_vctk(reading: Reading, place: Place) -> bool:
+    """Reads `wav48/SPEAKER/` with `txt/SPEAKER/`; of two microphones (release 0.92), the first one available."""
+    folders = {path.name: path for path in reading.folder.subfolders(place.path)}
+    names = ("wav48_silence_trimmed", "wav48", "wav16", "wav")
+    audio = next((folders[name] for name in names if name in folders), None)
+    speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
+    for path in speakers:
+        stems, part = reading.folder.audio_stems(path), place._replace(speaker=path.name)
+        for stem in sorted(stems):
+            if stem.endswith("_mic2") and stem.replace("_mic2", "_mic1") in stems:
+                continue
+            name = f"{path.name}/{stem.removesuffix('_mic1').removesuffix('_mic2')}"
+            with reading.clip(f"{place.prefix}{path.name}/{stem}", None, path / stem):
+                _add_pair(reading, part, path / stem, folders["txt"] / f"{name}.txt", name)
+    return bool(speakers)
+
+
+def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
+    """Reads `SPEAKER/CHAPTER/` folders with transcripts in files that end with `suffix`, perhaps below `train-…/`.
+
+    If there are other clips, those of `dev-…` are for validation and those of `test-…` are not used.
+    """
+    has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
+    chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
+    of_sets = lambda names: {path for path in chapters if names.intersection(path.relative_to(place.path).parts)}
+    held, tests = of_sets(_VALIDATION_SETS), of_sets(_TEST_SETS)
+    if held | tests >= {*chapters}:
+        held, tests = set(), set()
+    for path in chapters:
+        part = place._replace(speaker=path.parent.name, validation=path in held)
+        if path in tests:
+            continue
+        if suffix == _NORMALIZED:
+            read_text_files(reading, part.below(path), suffix)
+            continue
+        for name in filter(lambda name: name.endswith(suffix), reading.folder.files(path)):
+            for number, line in enumerate(reading.folder.read_lines(path / name), 1):
+                clip, _, text = line.partition(" ")
+                with reading.clip(clip, number, path / name):
+                    reading.add(part, {"id": clip, "text": text, "speaker": part.speaker}, number, (path,))
+    if tests:
+        reading.notes.append("The folders test-… are not used.")
+    return bool(chapters)
+
+
+def read_mls(reading: Reading, place: Place) -> bool:
+    """Reads `transcripts.txt` with lines of `SPEAKER_BOOK_CLIP`, a tab and the text, and audio in `audio/`."""
+    path, audio = place.path / "transcripts.txt", place.path / "audio"
+    if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
+        return False
+    for number, line in enumerate(reading.folder.read_lines(path), 1):
+        clip, _, text = line.partition("\t")
+        speaker, book = [*clip.split("_"), "", ""][:2]
+        with reading.clip(clip, number, path):
+            cells = {"id": f"{speaker}/{book}/{clip}", "text": text, "speaker": speaker}
+            reading.add(place, cells, number, (audio,))
+    return True
+
+
+def read_m_ailabs(reading: Reading, place: Place) -> bool:
+    """Reads books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
+
+    They must be at least two levels down, unless this format is asked for or the path contains `by_book`.
+    """
+    folder = reading.folder
+    is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
+    books = [path for path in folder.walk(place.path, 5) if is_book(path)]
+    is_named = len(reading.formats) == 1 or "by_book" in place.path.parts
+    if not is_named and any(path.parent == place.path for path in books):
+        return False
+    for path in books:
+        parts = path.parts[-6:]
+        if parts[-2] == "mix":
+            reading.notes.append(f"The book {folder.relative(path)} was skipped: it has several unnamed readers.")
+        elif is_name(parts[-2]):
+            locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
+            book = place.below(path, speaker=parts[-2], language=locale)
+            tables.read_table(reading, book, tables.plain_table(reading, book, path / "metadata.csv"))
+    return bool(books and (reading.utterances or reading.rejections))
+
+
+def read_speaker_folders(reading: Reading, place: Place) -> bool:
+    """Reads each folder of the data set in its own format, with a note for those that cannot be read."""
+    folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
+    read = lambda part: any(form.read(reading, part) for form in reading.formats)
+    parts = {path.name: path for path in folders}
+    if "train" in parts:
+        tables.read_parts(reading, place, parts, "train", read)
+        if reading.utterances or reading.rejections:
+            return True
+    for path in folders:
+        try:
+            if is_name(path.name) and read(place.below(path, speaker=path.name)):
+                continue
+            why = "it has no known format, or its name cannot be printed."
+        except ClipRefused as refused:
+            why = refused.detail
+        reading.notes.append(f"The folder {reading.folder.relative(path)} was left out: {why}")
+    return bool(folders)
+
+
+_CHAPTERS = "SPEAKER/CHAPTER/ with {} files"
+FORMATS = (
+    CorpusFormat("datasets", 2, f"{_STATE} and .arrow files (Hugging Face datasets)", read_datasets),
+    CorpusFormat("finetune-webui", 4, "metadata_train.csv (xtts-finetune-webui)", read_finetune_webui),
+    CorpusFormat("common-voice", 6, "train.tsv or validated.tsv, and audio in clips/", read_common_voice),
+    CorpusFormat("audiofolder", 8, "a metadata.jsonl, or one in train/ (Hugging Face)", read_audiofolder),
+    CorpusFormat("header", 10, "a list that begins with column names, as file|text", read_header, takes_list=True),
+    CorpusFormat("kaldi", 12, "wav.scp and text, perhaps utt2spk (Kaldi)", read_kaldi, takes_list=True),
+    CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk),
+    CorpusFormat("mls", 16, "transcripts.txt and audio/ (MLS)", read_mls),
+    CorpusFormat("ljspeech", 20, "a metadata.csv of lines id|text, and wavs/", read_ljspeech, takes_list=True),
+    CorpusFormat("text-files", 30, "audio files next to .txt files of the same names", read_text_files),
+    CorpusFormat("libritts", 32, _CHAPTERS.format(_NORMALIZED), partial(read_chapters, suffix=_NORMALIZED)),
+    CorpusFormat("librispeech", 33, _CHAPTERS.format(_TRANSCRIPTS), partial(read_chapters, suffix=_TRANSCRIPTS)),
+    CorpusFormat("m-ailabs", 34, "SPEAKER/BOOK/ with a metadata.csv and wavs/ each (M-AILABS)", read_m_ailabs),
+    CorpusFormat("lists", 36, "one list of clips, or train.csv and val.csv", read_lists),
+    CorpusFormat("speaker-folders", 40, "one such folder per speaker", read_speaker_folders),
+)
