@@ -42,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     place = f"{host}:{listener.getsockname()[1]}"
     print(f"Open http://{place}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])
+    # An open page holds a connection; to cut it is logged as an error with its trace.
+    uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2)).run([listener])
     return 0
 
 

@@ -15,14 +15,11 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from myxtts.apps.studio.compare_tab import compare_tab
-from myxtts.apps.studio.data_tab import data_tab
-from myxtts.apps.studio.models_tab import models_tab
+from myxtts.apps.studio.making_tabs import data_tab, models_tab, train_tab
 from myxtts.apps.studio.parts import Choices
-from myxtts.apps.studio.speak_tab import speak_tab
+from myxtts.apps.studio.speech_tabs import compare_tab, speak_tab
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PREFIX, RIGHT_TO_LEFT, TEXTS
-from myxtts.apps.studio.train_tab import train_tab
 from myxtts.storage.files import digest_bytes
 
 MOST_UPLOAD = "500mb"

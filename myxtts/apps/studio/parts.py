@@ -3,14 +3,16 @@
 import html
 import inspect
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from tqdm import tqdm
 
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import PREFIX
+from myxtts.apps.studio.texts import PREFIX, PageError
 from myxtts.config.checks import UserError
 from myxtts.storage.base_model import BASE_NAME
 from myxtts.text.languages import LANGUAGES
@@ -22,7 +24,13 @@ def state_line(elem_id: str) -> gr.Markdown:
 
 
 def act(
-    event: Callable[..., Any], function: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options
+    said: dict[str, str],
+    event: Callable,
+    function: Callable,
+    inputs: Sequence,
+    outputs: Sequence,
+    line: gr.Markdown,
+    **options,
 ) -> Any:
     """Calls a function or generator on an event of a component; returns Gradio's dependency.
 
@@ -40,13 +48,23 @@ def act(
         except Exception as error:
             expected = isinstance(error, UserError | OSError)
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
-            if isinstance(error, OSError) and error.strerror:
+            if isinstance(error, PageError):
+                sentence = error.said_in(said)
+            elif isinstance(error, OSError) and error.strerror:
                 sentence = f"{error.strerror}: {error.filename2 or error.filename}"
             yield {line: f'<span class="wrong">{html.escape(sentence)}</span>'}
             raise gr.Error(html.escape(sentence), visible=False, print_exception=not expected) from error
 
     places = list(outputs) if line in outputs else [*outputs, line]
     return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})
+
+
+def followed(said: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields each output of a command with a line that shows the time so far and what it printed last."""
+    begun = time.monotonic()
+    for output in outputs:
+        passed = said["working"].format(tqdm.format_interval(time.monotonic() - begun))
+        yield output, " · ".join(filter(None, (passed, html.escape(output.rpartition("\n")[2]))))
 
 
 def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> gr.Textbox:
@@ -57,19 +75,19 @@ def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> g
 
 def language_box(said: dict[str, str], elem_id: str | None = None, value: str = "en") -> gr.Dropdown:
     """A drop-down of languages."""
-    names = [(f"{one.name} ({code})", code) for code, one in LANGUAGES.items()]
+    names = [(f"{said.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=said["language"], elem_id=elem_id)
 
 
 def command_buttons(
-    said: dict[str, str], name: str, cancel: Callable[..., None], label: str = "", *given: gr.components.Component
+    studio: Studio, said: dict[str, str], name: str, task: str, label: str = ""
 ) -> tuple[gr.Button, gr.Markdown]:
-    """Buttons to run and to cancel a command, and their line; `cancel` is called with the values of `given`."""
+    """Buttons to run and to cancel a task of the studio, and their line."""
     with gr.Row():
         button = gr.Button(said[label or name], variant="primary", elem_id=name)
         ends = gr.Button(said["cancel"], elem_id=f"{name}_cancel")
     line = state_line(f"{name}_notice")
-    act(ends.click, cancel, given, [], line, api_name=f"{name}_cancel")
+    act(said, ends.click, lambda: studio.tasks.cancel(task), [], [], line, api_name=f"{name}_cancel")
     return button, line
 
 
@@ -111,9 +129,13 @@ class Choices:
             names = self.studio.speakers(model, language)
             return gr.Dropdown(names, value=names[0] if names else None)
 
-        for box in (model, language):
-            look = dict(show_progress="hidden", api_name=f"{name}_speakers" if box is model else False)
-            box.change(speakers, [model, language], speaker, **look)
+        def chosen(model, language):
+            language = self.studio.language(model) or language
+            return language, speakers(model, language)
+
+        look = dict(show_progress="hidden")
+        model.change(chosen, [model, language], [language, speaker], api_name=f"{name}_speakers", **look)
+        language.change(speakers, [model, language], speaker, api_name=False, **look)
         return language, speaker, recording
 
     def _names(self):
@@ -123,9 +145,9 @@ class Choices:
         return gr.Dropdown(choices=self._names())
 
 
-def check_words(said: dict[str, str], text: str, recording: str | None, speaker: str | None) -> None:
+def check_words(text: str, recording: str | None, speaker: str | None) -> None:
     """Raises `UserError` if text or voice are missing."""
     if not text.strip():
-        raise UserError(said["no_text"])
+        raise PageError("no_text")
     if not (recording or speaker):
-        raise UserError(said["no_voice"])
+        raise PageError("no_voice")

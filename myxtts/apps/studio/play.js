@@ -1,4 +1,4 @@
-// Plays what the messages of a speech hold, each part once; see `message_of` in speak_tab.py.
+// Plays what the messages of a speech hold, each part once; see `message_of` in speech_tabs.py.
 (message) => {
   if (!message) return;
   const told = JSON.parse(message);

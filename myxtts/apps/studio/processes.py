@@ -1,6 +1,7 @@
-"""The `myxtts` commands as processes, and the process that trains in a folder."""
+"""The `myxtts` commands as processes, the process that trains in a folder, and the state of a run in its folder."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,14 +11,29 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
+from tqdm import tqdm
+
+from myxtts.apps.studio.texts import PageError
+from myxtts.apps.studio.training_form import OWN, config_in, stages_of, values_of
 from myxtts.config.checks import UserError
-from myxtts.storage.run_folder import METRICS
+from myxtts.config.stages import STAGES
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.run_folder import METRICS, read_metrics
 
-MOST_SHOWN_CHARACTERS = 20_000
+MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
 POLL_SECONDS = 0.5
+FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
+"""Measurements of `metrics.jsonl` that the page shows."""
+MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
+"""Main loss of each stage in `metrics.jsonl`."""
+MOST_POINTS = 600
+"""Most points of a loss curve."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a terminated process."""
+FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
+"""Start of lines that libmpg123 and CTranslate2 print; a recording may give thousands."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """Processes started here, by folder."""
 
@@ -31,38 +47,39 @@ class Tasks:
     """Long commands, one at a time under each name; they can be cancelled and outlive the page."""
 
     def __init__(self):
-        self._running: dict[str, subprocess.Popen] = {}
+        self._running: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
-        """Runs a command of `myxtts`; yields its output so far, at the end the whole.
+        """Runs a command of `myxtts`, or joins the same one; yields its output so far twice a second, at the end all.
 
         Raises:
-            UserError: A task of that name is running, or the command failed or was cancelled.
+            UserError: Another task of that name is running, or the command failed or was cancelled.
         """
-        with tempfile.TemporaryFile() as output:
-            with self._lock:
-                if name in self._running and self._running[name].poll() is None:
-                    raise UserError("The same task is running already. Wait for it or cancel it.")
-                process = self._running[name] = _start(command(*arguments), output)
-            shown = ""
-            while (code := process.poll()) is None:
-                time.sleep(POLL_SECONDS)
-                if (now := _printed(output)) != shown:
-                    yield (shown := now)
-            if code in ENDED:
-                raise UserError(f"myxtts {arguments[0]} was cancelled.")
-            shown = _printed(output)
-            if code not in (0, 1):
-                raise UserError(sentence_of(shown))
-            yield shown
+        with self._lock:
+            known, process, output = self._running.get(name, (None, None, None))
+            if process is None or process.poll() is not None:
+                output = tempfile.TemporaryFile()
+                process = _start(command(*arguments), output)
+                self._running[name] = arguments, process, output
+            elif known != arguments:
+                raise PageError("task_runs")
+        while (code := process.poll()) is None:
+            yield _printed(output)
+            time.sleep(POLL_SECONDS)
+        if code in ENDED:
+            raise PageError("was_cancelled")
+        shown = _printed(output)
+        if code not in (0, 1):
+            raise UserError(sentence_of(shown))
+        yield shown
 
     def cancel(self, name: str) -> None:
         """Terminates a command with its children; raises `UserError` if none of that name is running."""
         with self._lock:
-            process = self._running.get(name)
+            _, process, _ = self._running.get(name, (None, None, None))
             if process is None or process.poll() is not None:
-                raise UserError("There is nothing to cancel.")
+                raise PageError("no_task")
             os.killpg(process.pid, signal.SIGTERM)
 
 
@@ -84,14 +101,14 @@ def stop_training(folder: Path) -> None:
     """
     process = process_of(folder)
     if process is None:
-        raise UserError(f"Nothing trains in {folder} now.")
+        raise PageError("no_training", folder.name)
     os.kill(process, signal.SIGTERM)
 
 
 def require_free(folder: Path) -> None:
     """Raises `UserError` if a run trains in a folder."""
     if process_of(folder):
-        raise UserError(f"A run trains in {folder} already. Stop it first, or choose another name.")
+        raise PageError("trains_already", folder.name)
 
 
 def process_of(folder: Path) -> int | None:
@@ -128,12 +145,10 @@ def failure(folder: Path) -> str | None:
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0, *ENDED):
         return None
-    try:
-        if process is None and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:
-            return None
-        output = path.read_text(encoding="utf-8", errors="replace")[-MOST_SHOWN_CHARACTERS:]
-    except OSError:
+    both = path.exists() and metrics.exists()
+    if process is None and both and metrics.stat().st_mtime > path.stat().st_mtime:
         return None
+    output = _end_of(path)
     has_error = any(line.startswith("Error: ") for line in output.splitlines())
     return sentence_of(output) if has_error or process is not None else None
 
@@ -158,9 +173,78 @@ def _start(words, output):
     return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
 
 
+def _end_of(path):
+    """The end of a file as text; empty if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return _printed(file)
+    except OSError:
+        return ""
+
+
 def _printed(output) -> str:
-    """The end of the output; of overwritten lines the last text."""
-    end = output.seek(0, os.SEEK_END)
-    start = max(0, end - MOST_SHOWN_CHARACTERS)
-    text = os.pread(output.fileno(), MOST_SHOWN_CHARACTERS, start).decode(errors="replace")
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")).strip()
+    """The end of the output without what C libraries print; of overwritten lines the last text."""
+    size = os.fstat(output.fileno()).st_size
+    text = os.pread(output.fileno(), MOST_READ_BYTES, max(0, size - MOST_READ_BYTES)).decode(errors="replace")
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if not FOREIGN.match(line)]
+    return "\n".join(lines).strip()[-MOST_SHOWN_CHARACTERS:]
+
+
+class RunView:
+    """State of a run, read from its folder.
+
+    Attributes:
+        failed: The error, if it failed.
+        stages: Names of the stages it trains, in order.
+        metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements.
+        log: The end of `train.log`.
+        samples: Synthesized and resynthesized validation clips, newest first.
+        checkpoints: Steps of the checkpoints, by part.
+    """
+
+    def __init__(self, folder: Path):
+        self.running: bool = process_of(folder) is not None
+        self.failed: str | None = None if self.running else failure(folder)
+        config = config_in(OWN, folder) if (folder / OWN).is_file() else None
+        self.stages: list[str] = [row[0] for row in stages_of(config, values_of(config))] if config else []
+        self.metrics: list[dict] = read_metrics(folder)
+        self.log: str = _end_of(folder / "train.log")
+        sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
+        self.samples: list[Path] = sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)
+        parts = [part for part in STAGES if (folder / part).is_dir()]
+        self.checkpoints: dict[str, list[int]] = {part: CheckpointStore(folder / part).steps() for part in parts}
+
+    @property
+    def state(self) -> str:
+        """`training`, `failed` or `not training`."""
+        return "training" if self.running else "failed" if self.failed else "not training"
+
+    def facts(self, said: dict[str, str]) -> list[str]:
+        """Its progress, as short texts in the page's language."""
+        if not self.metrics:
+            return []
+        newest = self.metrics[-1]
+        stage, step, total = newest["stage"], newest["step"], newest.get("total_steps", 0)
+        facts = []
+        if stage in self.stages:
+            facts += [said["stage_of"].format(self.stages.index(stage) + 1, len(self.stages))]
+        facts += [said["step_of"].format(stage, f"{step}/{total}")]
+        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
+        last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
+        if self.running and "steps_per_second" in last:
+            facts += [said["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
+        return facts + [said[name].format(last[name]) for name in FIGURES if name in last]
+
+    def curves(self) -> dict[str, list[tuple[int, float, str]]]:
+        """Points of the main loss by stage, at most `MOST_POINTS` of each kind: step, loss, kind of line."""
+        found = {}
+        for line in self.metrics:
+            points = found.setdefault((line["stage"], line["kind"]), [])
+            while points and points[-1][0] >= line["step"]:
+                points.pop()  # the run was rolled back to an earlier step
+            losses = [line[name] for name in MAIN_LOSSES if line.get(name) is not None]
+            points += [(line["step"], loss, line["kind"]) for loss in losses[:1]]
+        curves = {}
+        for (stage, _), points in found.items():
+            curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
+        return curves

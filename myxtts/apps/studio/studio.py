@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from myxtts.apps.studio import processes
-from myxtts.apps.studio.data_sets import EVALUATION, EXPORTS, DataSets
-from myxtts.apps.studio.kept import Votes
-from myxtts.apps.studio.run_view import named_folder, runs_in
-from myxtts.apps.studio.training_form import RELEASED_SIZE, XTTS_V2, Preset, preset_for, training_flags
+from myxtts.apps.studio import processes, training_form
+from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, Votes, named_folder, runs_in
+from myxtts.apps.studio.texts import PageError
 from myxtts.audio.files import load_samples, to_pcm16
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
@@ -87,7 +85,7 @@ class Studio:
             UserError: There is no such folder, or nothing in it is a data set.
         """
         if not (folder or "").strip():
-            raise UserError("Enter a folder of recordings on this machine.")
+            raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
         limits = ClipLimits(max_seconds=LONGEST_CLIP_SECONDS)
         found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
@@ -104,38 +102,49 @@ class Studio:
         """Audio of a clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
         return CLIP_RATE, _as_pcm16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
 
-    def make_data_set(self, name: str, files: list[str], is_long: bool, language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set of uploaded files and yields the output; `myxtts make-dataset` cuts long recordings and
-        transcribes those without text."""
-        folder = self.data.keep(name, files, is_long or bool(recognizer))
-        yield str(folder)
-        if is_long or recognizer:
+    def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
+        """Makes a data set of uploaded files; yields the output of `myxtts make-dataset`, which cuts recordings with
+        subtitles, and with a recognizer all. Files that it refuses are not kept."""
+        if copies := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--output={self.data.folder(name)}", f"--language={language}"]
             flags += [f"--recognizer={recognizer}"] * bool(recognizer)
-            yield from self.tasks.follow(f"data {name}", "make-dataset", str(folder), *flags)
+            try:
+                yield from self.tasks.follow("data", "make-dataset", str(self.data.recordings(name)), *flags)
+            except UserError as error:
+                for copy in () if isinstance(error, PageError) else copies:
+                    copy.unlink(missing_ok=True)
+                raise
 
-    def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> Preset:
+    def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
         """The training form for a run that starts from a model; an existing run shows its own settings."""
-        return preset_for(self.source(source), self._folder_or_home(name), recipe)
+        return training_form.preset_for(self.source(source), self._folder_or_home(name), recipe)
+
+    def stages(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[list]:
+        """Rows of the stages that train with the values of the form."""
+        return training_form.stages_of(training_form.config_in(recipe, self._folder_or_home(name)), values)
 
     def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
         """The flags of `myxtts train` for the form."""
         values = values | dict(init_from=self.source(values["init_from"]))
-        return training_flags(recipe, self._folder_or_home(name), values)
+        return training_form.training_flags(recipe, self._folder_or_home(name), values)
 
     def _folder_or_home(self, name):
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
         """Memory that training with these flags would take, as `myxtts plan` prints it."""
-        if f"--init-from={XTTS_V2}" in flags:  # the plan does not download it to learn its size
-            flags = [*flags, f"--model-size={RELEASED_SIZE}"]
+        if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download it to learn its size
+            flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
-        """Names of a model's voices, those of the language first."""
+        """Names of a model's voices: those of the language first, and of these the ones it was trained on."""
         voices = read_speakers(self.folder(name))
-        return sorted(voices, key=lambda one: voices[one].language != language)
+        return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
+
+    def language(self, name: str) -> str | None:
+        """Language of the first voice that a model was trained on; None for the bundled model."""
+        return next((one.language for one in read_speakers(self.folder(name)).values() if one.clip), None)
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
         """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are retried once.
@@ -156,7 +165,7 @@ class Studio:
     def _opened(self, wish, which):
         """The run's `Synthesizer`, and its options up to the speed."""
         if len(wish.text) > MOST_CHARACTERS:
-            raise UserError(f"A text must have at most {MOST_CHARACTERS} characters. Received: {len(wish.text)}.")
+            raise PageError("long_text", MOST_CHARACTERS, len(wish.text))
         folder = self.folder(wish.run)
         with self._loading:
             synthesizer = self._load(folder, which, _changed(folder))
@@ -185,7 +194,7 @@ class Studio:
         """Makes a run of a released `model.pth`; yields the command's output."""
         target = named_folder(self.home, name)
         if not source.strip():
-            raise UserError("Enter the path of model.pth of XTTS v2, or of a fine-tune of it.")
+            raise PageError("no_source")
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:

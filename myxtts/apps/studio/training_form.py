@@ -92,11 +92,12 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
         names = [values["stage"]]
     elif values["init_from"]:
         names = tuned or (list(TUNABLE) if is_base(values["init_from"]) else ["gpt"])
-    rows = []
+    rows, batch = [], values["batch_size"] if str(values["batch_size"]) != str(config.data.batch_size) else None
     for name in names:
         stage = config.stage(name)
-        steps = values["max_steps"] or stage.max_steps or f"{int(values['epochs'])} epochs"
-        rows.append([name, steps, stage.batch_size, f"{values['lr'] or stage.learning_rate:.1e}"])
+        steps = values["max_steps"] or stage.max_steps or f"{values['epochs']} epochs"
+        rate = values["lr"] or stage.learning_rate
+        rows.append([name, steps, batch or stage.batch_size, f"{rate:.1e}" if isinstance(rate, float) else rate])
     return rows
 
 

@@ -13,10 +13,16 @@ import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.data_sets import DataSets
-from myxtts.apps.studio.kept import Votes, kept_in, to_trash
-from myxtts.apps.studio.processes import Tasks, output_path, start_training, stop_training, trainer_of
-from myxtts.apps.studio.run_view import MAIN_LOSSES, named_folder, runs_in, view_run
+from myxtts.apps.studio.folders import DataSets, Votes, kept_in, named_folder, runs_in, to_trash
+from myxtts.apps.studio.processes import (
+    MAIN_LOSSES,
+    RunView,
+    Tasks,
+    output_path,
+    start_training,
+    stop_training,
+    trainer_of,
+)
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
@@ -37,16 +43,16 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     timing = {"avg_ms": 96.9, "stall": 0.02}
     (tmp_path / "train.log").write_text("17:23:33 INFO dvae step 700/800 | loss 7.0\n")
     write_metrics(tmp_path, ("dvae", 50, {"loss": 0.8227, **timing}), ("dvae", 100, {"loss": 0.4361, **timing}))
-    view = view_run(tmp_path)
+    view = RunView(tmp_path)
     assert not view.running and view.failed is None and "700/800" in view.log
     facts = "dvae step 100/800 · loss 0.4361 · 97 ms per step · waits for data 2% of the time"
     assert view.state == "not training" and " · ".join(view.facts(TEXTS["en"])) == facts
     (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
     write_metrics(tmp_path, ("dvae", 150, {"loss": None}))
-    assert view_run(tmp_path).facts(TEXTS["en"]) == ["dvae step 150/800"]
+    assert RunView(tmp_path).facts(TEXTS["en"]) == ["dvae step 150/800"]
     write_json(tmp_path / "config.json", XTTSConfig(model=ModelConfig("nano")).to_dict())
     write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
-    view = replace(view_run(tmp_path), running=True)
+    (view := RunView(tmp_path)).running = True
     assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
     assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
 
@@ -56,7 +62,7 @@ def test_curves_of_each_stage_hold_training_beside_validation_and_forget_what_a_
     append_line(tmp_path / "metrics.jsonl", '{"stage": "dvae", "step": 15, "kind": "validation", "reconstruction": 2}')
     write_metrics(tmp_path, ("gpt", 5, {"loss": 1, "text": 0.4, "codes": 0.5}))
     points = [(10, 0.1, "training"), (15, 0.15, "training"), (15, 2, "validation")]
-    assert view_run(tmp_path).curves() == {"dvae": points, "gpt": [(5, 0.5, "training")]}
+    assert RunView(tmp_path).curves() == {"dvae": points, "gpt": [(5, 0.5, "training")]}
     assert {stage.main_loss for stage in STAGE_CLASSES.values()} == set(MAIN_LOSSES)
 
 
@@ -71,8 +77,8 @@ def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "held\n" and trainer_of(folder) == process.pid
-        assert view_run(folder).running
-        with pytest.raises(UserError, match="trains in .* already"):
+        assert RunView(folder).running
+        with pytest.raises(UserError, match="training already"):
             start_training(folder, [])
         stop_training(folder)
         process.wait(60)
@@ -81,7 +87,7 @@ def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
         process.stdout.close()
         process.wait()
     assert trainer_of(folder) is None
-    with pytest.raises(UserError, match="Nothing trains"):
+    with pytest.raises(UserError, match="is not training"):
         stop_training(folder)
     with own_run_folder(folder):
         assert trainer_of(folder) is not None
@@ -91,7 +97,7 @@ def test_training_that_fails_says_the_sentence_of_the_command(tmp_path):
     folder = tmp_path / "run"
     start_training(folder, ["--train-data", str(tmp_path / "nothing")])
     end = time.monotonic() + 300
-    while not (failed := view_run(folder).failed):
+    while not (failed := RunView(folder).failed):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
@@ -101,11 +107,11 @@ def test_failure_is_known_to_a_server_that_did_not_see_it(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     output_path(folder).write_text("Stage dvae\nError: The disk is full.\nFree some.\n")
-    assert view_run(folder).failed == "The disk is full.\nFree some." and view_run(folder).state == "failed"
+    assert RunView(folder).failed == "The disk is full.\nFree some." and RunView(folder).state == "failed"
     (folder / "metrics.jsonl").write_text("")
     later = output_path(folder).stat().st_mtime + 5
     os.utime(folder / "metrics.jsonl", (later, later))
-    assert view_run(folder).failed is None  # somebody went on by hand
+    assert RunView(folder).failed is None  # somebody went on by hand
 
 
 def test_dropped_files_become_a_data_set(tmp_path):
@@ -114,24 +120,31 @@ def test_dropped_files_become_a_data_set(tmp_path):
     for file in given:
         file.write_bytes(b"sound or text")
     data = DataSets(tmp_path / "home")
-    folder = data.keep("mine", list(map(str, given)))
+    folder, audio = data.folder("mine"), str(given[0])
+    assert not data.keep("mine", list(map(str, given)))
     assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "a.wav", "b.WAV", "b.txt"]
     assert data.choices() == [("mine", str(folder))] and runs_in(tmp_path / "home") == [] and not data.lists(folder)
-    listed = tmp_path / "up" / "metadata.csv"
-    listed.write_text("a|one")
-    assert (data.keep("listed", [str(listed), str(given[0])]) / "wavs/a.wav").read_bytes() == b"sound or text"
-    recordings = data.keep("talk", [str(given[0]), str(given[1])], is_long=True)
-    assert recordings.is_dir() and not data.folder("talk").exists() and recordings.parent == data.home
+    (listed := tmp_path / "up" / "metadata.csv").write_text("a|one")
+    (subtitles := tmp_path / "up" / "a.en.srt").write_text("")
+    assert not data.keep("listed", [str(listed), audio])
+    assert (data.folder("listed") / "wavs/a.wav").read_bytes() == b"sound or text"
+    assert data.keep("talk", [audio, str(subtitles)]) and data.keep("talk", [audio], is_heard=True)
+    assert data.recordings("talk").is_dir() and not data.folder("talk").exists()
     for number in (1, 2):
-        data.add_recording("mine", str(given[0]), " one two. ")
+        data.add_recording("mine", audio, " one two. ")
         assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
-    for files, said in (([str(given[1])], "Add recordings"), ([str(given[0]), "/x/a.exe"], "a.exe")):
+    wrong = {
+        ("mine", str(given[1])): "Add recordings",
+        ("mine", audio, "/x/a.exe"): "a.exe",
+        ("new", audio): "a has no text",
+    }
+    wrong |= {("mine", audio, str(subtitles)): "other recordings", ("../up", audio): "name of a data set"}
+    for (name, *files), said in wrong.items():
         with pytest.raises(UserError, match=said):
-            data.keep("mine", files)
-    with pytest.raises(UserError, match="name of a data set"):
-        data.keep("../up", [str(given[0])])
+            data.keep(name, files)
     with pytest.raises(UserError, match="text of the recording"):
-        data.add_recording("mine", str(given[0]), " ")
+        data.add_recording("mine", audio, " ")
+    assert not data.folder("new").exists()
 
 
 def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
@@ -155,7 +168,7 @@ def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
     kinds = ["run", "data", "export", "evaluation"]
     assert tuple(found) == places and [one.kind for one in found.values()] == kinds
     assert {one.size for one in found.values()} == {"1.0 MB"}
-    with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trains in"):
+    with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="training already"):
         to_trash(tmp_path, "run")
     for bad in ("..", "_trash", None, "_data"):
         with pytest.raises(UserError):
@@ -183,11 +196,13 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
     with pytest.raises(UserError, match="^It is wrong.$"):
         list(known.follow("a", "print('Error: It is wrong.'); sys.exit(2)"))
     following = known.follow("a", "print('begun', flush=True); time.sleep(600)")
-    assert next(following) == "begun"
-    with pytest.raises(UserError, match="already"):
+    assert next(one for one in following if one) == "begun"
+    joined = known.follow("a", "print('begun', flush=True); time.sleep(600)")
+    assert next(joined) == "begun"
+    with pytest.raises(UserError, match="running already"):
         next(known.follow("a", "pass"))
     known.cancel("a")
-    with pytest.raises(UserError, match="cancelled"):
+    with pytest.raises(UserError, match="Cancelled"):
         list(following)
     with pytest.raises(UserError, match="nothing to cancel"):
         known.cancel("a")
@@ -195,7 +210,7 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
 def test_messages_of_a_speech_hold_every_part_in_order():
-    from myxtts.apps.studio.speak_tab import REPEATED_PARTS, message_of
+    from myxtts.apps.studio.speech_tabs import REPEATED_PARTS, message_of
 
     parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
     for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed

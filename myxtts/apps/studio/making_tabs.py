@@ -1,0 +1,349 @@
+"""The tabs in which models are made: Data, Train, Models."""
+
+import html
+from pathlib import Path
+
+import gradio as gr
+import pandas as pd
+
+from myxtts.apps.studio import parts, processes
+from myxtts.apps.studio.folders import kept_in, named_folder, to_trash
+from myxtts.apps.studio.parts import Choices, act
+from myxtts.apps.studio.studio import Studio
+from myxtts.apps.studio.texts import PageError
+from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
+from myxtts.config.checks import UserError
+from myxtts.config.config import recipe_names
+from myxtts.config.stages import STAGES
+from myxtts.storage.base_model import BASE_NAME
+
+RECOGNIZERS = ("", "base", "small", "medium", "large-v3", "pocketsphinx")
+"""Some of what `--recognizer` takes; the box takes all of it."""
+
+
+def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+    """Uploads and recordings to a data set, with a check; sets `choices.data`, the boxes of its folder and language."""
+    with gr.Row():
+        with gr.Column():
+            with gr.Row():
+                name = gr.Textbox("", label=said["data_name"], elem_id="data_name")
+                language = parts.language_box(said, "data_language", choices.language)
+            look = dict(type="filepath", height=200, elem_id="data_files")
+            files = gr.File(label=said["drop"], file_count="multiple", **look)
+        with gr.Column():
+            look = dict(info=said["recognizer_help"], allow_custom_value=True, elem_id="data_recognizer")
+            names = [(one or said["none"], one) for one in RECOGNIZERS]
+            recognizer = gr.Dropdown(names, value="", label=said["recognizer"], **look)
+            keep, line = parts.command_buttons(studio, said, "data_keep", "data", "make_data_set")
+            log = parts.log_box(said["log"], "data_log", 4, visible=False)
+            with gr.Accordion(said["record"], open=False, elem_id="data_record"):
+                look = dict(type="filepath", buttons=["download"], elem_id="data_recording")
+                recording = gr.Audio(sources=["microphone", "upload"], label=said["record"], **look)
+                words = gr.Textbox("", label=said["record_text"], elem_id="data_words")
+                add = gr.Button(said["add_recording"], elem_id="data_add")
+                added = parts.state_line("data_add_notice")
+    look = dict(allow_custom_value=True, elem_id="data_folder")
+    folder = gr.Dropdown(studio.data.choices(), value=None, label=said["train_data"], **look)
+    notice, examine_on = _checked(studio, said, choices.language, [folder, language])
+
+    def make(name, files, language, recognizer):
+        if not files:
+            raise PageError("no_files")
+        lines = ""
+        for lines, newest in parts.followed(
+            said, studio.make_data_set(name, files, language, (recognizer or "").strip())
+        ):
+            yield newest, "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
+        summary = html.escape(lines.rpartition("\n")[2])
+        yield summary, "", gr.Dropdown(studio.data.choices(), value=str(studio.data.folder(name)))
+
+    def record(name, recording, words):
+        folder = str(studio.data.add_recording(name, recording, words))
+        return gr.Dropdown(studio.data.choices(), value=folder), None, "", said["added"]
+
+    given, places = [name, files, language, recognizer], [line, notice, folder, log]
+    made = act(said, keep.click, make, given, places, line, api_name="make_data_set")
+    examine_on(made.success, api_name=False)
+    places = [folder, recording, words, added]
+    act(said, add.click, record, [name, recording, words], places, added, api_name="add_recording")
+    choices.data = dict(train_data=folder, language=language)
+
+
+def _checked(studio, said, page_language, chosen):
+    """The doctor's report on the `chosen` folder and language, clips to play, texts to correct, and the set's page;
+    returns its line, and a function that examines on an event."""
+    check = gr.Button(said["check"], elem_id="data_check")
+    line, report = parts.state_line("data_notice"), parts.log_box(said["report"], "data_report", 6, visible=False)
+    with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
+        look = dict(headers=[said["clip"], said["text"]], column_widths=["30%", "70%"], static_columns=[0])
+        sound = dict(buttons=["download"], elem_id="data_heard")
+        look |= dict(label=said["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
+        clips = gr.Dataframe(type="array", **look)
+        heard = gr.Audio(label=said["clip"], interactive=False, autoplay=True, **sound)
+        save, saved = gr.Button(said["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
+    with gr.Accordion(said["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
+        page = gr.HTML(elem_id="data_page")
+
+    def examine(folder, language):
+        yield gr.Textbox(studio.check_data(folder, language), visible=True)
+        rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
+        is_own = bool(studio.data.lists(folder))
+        shown = parts.report_view(folder, page_language) if is_own else ""
+        yield gr.skip(), rows, shown, *(kind(visible=bool(of)) for kind, of in zip(kinds, (rows, is_own, shown)))
+
+    def hear(folder, language, event: gr.SelectData):
+        return studio.hear(folder, language, event.row_value[0])
+
+    places, kinds = [report, clips, page, clips_box, save, page_box], (gr.Column, gr.Button, gr.Accordion)
+    examine_on = lambda event, **options: act(said, event, examine, chosen, places, line, **options)
+    examine_on(check.click, api_name="check_data")
+    correct = lambda folder, rows: said["texts_saved"].format(studio.data.correct(folder, rows))
+    act(said, save.click, correct, [chosen[0], clips], [saved], saved, api_name="save_texts")
+    clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
+    return line, examine_on
+
+
+SECONDS_BETWEEN_LOOKS = 2.0
+TO_END = Path(__file__).with_name("to_end.js").read_text(encoding="utf-8")
+
+
+def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+    """Settings, plan, start and stop, and the state of the run named in the first box."""
+    now = gr.Markdown(elem_id="train_now")
+    name, form, recipe, stages = _form(studio, said, choices.language)
+    names, given = list(form), [name, recipe, *form.values()]
+    shared = dict(show_progress="hidden", api_name=False)
+    choices.data["language"].change(lambda language: language, choices.data["language"], form["language"], **shared)
+    same = lambda folder: gr.Dropdown(choices=studio.data.choices(), value=folder)
+    choices.data["train_data"].change(same, choices.data["train_data"], form["train_data"], **shared)
+
+    def flags(run, recipe, *values):
+        return studio.flags(run, recipe, dict(zip(names, values)))
+
+    with gr.Row():
+        start = gr.Button(said["start"], variant="primary", elem_id="train_start")
+        stop = gr.Button(said["stop"], elem_id="train_stop")
+        plan = gr.Button(said["plan"], elem_id="train_plan")
+    notice, state = parts.state_line("train_notice"), parts.state_line("train_state")
+    planned = parts.log_box(said["plan"], "train_planned", visible=False)
+
+    def estimate(*values):
+        yield said["planning"]
+        yield "", gr.Textbox(studio.plan(flags(*values)), visible=True)
+
+    def begin(run, *values):
+        processes.require_free(named_folder(studio.home, run))
+        yield said["planning"], gr.Textbox(visible=False)
+        studio.plan(asked := flags(run, *values))  # raises for invalid settings
+        processes.start_training(studio.home / run, asked)
+        yield said["started"]
+
+    def end(run):
+        processes.stop_training(named_folder(studio.home, run))
+        return said["stopping"]
+
+    act(said, plan.click, estimate, given, [notice, planned], notice, api_name="plan")
+    act(said, start.click, begin, given, [notice, planned], notice, api_name="start")
+    act(said, stop.click, end, [name], [notice], notice, api_name="stop")
+    _watch(studio, said, name, now, state)
+    _fill(studio, said, name, form, recipe, stages, notice)
+
+    def opened():
+        training = studio.training()
+        chosen = dict(value=training[0]) if training else {}  # else the typed name stays
+        fresh = (gr.Dropdown(choices=_sources(studio, said)), gr.Dropdown(choices=studio.data.choices()))
+        return gr.Dropdown(choices=studio.runs(), **chosen), *fresh, _now(studio, said)
+
+    boxes = [name, form["init_from"], form["train_data"], now]
+    choices.page.load(opened, None, boxes, show_progress="hidden", api_name=False)
+
+
+def _form(studio, said, language):
+    """The box of the run, boxes by the names of `FLAGS`, the box of the recipe, the table of stages."""
+    preset = studio.preset(None, BASE_NAME)
+    lists = dict(allow_custom_value=True)
+    with gr.Row():
+        name = gr.Dropdown(studio.runs(), value=None, label=said["new_run"], elem_id="train_run", **lists)
+        source = dict(value=BASE_NAME, label=said["init_from"], elem_id="train_init_from", **lists)
+        data = dict(value=None, label=said["train_data"], elem_id="train_train_data", **lists)
+        form = {
+            "init_from": gr.Dropdown(_sources(studio, said), **source),
+            "train_data": gr.Dropdown(studio.data.choices(), **data),
+            "language": parts.language_box(said, "train_language", language),
+        }
+    look = dict(headers=[said[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
+    stages = gr.Dataframe(preset.stages, label=said["stages"], elem_id="train_stages", **look)
+    for place in ("main", "more"):
+        with gr.Accordion(said["settings" if place == "main" else "switches"], open=False, elem_id=f"train_{place}"):
+            if place == "main":
+                recipes = [(said["nothing"], ""), (said["own"], OWN), *recipe_names()]
+                recipe = gr.Dropdown(recipes, value=preset.recipe, label=said["recipe"], elem_id="train_recipe")
+            with gr.Row():
+                wanted = [key for key, flag in FLAGS.items() if flag.field.metadata["page"] == place]
+                form |= {key: _box(key, said, preset.values[key]) for key in wanted if key not in form}
+    return name, form, recipe, stages
+
+
+def _box(name, said, value):
+    """The box of a setting; without a label of its own it shows flag and help."""
+    flag = FLAGS[name]
+    info = said.get(f"{name}_help", None if name in said else flag.help)
+    words = dict(label=said.get(name, flag.names[0].lstrip("-")), info=info)
+    words |= dict(elem_id=f"train_{name}", elem_classes=["setting"], min_width=240)
+    if flag.kind is bool:
+        return gr.Checkbox(bool(value), **words)
+    if flag.choices:
+        return gr.Dropdown([""] * (value is None) + flag.choices, value=value or "", **words)
+    if flag.kind in (int, float) and flag.field.default is not None:  # an empty box of numbers would send 0
+        return gr.Number(value, precision=0 if flag.kind is int else None, **words)
+    return gr.Textbox("" if value is None else str(value), **words)
+
+
+def _sources(studio, said):
+    return [(said["nothing"], ""), (said["base"], BASE_NAME), *studio.runs(), ("XTTS v2", XTTS_V2)]
+
+
+def _fill(studio, said, name, form, recipe, stages, notice):
+    """Fills the form when run, source or recipe change."""
+    source, outputs = form["init_from"], [recipe, stages, *form.values()]
+
+    def shown(run, source, recipe=None):
+        found = studio.preset(run, source, recipe)
+        kept = () if found.recipe == OWN else ("train_data", "language")  # they do not depend on the source
+        values = [gr.skip() if key in kept else found.values[key] for key in form]
+        return found.recipe, found.stages, *values
+
+    def named(run, source, recipe):
+        if run in studio.runs():
+            return shown(run, source)
+        # The name of a new run changes nothing, but drops the settings of another run.
+        return shown(None, source) if recipe == OWN else tuple(gr.skip() for _ in outputs)
+
+    act(said, name.change, named, [name, source, recipe], outputs, notice, api_name="settings")
+    act(said, source.input, shown, [name, source], outputs, notice, api_name="start_from")
+    act(said, recipe.input, shown, [name, source, recipe], outputs, notice, api_name="recipe")
+    counted = lambda run, recipe, *values: studio.stages(run, recipe, dict(zip(form, values)))
+    for key in ("stage", "epochs", "max_steps", "batch_size", "lr", "tune"):
+        # `input` would come with the value before the last key.
+        act(said, form[key].change, counted, [name, recipe, *form.values()], [stages], notice, api_name=False)
+
+
+def _watch(studio, said, name, now, state):
+    """Curves, sample and log of the run, read every two seconds; unchanged ones are not sent again."""
+    look = dict(x="step", y="loss", color="series", color_title=said["kind"], height=240, visible=False)
+    with gr.Row():
+        plots = [
+            gr.LinePlot(title=said["losses"].format(stage), elem_id=f"train_losses_{stage}", min_width=420, **look)
+            for stage in STAGES
+        ]
+    look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
+    sample = gr.Audio(label=said["sample"], type="filepath", **look)
+    log = parts.log_box(said["log"], "log", 12, visible=False)
+    log.change(None, None, None, js=TO_END)
+    seen = gr.State(None)
+
+    def look_at(run, seen):
+        try:
+            view = processes.RunView(named_folder(studio.home, run or ""))
+        except UserError:
+            return _now(studio, said), *[gr.skip()] * (len(plots) + 3), seen
+        begins = [view.log.rpartition("\n")[2]] if view.running and not view.metrics else []
+        words = view.failed or " · ".join(filter(None, [said[view.state], *view.facts(said), *begins]))
+        newest = view.samples[0] if view.samples else None
+        fresh = (run, len(view.metrics), newest, view.log[-200:])
+        if fresh == seen:
+            return _now(studio, said), words, *[gr.skip()] * (len(plots) + 2), seen
+        curves, names = view.curves(), {"training": said["train_loss"], "validation": said["validation"]}
+        tables = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
+        frames = [pd.DataFrame(rows or None, columns=["step", "loss", "series"]) for rows in tables]
+        shown = [gr.LinePlot(frame, visible=frame.step.nunique() > 1) for frame in frames]  # one point draws no line
+        is_new = seen is None or (seen[0], seen[2]) != (run, newest)
+        label = f"{said['sample']}: {newest.stem}" if newest else None
+        heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
+        return _now(studio, said), words, *shown, heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
+
+    outputs = [now, state, *plots, sample, log, seen]
+    quiet = dict(show_progress="hidden", api_name="state")
+    gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look_at, [name, seen], outputs, **quiet)
+
+
+def _now(studio, said):
+    training = studio.training()
+    return said["now"].format(", ".join(training)) if training else said["none_now"]
+
+
+def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+    """List of all models, export, and import of a release."""
+    _list(studio, said, choices.tab)
+    with gr.Accordion(said["export"], elem_id="export_box"):
+        with gr.Row():
+            model = choices.models("run", elem_id="export_run")
+            weights = gr.Dropdown(["float32", "int8"], value="float32", label=said["weights"], elem_id="export_weights")
+        button, line = parts.command_buttons(studio, said, "export", "export")
+        log = parts.log_box(said["log"], "export_log", 4, visible=False)
+        look = dict(file_count="multiple", interactive=False, visible=False, elem_id="export_files")
+        files = gr.File(label=said["files"], **look)
+
+    def export(model, weights):
+        for lines, newest in parts.followed(said, studio.export(model, weights)):
+            yield gr.Textbox(lines, visible=True), gr.skip(), newest
+        paths = [str(path) for path in sorted(studio.export_folder(model, weights).rglob("*")) if path.is_file()]
+        yield gr.skip(), gr.File(paths, visible=True), ""
+
+    act(said, button.click, export, [model, weights], [log, files, line], line, api_name="export")
+    with gr.Accordion(said["import"], open=False, elem_id="import_box"):
+        gr.Markdown(said["import_help"])
+        with gr.Row():
+            source = gr.Textbox("", label=said["source"], elem_id="import_source")
+            name = gr.Textbox("", label=said["new_run"], elem_id="import_name")
+        button, line = parts.command_buttons(studio, said, "import", "convert")
+        log = parts.log_box(said["log"], "import_log", 4)
+
+    def convert(source, name):
+        for lines, newest in parts.followed(said, studio.convert(source, name)):
+            yield lines, newest
+        yield lines, ""
+
+    act(said, button.click, convert, [source, name], [log, line], line, api_name="import")
+
+
+def _list(studio, said, tab):
+    """List of runs, data sets and exports; a second button confirms that one goes to the trash."""
+
+    def rows():
+        found = kept_in(studio.home)
+        named = [(f"{said['kind_' + one.kind]} · {one.folder.name}", place) for place, one in found.items()]
+        facts = [_facts(one, said) for one in found.values()]
+        table = [[label, one.size, one.changed, words] for (label, _), one, words in zip(named, found.values(), facts)]
+        return table, gr.Dropdown(named, value=None), gr.Button(visible=False)
+
+    headers = [said[key] for key in ("what", "size", "date", "state")]
+    look = dict(interactive=False, wrap=True, column_widths=[260, 100, 170, 680], elem_id="models")
+    table = gr.Dataframe(label=said["kept"], headers=headers, **look)
+    place = gr.Dropdown([], value=None, label=said["what"], elem_id="kept")
+    with gr.Row():
+        delete = gr.Button(said["delete"], elem_id="kept_delete")
+        sure = gr.Button(said["sure"], variant="stop", visible=False, elem_id="kept_sure")
+    line = parts.state_line("kept_notice")
+
+    def ask(place):
+        if not place:
+            raise PageError("choose_kept")
+        one = kept_in(studio.home)[place]
+        return said["really"].format(one.folder.name, one.size), gr.Button(visible=True)
+
+    def move(place):
+        return said["trashed"].format(to_trash(studio.home, place)), *rows()
+
+    act(said, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
+    act(said, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
+    place.input(lambda: gr.Button(visible=False), None, sure, show_progress="hidden", api_name=False)
+    tab.select(rows, None, [table, place, sure], show_progress="hidden", api_name="models")
+
+
+def _facts(one, said):
+    if one.kind != "run":
+        return ""
+    view = processes.RunView(one.folder)
+    steps = [f"{part} {', '.join(map(str, steps))}" for part, steps in view.checkpoints.items() if steps]
+    return " · ".join([said[view.state], *view.facts(said)[:3], f"{said['checkpoints']}: {' · '.join(steps)}"])
