@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from myxtts.config.checks import UserError, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
+from myxtts.config.training import TUNABLE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.runs.origin import tuned_stages
 from myxtts.storage.checkpoint import CheckpointStore
@@ -113,6 +114,9 @@ def make_agenda(
     work = _work(config, training.stage, dataset, states, stores)
     # Without steps left, the stage is opened to mark it finished.
     if work.step is not None and work.step < work.total and work.needed_by:
+        if work.stage in taken:
+            rule = f"--stage {work.stage} (training.stage) with --init-from needs --tune {','.join(TUNABLE)}"
+            raise UserError(f"{rule}, because {work._dependents}.")
         raise UserError(
             f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because "
             f"{work._dependents}. Leave --stage out to continue with the last stage, or give another --checkpoint-dir; "
