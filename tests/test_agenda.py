@@ -213,6 +213,8 @@ def test_works_are_those_of_the_stage_that_is_named_started_over_or_given_weight
     taken = make_agenda(agenda_config(tmp_path, 9, **started), None, taken=["dvae"])
     assert [(work.stage, work.trains) for work in taken] == [("dvae", False), ("gpt", True)]
     assert taken[0].describe() == "Stage dvae: already trained, and used as it is"
+    with pytest.raises(UserError, match="--tune dvae,gpt,decoder"):
+        make_agenda(agenda_config(tmp_path, 9, stage="dvae", **started), None, taken=["dvae"])
     write_stages(tmp_path, {"dvae": 5})
     rested_on, begun = agenda(tmp_path, 9, **started)
     assert not rested_on.trains and begun.describe() == "Stage gpt: steps 1 to 9, from the weights in /models/emma"

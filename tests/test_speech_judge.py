@@ -28,7 +28,7 @@ class Listener(Recorder):
 
 
 def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_improves(
-    tiny_corpus, tmp_path, monkeypatch
+    tiny_corpus, tmp_path, monkeypatch, caplog
 ):
     # The DVAE stands in for the GPT, which takes longer to train.
     monkeypatch.setattr(STAGE_CLASSES["dvae"], "speaks", True)
@@ -51,6 +51,7 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     # The validation loss falls all the time and has no say.
     assert not any(is_best for _, is_best in listener.validation.values())
     assert trainer.store.best_step() == 2 and trainer.step == 2 and max(listener.losses) == 5
+    assert "Stage dvae ends early" in caplog.text and "step 2" in caplog.text
     state = trainer.store.read_state(2)
     assert state["finished"] and state["best"] == [3.0, 2] and state["stale_evaluations"] == 2
     again = XTTSTrainer(dataset.config, stage="dvae")

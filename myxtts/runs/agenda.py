@@ -13,6 +13,7 @@ from myxtts.config.checks import UserError, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
+from myxtts.config.training import TUNABLE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus
@@ -132,6 +133,9 @@ def make_agenda(
     # Without steps left, the stage is opened to mark it finished.
     if work.step is not None and work.step < work.total and work.needed_by:
         because, restart = work.obstacle
+        if work.stage in taken:
+            rule = f"--stage {work.stage} (training.stage) with --init-from needs --tune {','.join(TUNABLE)}"
+            raise UserError(f"{rule}, because {because}.")
         rule = f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because"
         hint = "Leave --stage out to continue with the last stage, or give another --checkpoint-dir;"
         raise UserError(f"{rule} {because}. {hint} {restart}.")

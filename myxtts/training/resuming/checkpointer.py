@@ -147,6 +147,7 @@ class Checkpointer:
         self._restore(self.store, best)
         self.state.history, self.state.stale_evaluations = history, stale
         detector.restore(stopped)
+        logger.warning("Stage %s ends early, at its best checkpoint, that of step %d.", self.stage.name, best)
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
