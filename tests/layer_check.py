@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from myxtts.models.xtts import named_weights
+
 MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
 
 
@@ -29,7 +31,7 @@ def check_layer(
         dynamic_axes: One tuple per input of axes whose length may be unknown. By default axis 0, and axis 1 of
             integer inputs and of inputs with three axes or more.
         mixed_output_dtype: Dtype of floating outputs under a mixed policy, where it is not the compute dtype.
-        unreached: Endings of the paths of trainable weights that no gradient is to reach.
+        unreached: What the names of the trainable weights begin with that no gradient is to reach.
 
     Returns:
         The float32 layer, with moved weights, for further checks.
@@ -39,7 +41,7 @@ def check_layer(
     keras.utils.set_random_seed(0)
     layer = make_layer()
     layer(*inputs, **call_kwargs)
-    assert bool(layer.trainable_variables) == trainable, f"trainable weights: {_paths(layer.trainable_variables)}"
+    assert bool(layer.trainable_variables) == trainable, f"trainable weights: {[*named_weights(layer)]}"
     _move_weights(layer)
     outputs = _to_numpy(layer(*inputs, **call_kwargs))
     _check_serialization(layer, inputs, call_kwargs, outputs)
@@ -84,13 +86,13 @@ def _check_gradients(layer, inputs, call_kwargs, unreached):
             if keras.backend.is_float_dtype(output.dtype):
                 direction = random.standard_normal(output.shape).astype("float32")
                 loss += tf.reduce_sum(tf.cast(output, "float32") * direction)
-    variables = layer.trainable_variables
-    for variable, gradient in zip(variables, tape.gradient(loss, [v.value for v in variables]), strict=True):
+    named = {name: variable.value for name, variable in named_weights(layer).items() if variable.trainable}
+    for name, gradient in tape.gradient(loss, named).items():
         reached = gradient is not None and bool(np.any(tf.convert_to_tensor(gradient).numpy()))
-        expected = not variable.path.endswith(tuple(unreached))
-        assert reached == expected, f"gradient {'reaches' if reached else 'does not reach'} {variable.path}"
+        expected = not name.startswith(tuple(unreached))
+        assert reached == expected, f"gradient {'reaches' if reached else 'does not reach'} {name}"
         finite = not reached or np.isfinite(tf.convert_to_tensor(gradient).numpy()).all()
-        assert finite, f"gradient of {variable.path} is not finite"
+        assert finite, f"gradient of {name} is not finite"
 
 
 def _check_mixed_precision(make_layer, inputs, call_kwargs, policy, mixed_output_dtype):
@@ -121,13 +123,9 @@ def _default_dynamic_axes(inputs):
 
 
 def _relative_shapes(layer):
-    """`(path below the layer, shape)` of each weight, in order; the layer's own name may differ between instances."""
-    return [(weight.path.partition("/")[2], tuple(weight.shape)) for weight in layer.weights]
+    """`(name below the layer, shape)` of each weight, in order; the layer's own name may differ between instances."""
+    return [(name, tuple(weight.shape)) for name, weight in named_weights(layer).items()]
 
 
 def _to_numpy(outputs):
     return [keras.ops.convert_to_numpy(output) for output in keras.tree.flatten(outputs)]
-
-
-def _paths(variables):
-    return [variable.path for variable in variables]

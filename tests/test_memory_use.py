@@ -262,9 +262,8 @@ def gpt_gradients(precision="float32", attention="standard", recompute=None):
 def small_gpt(precision, attention, recompute):
     keras.utils.set_random_seed(1)
     model = XTTS(tiny_model_config(dropout=0.3, conditioning_blocks=2), parts=("gpt",), precision=precision)
-    for variable in model.gpt.trainable_variables:
-        if "conditioning_encoder" in variable.path and "output_projection" in variable.path:
-            # Starts at zero, which hides what is before it.
+    for block in model.gpt.conditioning_encoder.blocks:
+        for variable in block.output_projection.weights:  # starts at zero, which hides what is before it
             variable.assign(np.random.default_rng(2).standard_normal(variable.shape))
     model.gpt.set_memory_use(attention, recompute)
     return model
