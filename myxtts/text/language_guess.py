@@ -21,12 +21,8 @@ _MOST_TEXTS, _LETTERS_TO_IDENTIFY, _CERTAIN = 500, 120, 0.99
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
     """Replaces the expected language of texts if their letters rule it out and only one other language fits.
 
-    Args:
-        among: Codes of the languages to prefer, such as those of a model; None for all.
-
-    Returns:
-        A code, and a message for users if the letters rule `language` out. It is `""` otherwise, and for a language
-        that is not supported.
+    Returns a code, and a message for users if the letters rule `language` out. It is `""` otherwise, and for a language
+    that is not supported. `among` are the codes to prefer, such as those of a model; None for all.
     """
     try:
         expected = get_language(language)
@@ -48,8 +44,7 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
 def identify_language(texts: Iterable[str]) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns:
-        A code, or None if the texts are too short or the language is not certain.
+    Returns a code, or None if the texts are too short or the language is not certain.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))
     if sum(map(str.isalpha, text)) < _LETTERS_TO_IDENTIFY:
@@ -72,8 +67,7 @@ def language_to_read(
 ) -> tuple[str, str]:
     """Chooses the language of a text: the one asked for, else the speaker's `own`, else English (`guess_language`).
 
-    Returns:
-        A code, and a message for users about the choice if nobody asked for it, else `""`.
+    Returns a code, and a message for users about the choice if nobody asked for it, else `""`.
     """
     own = None if asked else own
     language, note = asked or own or "en", ""

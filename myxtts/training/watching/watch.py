@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from myxtts.data.buckets import BatchOrder
+from myxtts.data.batch import BatchOrder
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import require_placement
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
