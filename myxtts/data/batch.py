@@ -1,5 +1,7 @@
-"""The batch contract: names, shapes, dtypes and units of the data between recordings and the training step; and the
-order of batches, a pure function of lengths, seed, epoch and position, so that a run resumes exactly.
+"""The batch contract and the order of batches.
+
+The contract is the names, shapes, dtypes and units of the data between recordings and the training step. The order is a
+pure function of lengths, seed, epoch and position, so that a run resumes exactly.
 """
 
 from collections.abc import Sequence

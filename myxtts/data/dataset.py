@@ -75,8 +75,7 @@ class SpeechDataset:
 
         Rejected clips and their reasons are written to `clips_train.csv` in the checkpoint folder. The vocabulary is
         that of the run, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
-        recordings are checked. The `config` of the result has the vocabulary, speakers and conditioning length filled
-        in.
+        recordings are checked. The `config` of the result includes the vocabulary, speakers and conditioning length.
         """
         language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))

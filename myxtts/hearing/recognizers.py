@@ -64,7 +64,7 @@ def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recogn
     Args:
         asked: A size of Whisper (`base`, `whisper-base`), `hf://owner/name` or a folder with a Whisper model for
             CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
-        thorough: Whether Whisper uses beam search and a GPU. Otherwise results are the same on all machines.
+        thorough: Whether Whisper uses beam search and a GPU, if any. Otherwise results are the same on all machines.
 
     Raises `UserError` if the name is unknown, the download fails, or a package is missing.
     """
