@@ -3,7 +3,7 @@
 from setuptools import find_packages, setup
 
 RECIPES = "myxtts.recipes"
-"""Where the files of `configs/` are once the package is installed; see `myxtts/config/loading.py`."""
+"""Where the files of `configs/` are once the package is installed; see `myxtts/config/config.py`."""
 
 setup(
     packages=[*find_packages(include=["myxtts", "myxtts.*"]), RECIPES],

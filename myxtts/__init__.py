@@ -14,12 +14,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` has the same names
-    from myxtts.api import from_preset, load, plan, push, save_to_preset, train
+    from myxtts.api import from_preset, load, plan, train
     from myxtts.apps.datasets.command import make_dataset
     from myxtts.apps.evaluation.command import evaluate
     from myxtts.config.checks import UserError
     from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, TrainingConfig, XTTSConfig
+    from myxtts.inference.loading import save_to_preset
     from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.interchange.hub.uploading import push
     from myxtts.models.xtts import XTTS
     from myxtts.runs.run import Run
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
@@ -31,28 +33,22 @@ __version__ = "0.1.0"
 # others they make a training step on two cores 1.3 to 2 times as fast (docs/experiments.md).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-_HOMES = {
-    "train": "myxtts.api",
-    "load": "myxtts.api",
-    "plan": "myxtts.api",
-    "evaluate": "myxtts.apps.evaluation.command",
-    "make_dataset": "myxtts.apps.datasets.command",
-    "Run": "myxtts.runs.run",
-    "from_preset": "myxtts.api",
-    "save_to_preset": "myxtts.api",
-    "push": "myxtts.api",
-    "XTTS": "myxtts.models.xtts",
-    "XTTSTrainer": "myxtts.training.trainer",
-    "MemoryIsolatedDualGPUTrainer": "myxtts.training.memory_isolated_trainer",
-    "Synthesizer": "myxtts.inference.synthesizer",
-    "XTTSConfig": "myxtts.config.config",
-    "DataConfig": "myxtts.config.config",
-    "ModelConfig": "myxtts.config.config",
-    "TrainingConfig": "myxtts.config.config",
-    "SamplingConfig": "myxtts.config.config",
-    "UserError": "myxtts.config.checks",
+_NAMES = {
+    "myxtts.api": ("train", "load", "plan", "from_preset"),
+    "myxtts.apps.evaluation.command": ("evaluate",),
+    "myxtts.apps.datasets.command": ("make_dataset",),
+    "myxtts.runs.run": ("Run",),
+    "myxtts.models.xtts": ("XTTS",),
+    "myxtts.training.trainer": ("XTTSTrainer",),
+    "myxtts.training.memory_isolated_trainer": ("MemoryIsolatedDualGPUTrainer",),
+    "myxtts.inference.loading": ("save_to_preset",),
+    "myxtts.inference.synthesizer": ("Synthesizer",),
+    "myxtts.interchange.hub.uploading": ("push",),
+    "myxtts.config.config": ("XTTSConfig", "DataConfig", "ModelConfig", "TrainingConfig", "SamplingConfig"),
+    "myxtts.config.checks": ("UserError",),
 }
-"""Module of each name that the package offers."""
+"""Names that the package offers, by module."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *_HOMES]
 
 

@@ -8,13 +8,13 @@ from typing import NoReturn
 
 import myxtts
 import myxtts.cli  # noqa: F401  keeps TensorFlow's start-up messages quiet
-from myxtts.devices.process_end import run_to_exit
+from myxtts.devices.tensorflow_start import run_to_exit
 
 GROUPS = {
     "Train": {
         "train": ("myxtts.cli.train:main", "train or fine-tune a model (same as train_main.py)"),
         "ui": ("myxtts.apps.studio.__main__:main", "train and speak in the browser"),
-        "launch": ("myxtts.cli.scaling:launch", "train one model with several workers on this machine"),
+        "launch": ("myxtts.cli.train:launch", "train one model with several workers on this machine"),
     },
     "Speak": {
         "say": ("myxtts.cli.say:main", "speak a text in the voice of a recording"),
@@ -22,11 +22,11 @@ GROUPS = {
     },
     "Prepare data": {
         "make-dataset": ("myxtts.apps.datasets.command:main", "build a training set from long recordings"),
-        "prepare": ("myxtts.cli.scaling:prepare", "preprocess a training set into shards for all workers"),
+        "prepare": ("myxtts.cli.train:prepare", "preprocess a training set into shards for all workers"),
     },
     "Check and compare": {
         "doctor": ("myxtts.cli.doctor:main", "check the machine or a data set before training"),
-        "plan": ("myxtts.cli.plan:main", "predict training memory and the largest batch for a GPU"),
+        "plan": ("myxtts.cli.train:plan", "predict training memory and the largest batch for a GPU"),
         "evaluate": ("myxtts.apps.evaluation.command:main", "score the speech of models, side by side"),
     },
     "Share and export": {

@@ -1,18 +1,16 @@
-"""The Python API: train, plan, load, push. The command line, notebooks and the page call these functions."""
+"""The Python API: train, plan, load. The command line, notebooks and the page call these functions."""
 
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from myxtts.config.checks import ConfigError, UserError, printable, require
-from myxtts.config.config import XTTSConfig
-from myxtts.config.flags import all_flags, with_named
-from myxtts.config.loading import SAMPLE, config_from_dict, find_recipe, read_yaml
-from myxtts.devices.device_plan import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
+from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
+from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 from myxtts.storage.base_model import refuse_exported, require_model_folder
 
@@ -22,7 +20,9 @@ if TYPE_CHECKING:
     from myxtts.models.xtts import XTTS
     from myxtts.runs.run import Run
 
-__all__ = ["configure", "from_preset", "load", "open_run", "plan", "push", "save_to_preset", "train"]
+__all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
+Configuration = XTTSConfig | str | os.PathLike | None
+"""Settings, or the name of a YAML file."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 PLANNED_STAGE = "gpt"
 """Stage that is planned for all stages: it needs the most memory."""
@@ -30,7 +30,7 @@ PLANNED_TOKENS = 512
 """Size of the vocabulary if there is no tokenizer yet: the default limit of `data.vocabulary_size`."""
 
 
-def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> XTTSConfig:
+def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run.
 
     Args:
@@ -51,48 +51,30 @@ def configure(config: XTTSConfig | str | os.PathLike | None = None, **named) -> 
     return config_from_dict(with_named(values, named))
 
 
-def open_run(
-    config: XTTSConfig | str | os.PathLike | None = None,
-    *,
-    callbacks: Sequence = (),
-    quiet: bool = False,
-    resume: bool = False,
-    download_ljspeech: bool = False,
-    device_plan: str | None = None,
-    model_gpus: Sequence[int] | None = None,
-    enable_memory_isolation: bool = False,
-    data_gpu_memory: int = DATA_GPU_MEMORY_MB,
-    model_gpu_memory: int = MODEL_GPU_MEMORY_MB,
-    virtual_devices: int | None = None,
-    **named,
-) -> "Run":
+def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
     """Opens a run with its devices and recordings, ready to train. The arguments are those of `train`."""
+    start = start_options(named)
     config = configure(config, **named)
     from myxtts.data.corpora import TextsMissing
-    from myxtts.runs.setup import check_request, require_run, with_own_data
-    from myxtts.runs.transcribing import transcribe
+    from myxtts.runs.setup import check_request, require_run, transcribe, with_own_data
 
-    if not download_ljspeech:
+    if not start.download:
         config = with_own_data(config)
-    if resume:
+    if start.resume:
         if not named.get("init_from"):  # a recipe's says how the run began
             config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    devices: dict[str, Any] = dict(
-        model_gpus=model_gpus, memory_isolation=enable_memory_isolation, virtual_devices=virtual_devices
-    )
-    devices |= dict(data_gpu_memory=data_gpu_memory, model_gpu_memory=model_gpu_memory)
-    _require_sense(named, config, device_plan, devices)
+    _require_sense(named, config, start)
     try:
-        check_request(config, download_ljspeech, **devices)
+        check_request(config, start.download, **start.devices)
     except TextsMissing as missing:
         if config.data.format:  # the user knows another layout in it
             raise
         config = transcribe(config, missing, quiet)
-        check_request(config, **devices)
+        check_request(config, **start.devices)
     from myxtts.runs.run import Run
 
-    run = Run.open(config, callbacks, device_plan, download=download_ljspeech, **devices)
+    run = Run.open(config, callbacks, start.device_plan, download=start.download, **start.devices)
     if config.training.worker_index == 0:
         from myxtts.runs.console import RunConsole
         from myxtts.utils.commons import setup_logging
@@ -103,7 +85,7 @@ def open_run(
     return run
 
 
-def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> "Run":
+def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
@@ -119,18 +101,28 @@ def train(config: XTTSConfig | str | os.PathLike | None = None, **options) -> "R
     Raises:
         UserError: An option or a recording cannot be used. A note maps the flags in the message to arguments.
     """
-    with _flags_explained():
+    try:
         with starting_quietly():
             run = open_run(config, **options)
-        from myxtts.runs.signals import stops_on_signals
+        from myxtts.runs.run import stops_on_signals
 
         is_main = threading.current_thread() is threading.main_thread()
         run.train(guard=stops_on_signals if is_main else nullcontext)
+    except UserError as error:
+        known, notes = {name: flag for flag in all_flags() for name in flag.names}, []
+        for name in dict.fromkeys(re.findall(r"--[a-z][a-z0-9-]+", str(error))):
+            if name in known:
+                places = " and ".join(known[name].settings).replace("stage.", "training.STAGE.")
+                keyword = name.removeprefix("--").replace("-", "_")
+                notes.append(f"{name} is {keyword}=" + (f" or the setting {places}" if places else ""))
+        if notes:
+            error.add_note(f"From Python: {'; '.join(notes)}.")
+        raise
     return run
 
 
 def plan(
-    config: XTTSConfig | str | os.PathLike | None = None,
+    config: Configuration = None,
     *,
     clip_seconds: float | None = None,
     text_tokens: int = PLANNED_TOKENS,
@@ -202,51 +194,33 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
         return load_preset(local_folder(folder, accept_licence), which)
 
 
-def save_to_preset(model: "XTTS", folder: str | os.PathLike) -> None:
-    """Saves a model for `from_preset`, `load`, `myxtts say` and `training.init_from`.
-
-    Raises:
-        UserError: The model has no tokenizer, or the folder is not empty.
-    """
-    from myxtts.inference.loading import save_preset
-
-    save_preset(model, folder)
-
-
-def push(model: "XTTS", target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads a model with a model card to `hf://owner/name`, and returns its URL.
-
-    Args:
-        target: Repository; it is created if missing.
-        private: Whether a new repository is private.
-        licence: Identifier for the model card, such as `cc-by-4.0`.
-
-    Raises:
-        UserError: The model has no tokenizer.
-        HubError: The hub refuses the upload, or cannot be reached.
-    """
-    from myxtts.interchange.hub.uploading import push_model
-
-    return push_model(model, target, private, licence)
-
-
-def _require_sense(named, config, device_plan, devices):
+def _require_sense(named, config, start):
     """Raises `ConfigError` for options that would be ignored or that exclude each other."""
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
-        raise ConfigError(
-            "--language is the language of the recordings in --train-data, which is missing. Add --train-data DIR, or "
-            "leave --language out; --sample-languages selects the languages of the sample corpus."
+        rule = (
+            "--language is the language of the recordings in --train-data, which is missing. Add --train-data DIR, or"
         )
+        hint = "--sample-languages selects the languages of the sample corpus"
+        raise ConfigError(f"{rule} leave --language out; {hint}.")
     if named.get("sample_languages") is not None and recordings:
+        given = f"is not used with --train-data {printable(str(recordings))}. Leave one of the two out"
         raise ConfigError(
-            "--sample-languages is for the sample corpus, which is not used with --train-data "
-            f"{printable(str(recordings))}. Leave one of the two out; --language is the language of recordings."
+            f"--sample-languages is for the sample corpus, which {given}; --language is the language of recordings."
         )
-    if device_plan == "auto" and (gpus != (None, None) or devices["model_gpus"] or devices["memory_isolation"]):
+    if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
-    asked, source = named.get("model_size"), config.training.init_from
+    training = config.training
+    needed = {
+        "memory_budget": (training.automatic_batch_size, "--batch-size auto"),
+        "evaluation_patience": (training.evaluate_every_steps, "--evaluate-every N"),
+    }
+    for name, (holds, other) in needed.items():
+        if named.get(name) and not holds:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add that, or leave {flag} out.")
+    asked, source = named.get("model_size"), training.init_from
     brought = _config_of_source(source) if asked else None
     if brought is not None and (size := brought.model.size) != asked:
         raise ConfigError(
@@ -261,25 +235,8 @@ def _config_of_source(source):
         return None
     from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which other plans do without
     from myxtts.runs.setup import require_source
-    from myxtts.storage.provenance import read_config
+    from myxtts.storage.run_folder import read_config
 
     require_source(source)
     folder = folder_here(source)
     return None if folder is None else read_config(folder)
-
-
-@contextmanager
-def _flags_explained() -> Iterator[None]:
-    """Adds a note to an error that mentions flags: their names in Python."""
-    try:
-        yield
-    except UserError as error:
-        known, notes = {name: flag for flag in all_flags() for name in flag.names}, []
-        for name in dict.fromkeys(re.findall(r"--[a-z][a-z0-9-]+", str(error))):
-            if name in known:
-                places = " and ".join(known[name].settings).replace("stage.", "training.STAGE.")
-                keyword = name.removeprefix("--").replace("-", "_")
-                notes.append(f"{name} is {keyword}=" + (f" or the setting {places}" if places else ""))
-        if notes:
-            error.add_note(f"From Python: {'; '.join(notes)}.")
-        raise

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 from crash_points import crash_everywhere
 
-from myxtts.interchange.coqui import exporting as coqui_export
-from myxtts.interchange.coqui import importing as coqui_import
-from myxtts.interchange.coqui.exporting import export_coqui
-from myxtts.interchange.coqui.importing import CoquiFiles, import_coqui
+from myxtts.interchange.coqui import conversion
+from myxtts.interchange.coqui.conversion import CoquiFiles, export_coqui, import_coqui
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.files import remove_leftovers
 
@@ -59,11 +57,11 @@ def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, ev
         shutil.rmtree(folder)
 
     kept = {path: read_torch_checkpoint(path) for path in released.glob("*.pth")}
-    monkeypatch.setattr(coqui_import, "read_torch_checkpoint", lambda path: kept[path])
-    monkeypatch.setattr(coqui_export, "coqui_settings", lambda *_: {"of": "a shape that is not released"})
+    monkeypatch.setattr(conversion, "read_torch_checkpoint", lambda path: kept[path])
+    monkeypatch.setattr(conversion, "coqui_settings", lambda *_: {"of": "a shape that is not released"})
     import_coqui(files, work / "converted")
-    monkeypatch.setattr(coqui_export, "_read_part", lambda _, part, __: {part: 0, "mel_stats": np.ones(3)})
-    monkeypatch.setattr(coqui_export, "_tensors", lambda *_: {"one": np.ones(3, np.float32)})
+    monkeypatch.setattr(conversion, "_read_part", lambda _, part, __: {part: 0, "mel_stats": np.ones(3)})
+    monkeypatch.setattr(conversion, "_released", lambda *_: {"one": np.ones(3, np.float32)})
     first = make()
     convert(first)
     expected = digests(first)

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 
 from myxtts.audio.files import read_audio
 from myxtts.config.checks import UNPRINTABLE
-from myxtts.config.loading import config_from_dict, read_yaml
+from myxtts.config.config import config_from_dict, read_yaml
 from myxtts.data import download
 from myxtts.data.corpora import load_corpus
 from myxtts.interchange.coqui.settings import read_settings
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointStore, write_manifest
+from myxtts.storage.checkpoint import CheckpointStore, read_tensors, write_manifest
 from myxtts.storage.files import digest_file, read_json
 from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
-from myxtts.storage.tensor_file import read_tensors
 from myxtts.text.cleaners import split_sentences
 from myxtts.text.languages import LANGUAGES
 from myxtts.text.tokenizer import XTTSTokenizer

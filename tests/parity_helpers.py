@@ -3,9 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from myxtts.models.gpt import teacher_forcing
-from myxtts.models.sampling import sample
-from myxtts.training.loop.optimizers import AdamW, no_weight_decay
+from myxtts.models.gpt import sample, teacher_forcing
+from myxtts.training.loop.updates import AdamW, no_weight_decay
 from myxtts.training.stages.gpt import GPTObjective, conditioning_target_mask
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from myxtts.__main__ import main
 from myxtts.config.config import ModelConfig
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.exporting import speaker_front_end
+from myxtts.interchange.coqui.conversion import speaker_front_end
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 from myxtts.models.xtts import PARTS
 from myxtts.storage.checkpoint import CheckpointStore

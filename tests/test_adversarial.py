@@ -7,20 +7,12 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models.discriminators import Discriminators
-from myxtts.models.hifigan import HifiganGenerator
-from myxtts.models.layers.linear import built
+from myxtts.models.waveform_decoders import HifiganGenerator
 from myxtts.models.xtts import named_weights
-from myxtts.training.stages.decoder_losses import (
-    SCORE_LOSSES,
-    LogMelDistance,
-    feature_distance,
-    score_loss,
-    stft_distance,
-)
+from myxtts.training.stages.decoder_losses import LogMelDistance, feature_distance, score_loss, stft_distance
 from utilities.parity.seeded_weights import sampled_positions, seeded_values
 
 CLIPS, FRAMES, WIDTH, SPEAKER = 2, 8, 6, 5
-LEAST_SQUARES = SCORE_LOSSES["hifigan"][0]
 SOURCE_RATES = tf.constant([24000, 8000])
 UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
 
@@ -50,13 +42,12 @@ def reference():
 
 @pytest.fixture(scope="module")
 def generator():
-    layer = HifiganGenerator(16, UPSAMPLING, (3, 7), (1, 3))
-    return seed(built(layer, (None, None, WIDTH), (None, SPEAKER)), "generator")
+    return seed(HifiganGenerator(WIDTH, SPEAKER, 16, UPSAMPLING, (3, 7), (1, 3)), "generator")
 
 
 @pytest.fixture(scope="module")
 def discriminators():
-    return seed(built(Discriminators(64, (2, 3), (512,)), (None, None)), "discriminator")
+    return seed(Discriminators(64, (2, 3), (512,)), "discriminator")
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +73,8 @@ def check_gradients(loss_of, layer, expected):
 
 
 def adversarial_losses(decoder_type, discriminators, *waves):
-    pairs = zip(SCORE_LOSSES[decoder_type], waves)
-    return [tf.reduce_mean(score_loss(loss, discriminators(wav))) for loss, wav in pairs]
+    pairs = zip(waves, (True, False))
+    return [tf.reduce_mean(score_loss(decoder_type, discriminators(wav), real)) for wav, real in pairs]
 
 
 def test_discriminator_turn_equals_torch(reference, discriminators, sounds):
@@ -106,7 +97,7 @@ def test_generator_turn_equals_torch(reference, generator, discriminators, sound
     def losses():
         made = make()
         of_made = discriminators(made)
-        terms = dict(adversarial=score_loss(LEAST_SQUARES, of_made), features=feature_distance(of_real, of_made))
+        terms = dict(adversarial=score_loss("hifigan", of_made, True), features=feature_distance(of_real, of_made))
         terms |= dict(mel=LogMelDistance()(real, made, SOURCE_RATES), stft=stft_distance(real, made, SOURCE_RATES))
         return {name: tf.reduce_mean(term) for name, term in terms.items()}
 
@@ -127,7 +118,7 @@ def test_each_clip_has_its_own_losses(discriminators, sounds):
     def losses(real, made, rates):
         of_made = discriminators(made)
         spectral = LogMelDistance()(real, made, rates), stft_distance(real, made, rates)
-        return [score_loss(LEAST_SQUARES, of_made), feature_distance(discriminators(real), of_made), *spectral]
+        return [score_loss("hifigan", of_made, True), feature_distance(discriminators(real), of_made), *spectral]
 
     real, make = sounds
     made = make()

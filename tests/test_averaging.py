@@ -35,7 +35,7 @@ def test_weights_are_as_before_after_their_averages_took_their_place():
     step([BATCH], 0.1, (0, 0))
     kernel, average = objective.weights["layer/kernel"], step.averages()["average/layer/kernel"]
     before = kernel.numpy().copy(), average.numpy().copy()
-    with pytest.raises(KeyboardInterrupt), step.rules[0].averages.in_place_of_weights():
+    with pytest.raises(KeyboardInterrupt), step.averaged_weights():
         np.testing.assert_array_equal(kernel.numpy(), before[1])
         raise KeyboardInterrupt
     np.testing.assert_array_equal(kernel.numpy(), before[0])

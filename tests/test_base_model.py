@@ -15,7 +15,7 @@ from myxtts.audio.files import load_samples
 from myxtts.cli import say, train
 from myxtts.cli.say_batch import Line, in_languages_of_voices
 from myxtts.config.checks import UserError
-from myxtts.config.sampling import SamplingConfig
+from myxtts.config.config import SamplingConfig
 from myxtts.config.stages import STAGES
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import stored_voice
@@ -24,7 +24,7 @@ from myxtts.runs import origin
 from myxtts.storage import base_model
 from myxtts.storage.base_model import BASE_FOLDER, default_speaker
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.provenance import chosen_step, is_start, read_config, vocabulary_path
+from myxtts.storage.run_folder import chosen_step, is_start, read_config, vocabulary_path
 from myxtts.storage.speakers import speaker_names
 from myxtts.training.stages.gpt import GPTObjective
 

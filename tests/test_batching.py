@@ -15,8 +15,7 @@ from myxtts.cli import train
 from myxtts.devices.device_plan import plan_devices
 from myxtts.training.loop import batching
 from myxtts.training.loop.batching import Batching, OutOfMemory, fit_batch_size
-from myxtts.training.loop.replicas import Replicas
-from myxtts.training.stages.dvae import measure_mel_stats
+from myxtts.training.loop.device_pipeline import Replicas
 from myxtts.training.trainer import XTTSTrainer
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -164,7 +163,6 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert trainer.train_step.traces == 0 and trainer.step == 0
 
     # A run of that size, asked for by hand, is the same one, and goes on as it began.
-    stats = measure_mel_stats(dataset.train_loader("dvae"), 2)
     by_hand = open_run(
         tiny_corpus,
         tmp_path / "by_hand",
@@ -176,7 +174,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     trainer.train(dataset, [recorders[0]])
     again = open_run(tiny_corpus, tmp_path, **settings)
     dvae_trainer(again).train(again, [recorders[1]])
-    XTTSTrainer(by_hand.config, stage="dvae", measured=stats).train(by_hand, [recorders[2]])
+    XTTSTrainer(by_hand.config, stage="dvae").train(by_hand, [recorders[2]])
     assert {**recorders[0].losses, **recorders[1].losses} == recorders[2].losses
     assert recorders[1].ledgers[0].row("batch size").effective == "2 x 2"
 

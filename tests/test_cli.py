@@ -221,7 +221,7 @@ sys.exit(entry.main(["sleep"]))
 def test_a_command_ends_with_its_code_while_native_code_is_still_busy(end, code):
     script = f"""
 import atexit, sys, time
-from myxtts.devices.process_end import AbandonedThread, run_to_exit
+from myxtts.devices.tensorflow_start import AbandonedThread, run_to_exit
 def main():
     AbandonedThread(lambda: time.sleep(600), "busy").start()
     print("done")

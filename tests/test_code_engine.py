@@ -15,8 +15,7 @@ from myxtts.config.config import SamplingConfig
 from myxtts.inference import code_engine
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import MOST_ROWS, CodeEngine, mark_text
-from myxtts.models.gpt import teacher_forcing
-from myxtts.models.sampling import gumbel_noise, sample
+from myxtts.models.gpt import gumbel_noise, sample, teacher_forcing
 from myxtts.models.xtts import XTTS
 
 CONFIG = tiny_model_config()

@@ -16,14 +16,14 @@ from released_model import MINIMAL, SETTINGS, assert_same_weights, convert, stat
 from tiny import untraced, voiced
 
 from myxtts.__main__ import main
-from myxtts.config.config import ModelConfig
-from myxtts.config.loading import config_from_dict
+from myxtts.config.config import ModelConfig, config_from_dict
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, read_json
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.files import read_json
 from myxtts.storage.speakers import read_speaker, speaker_names
 from myxtts.text.tokenizer import XTTSTokenizer
 from utilities.parity.seeded_weights import seeded_values

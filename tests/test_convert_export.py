@@ -11,8 +11,7 @@ from tiny import write_run
 from myxtts.config.config import XTTSConfig
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
-from myxtts.storage.checkpoint import read_json
-from myxtts.storage.files import write_json
+from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import read_speaker
 from myxtts.text.tokenizer import XTTSTokenizer
 

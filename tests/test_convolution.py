@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from layer_check import check_layer
 
-from myxtts.models.layers.convolution import Conv1D, Conv2D, ConvTranspose1D
+from myxtts.models.layers import Conv1D, Conv2D, ConvTranspose1D
 
 
 def correlate(x, kernel, bias, stride, padding, dilation):
@@ -31,14 +31,14 @@ def correlate(x, kernel, bias, stride, padding, dilation):
 )
 def test_conv1d_pads_both_sides_alike(length, arguments, expected):
     x = np.random.default_rng(0).standard_normal((2, length, 3)).astype("float32")
-    layer = Conv1D(4, **arguments)
+    layer = Conv1D(3, 4, **arguments)
     actual = keras.ops.convert_to_numpy(layer(x))
     np.testing.assert_allclose(actual, correlate(x, *layer.get_weights(), **expected), atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel_size, stride", [(16, 8), (4, 2), (2, 2)])
 def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride):
-    layer = ConvTranspose1D(4, kernel_size, stride)
+    layer = ConvTranspose1D(3, 4, kernel_size, stride)
     x = np.random.default_rng(0).standard_normal((2, 6, 3)).astype("float32")
     y = np.random.default_rng(0).standard_normal((2, 6 * stride, 4)).astype("float32")
     up = keras.ops.convert_to_numpy(layer(x))
@@ -51,11 +51,11 @@ def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride)
 @pytest.mark.parametrize(
     "make_layer, shape",
     [
-        (lambda: Conv1D(4, 3, stride=2), (2, 9, 3)),
-        (lambda: Conv1D(4, 3, dilation=3, use_bias=False), (2, 9, 3)),
-        (lambda: Conv1D(4, 1), (2, 9, 3)),
-        (lambda: Conv2D(4, 3, stride=2), (2, 6, 9, 3)),
-        (lambda: ConvTranspose1D(4, 4, 2), (2, 9, 3)),
+        (lambda: Conv1D(3, 4, 3, stride=2), (2, 9, 3)),
+        (lambda: Conv1D(3, 4, 3, dilation=3, use_bias=False), (2, 9, 3)),
+        (lambda: Conv1D(3, 4, 1), (2, 9, 3)),
+        (lambda: Conv2D(3, 4, 3, stride=2), (2, 6, 9, 3)),
+        (lambda: ConvTranspose1D(3, 4, 4, 2), (2, 9, 3)),
     ],
 )
 def test_convolutions_pass_the_layer_check(make_layer, shape):
@@ -67,9 +67,8 @@ def test_convolutions_pass_the_layer_check(make_layer, shape):
 def test_gradient_of_a_strided_convolution_of_one_tap_is_right_and_avoids_the_operation_that_writes_past_its_buffer(
     kind, rank, length
 ):
-    layer, draw = kind(4, kernel_size=1, stride=2), np.random.default_rng(0)
+    layer, draw = kind(3, 4, kernel_size=1, stride=2), np.random.default_rng(0)
     x = draw.standard_normal((2, *(length,) * rank, 3)).astype("float32")
-    layer.build(x.shape)
     half = (length + 1) // 2
     weights = draw.standard_normal((2, *(half,) * rank, 4)).astype("float32")
 

@@ -14,7 +14,7 @@ from myxtts.config.config import SamplingConfig
 from myxtts.data.batch import GPTBatch
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.importing import CoquiFiles, import_coqui
+from myxtts.interchange.coqui.conversion import CoquiFiles, import_coqui
 from myxtts.models.gpt import teacher_forcing
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"

@@ -50,8 +50,8 @@ def few_discriminators(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def preparation(foundations):
-    return DecoderPreparation(foundations, "/CPU:0", run_config())
+def preparation(foundations, decoder):
+    return DecoderPreparation(foundations, "/CPU:0", run_config(), decoder)
 
 
 @pytest.fixture(scope="module")

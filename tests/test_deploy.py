@@ -11,7 +11,7 @@ import yaml
 
 from myxtts.apps.server import options as serve
 from myxtts.apps.server import ray_app
-from myxtts.cli import scaling, train
+from myxtts.cli import train
 from myxtts.config.checks import UserError
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
@@ -19,7 +19,7 @@ SCRIPTS = sorted(DEPLOY.glob("slurm/*.sbatch"))
 MANIFESTS = sorted(DEPLOY.glob("kubernetes/*.yaml"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose/docker-compose.yaml").read_text())
 NGINX = (DEPLOY / "compose/nginx.conf").read_text()
-PARSERS = {"prepare": scaling.prepare_parser, "train": train.build_parser, "serve": serve.build_parser}
+PARSERS = {"prepare": train.prepare_parser, "train": train.build_parser, "serve": serve.build_parser}
 
 
 def commands():

@@ -11,16 +11,17 @@ from logical_devices import on_logical_devices
 from stand_in_machine import stand_in_machine
 from tiny import tiny_run_config
 
-from myxtts.cli.train import build_parser, config_from_arguments, set_up_options
+from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import UserError
-from myxtts.runs import device_choice
-from myxtts.runs.device_choice import choose, quickest_devices
+from myxtts.config.flags import start_options
+from myxtts.runs import setup
+from myxtts.runs.setup import choose, quickest_devices
 
 
 def asked_for(*flags):
     """Configuration and device options of a command line, as the command hands them to `quickest_devices`."""
     arguments = build_parser().parse_args(["--train-data", "x", *flags])
-    return config_from_arguments(arguments), set_up_options(arguments)
+    return config_from_arguments(arguments), start_options({**vars(arguments)}).devices
 
 
 def test_quickest_of_those_that_run_is_taken():
@@ -35,14 +36,14 @@ def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys
     started = []
 
     def run(command, **keywords):
-        assert command[1:3] == ["-m", "myxtts.runs.device_choice"]
+        assert command[1:3] == ["-m", "myxtts.runs.setup"]
         request = json.loads(Path(command[3]).read_text())
         started.append(request)
         data, options = request["config"]["data"], request["options"]
         seconds = 0.2 if options.get("model_gpus") else 0.3 if data["model_gpu"] is not None else 0.5
         return subprocess.CompletedProcess(command, 0, f"chatter\n{json.dumps({'step_seconds': seconds})}\n", "")
 
-    monkeypatch.setattr(device_choice.subprocess, "run", run)
+    monkeypatch.setattr(setup.subprocess, "run", run)
     config, options = quickest_devices(*asked_for("--virtual-devices", "3"))
     assert [request["config"]["data"]["train_data"] for request in started] == ["x"] * 3
     assert [request["options"]["virtual_devices"] for request in started] == [0, 3, 3]
@@ -51,7 +52,7 @@ def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys
 
 
 def test_one_device_needs_no_measurement(monkeypatch, capsys):
-    monkeypatch.setattr(device_choice, "measure", None)
+    monkeypatch.setattr(setup, "measure", None)
     config, options = asked_for()
     with stand_in_machine(1):
         assert quickest_devices(config, options) == (config, {**options, "virtual_devices": 0})
@@ -60,16 +61,16 @@ def test_one_device_needs_no_measurement(monkeypatch, capsys):
 
 def test_failing_process_is_told_by_its_last_line():
     config, _ = asked_for()
-    found = device_choice.measure(config, {"virtual_devices": 2, "model_gpus": [7]})
+    found = setup.measure(config, {"virtual_devices": 2, "model_gpus": [7]})
     assert "needs both --data-gpu and --model-gpu" in found
 
 
 @on_logical_devices
 def measure_in_helper(path):
     out = io.StringIO()
-    device_choice.MEASURED_STEPS = 2
+    setup.MEASURED_STEPS = 2
     with contextlib.redirect_stdout(out):
-        device_choice.measure_here(path)
+        setup.measure_here(path)
     return out.getvalue().splitlines()[-1]
 
 

@@ -7,7 +7,7 @@ import pytest
 from test_trainer import Recorder, frozen_dvae, open_run
 
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.training.watching.guards import DivergenceGuard, TrainingDiverged
+from myxtts.training.watching.watch import DivergenceGuard, TrainingDiverged
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

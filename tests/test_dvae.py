@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from myxtts.models.dvae import DVAE
-from myxtts.models.layers.vector_quantizer import VectorQuantizer
+from myxtts.models.dvae import DVAE, VectorQuantizer
 
 DECAY, EPSILON = 0.99, 1e-5
 
@@ -18,7 +17,6 @@ def to_numpy(tensor):
 def quantizer():
     """Five codes of width 3 with averages as after some steps."""
     quantizer = VectorQuantizer(5, 3)
-    quantizer.build()
     random = np.random.default_rng(0)
     sizes = np.array([4.0, 2.0, 1.0, 0.5, 3.0], "float32")
     codebook = random.standard_normal((5, 3)).astype("float32")
@@ -98,7 +96,6 @@ def test_revived_code_keeps_its_place_through_an_update_without_it(quantizer):
 def dvae():
     keras.utils.set_random_seed(0)
     dvae = DVAE(num_mels=6, num_codes=8, codebook_width=4, hidden=8, residual_blocks=1)
-    dvae.build()
     mel = np.random.default_rng(0).standard_normal((1, 32, 6)).astype("float32")
     # A codebook from encoder outputs, so that several codes are in use.
     dvae.quantizer.codebook.assign(to_numpy(dvae.mel_to_vectors(mel))[0, :8])

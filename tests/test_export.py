@@ -30,11 +30,10 @@ from myxtts.inference.text_front import TextFront
 from myxtts.inference.voices import Voice
 from myxtts.interchange.onnx import checks, exporting
 from myxtts.interchange.onnx.builder import Builder
-from myxtts.interchange.onnx.engines import choose_engine, load_synthesizer
+from myxtts.interchange.onnx.engines import OnnxSteps, choose_engine, load_synthesizer
 from myxtts.interchange.onnx.exporting import settings
-from myxtts.interchange.onnx.sound import build_decoder
+from myxtts.interchange.onnx.graphs import build_decoder
 from myxtts.interchange.onnx.speak import Speaker, Vocabulary, read_wav
-from myxtts.interchange.onnx.steps import OnnxSteps
 from myxtts.models.xtts import XTTS
 from myxtts.storage.speakers import read_speaker, write_speaker_clips, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -150,7 +149,7 @@ def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monke
     monkeypatch.setattr(checks, "_decoder", lambda *_: ())
     assert export(tmp_path / "int8", "--weights", "int8") == 0
     told = capsys.readouterr().out
-    assert "gpt, step: logits: differs by" in told and "codes: differs by" in told
+    assert "gpt, states: differs by" in told and "codes: differs by" in told
     assert json.loads((tmp_path / "int8/config.json").read_text())["weights"] == "int8"
     sizes = [(folder / "gpt.onnx").stat().st_size for folder in (tmp_path / "int8", exported)]
     assert sizes[0] < 0.8 * sizes[1]
@@ -174,7 +173,7 @@ def test_a_graph_that_is_not_the_model_is_not_written(export, monkeypatch, tmp_p
     monkeypatch.setattr(checks, "_decoder", lambda *_: ())
     monkeypatch.setattr(checks, "LIMITS", {"float32": 1e-12})
     assert export(tmp_path / "wrong") == 2
-    assert "differ from the model. gpt, prompt: logits: differs by" in capsys.readouterr().err
+    assert "differ from the model. gpt, states: differs by" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
 
 
@@ -302,7 +301,7 @@ def test_exported_sentences_are_no_longer_than_what_the_model_has_read(exported,
 
 
 def test_export_that_swallows_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):
-    for check in ("_encoders", "_decoder", "_reading"):
+    for check in ("_encoders", "_decoder", "_sentences"):
         monkeypatch.setattr(checks, check, lambda *_: ())
     sentences = Speaker.sentences
     monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])

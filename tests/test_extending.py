@@ -165,7 +165,7 @@ def check_corpus_format():
 
 def check_schedule():
     from myxtts.config.stages import StageConfig
-    from myxtts.training.loop.optimizers import learning_rate
+    from myxtts.training.loop.updates import learning_rate
 
     settings = StageConfig(schedule="inverse_sqrt", learning_rate=2.0, warmup_steps=4)
     assert [learning_rate(settings, step, 100) for step in (0, 1, 3, 15, 63)] == [0.5, 1.0, 2.0, 1.0, 0.5]
@@ -177,7 +177,7 @@ def check_optimizer():
     import numpy as np
 
     from myxtts.config.stages import StageConfig
-    from myxtts.training.loop.optimizers import make_optimizer
+    from myxtts.training.loop.updates import make_optimizer
 
     bias = keras.Variable(np.ones(2, "float32"))
     optimizer = make_optimizer(StageConfig(optimizer="lion", learning_rate=0.25), {"layer/bias": bias})

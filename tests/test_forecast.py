@@ -6,7 +6,7 @@ import pytest
 from tiny import tiny_run_config
 
 from myxtts.config.checks import UserError
-from myxtts.runs import forecast
+from myxtts.runs import agenda
 from myxtts.runs.agenda import StageWork
 
 GB = 2**30
@@ -19,16 +19,16 @@ def machine(monkeypatch):
 
     def has(memory, disk):
         ram = SimpleNamespace(total=memory, limit=None, usable=memory // 2)
-        monkeypatch.setattr(forecast, "read_memory", lambda: ram)
-        monkeypatch.setattr(forecast, "resident_bytes", lambda: GB // 2)
-        monkeypatch.setattr(forecast.shutil, "disk_usage", lambda folder: SimpleNamespace(free=disk))
+        monkeypatch.setattr(agenda, "read_memory", lambda: ram)
+        monkeypatch.setattr(agenda, "resident_bytes", lambda: GB // 2)
+        monkeypatch.setattr(agenda.shutil, "disk_usage", lambda folder: SimpleNamespace(free=disk))
 
     return has
 
 
 def needs(folder, works=WORKS):
     config = tiny_run_config("there", folder, model={"num_text_tokens": 40})
-    return forecast.find_needs(config, works, SimpleNamespace(train=[SimpleNamespace(num_samples=22050)]))
+    return agenda.find_needs(config, works, SimpleNamespace(train=[SimpleNamespace(num_samples=22050)]))
 
 
 def test_needs_hold_checkpoints_of_all_stages_and_what_does_not_fit_is_refused(tmp_path, machine):
@@ -48,17 +48,17 @@ def test_needs_hold_checkpoints_of_all_stages_and_what_does_not_fit_is_refused(t
 
 def test_time_left_counts_stages_to_come_and_comes_with_each_log_line(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(forecast.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(agenda.time, "monotonic", lambda: now[0])
     config = tiny_run_config("there", tmp_path)
-    left, dear = forecast.TimeLeft(config), forecast.STAGES["gpt"].cost / forecast.STAGES["dvae"].cost
+    left, dear = agenda.TimeLeft(config), agenda.STAGES["gpt"].cost / agenda.STAGES["dvae"].cost
     dear *= config.stage("gpt").batch_size / config.stage("dvae").batch_size
     left.on_agenda(WORKS)
     left.on_stage("dvae", None)
     left.on_start(SimpleNamespace(stage="dvae", step=0, total_steps=20))
     for step in range(1, 11):
-        now[0] += 1 if step > forecast.WARMUP_STEPS else 3  # the first are traced
+        now[0] += 1 if step > agenda.WARMUP_STEPS else 3  # the first are traced
         left.on_step(step)
-        assert (left.seconds_left(step) is None) == (step < forecast.WARMUP_STEPS + forecast.TRIAL_STEPS)
+        assert (left.seconds_left(step) is None) == (step < agenda.WARMUP_STEPS + agenda.TRIAL_STEPS)
     timing = {"avg_ms": 1000.0}
     left.on_log(10, {}, timing)
     assert timing["seconds_left"] == pytest.approx(10 + 40 * dear + 9)  # and as long to begin with

@@ -12,7 +12,7 @@ from myxtts.devices.device_plan import DeviceError
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.loop.replicas import Replicas
+from myxtts.training.loop.device_pipeline import Replicas
 from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
 from myxtts.training.trainer import XTTSTrainer
 

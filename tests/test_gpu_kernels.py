@@ -13,17 +13,16 @@ from tiny import tiny_run_config
 
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import DecoderBatch
-from myxtts.devices import kinds
+from myxtts.devices import machine
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.training.loop.optimizations import settle_switches
-from myxtts.training.loop.replicas import equal_parts
+from myxtts.training.loop.device_pipeline import equal_parts
 from myxtts.training.loop.step import TrainStep
+from myxtts.training.loop.switches import nodes, settle_switches
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.decoder import DecoderStage
-from myxtts.training.watching.ledger import nodes
 
 
 def kernels_lacking(graphs):
@@ -54,8 +53,10 @@ def a_gpu():
     one has a stride and other channels.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds, "default_device", lambda: "/GPU:0")
-        patch.setattr("myxtts.models.xtts.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=(1, 1)))
+        patch.setattr(machine, "default_device", lambda: "/GPU:0")
+        patch.setattr(
+            "myxtts.models.speaker_encoder.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=(1, 1))
+        )
         yield
 
 
@@ -75,7 +76,7 @@ def step_of(name, foundations, precision):
     """A stage and its train step."""
     config = smallest_config(precision)
     stage = STAGE_CLASSES[name](config, {one: foundations[one] for one in STAGES[name].builds_on})
-    stage.build(None, settle_switches(config.training, config.model, "/GPU:0", stage.switches), None, None)
+    stage.build(None, settle_switches(config.training, config.model, "/GPU:0", stage.switches), None)
     settings, strategy = config.stage(name), tf.distribute.get_strategy()
     return stage, TrainStep(stage.updates(settings), strategy, settings, precision=precision)
 
@@ -139,9 +140,9 @@ def test_speaking_has_kernels(decoder):
     config = smallest_config(decoder=decoder, num_text_tokens=tokenizer.num_tokens)
     synthesizer = Synthesizer(XTTS(config.model, parts=PARTS), tokenizer, config)
     engine, voices = synthesizer.engine, (synthesizer.voice._to_latents, synthesizer.voice._to_speaker)
-    functions = [synthesizer.to_waveform._to_samples]
+    traces = [synthesizer.to_waveform._to_samples.get_concrete_function]
     if decoder == "istft":  # the others are the same
         steps = engine.steps
-        functions += [*voices, synthesizer._to_mel, steps._read, steps._draws[False]._function]
-        functions += [steps._move._function, steps._join._function]
-    assert not kernels_lacking([function.get_concrete_function().graph for function in functions])
+        traces += [one.get_concrete_function for one in (*voices, synthesizer._to_mel, steps._read)]
+        traces += [steps._draws[False], steps._move, steps._join]
+    assert not kernels_lacking([trace().graph for trace in traces])

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from myxtts.models.hifigan import HifiganGenerator
+from myxtts.models.waveform_decoders import HifiganGenerator
 
 TINY = {"channels": 16, "upsampling": ((4, 8), (2, 4)), "kernel_sizes": (3, 5), "dilations": (1, 3), "code_stride": 32}
+TINY |= {"width": 6, "speaker_width": 3}
 
 
 def normal(*shape, seed=0):
@@ -36,5 +37,5 @@ def test_each_clip_of_a_batch_is_spoken_with_its_own_speaker():
 
 
 def test_full_size_lengths_follow_the_reference():
-    generator = HifiganGenerator()
+    generator = HifiganGenerator(8, 8)
     assert [generator.num_samples(n) for n in (40, 32)] == [44544, 35584]

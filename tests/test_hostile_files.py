@@ -16,17 +16,17 @@ import pytest
 from test_torch_checkpoint import tensor_opcodes, write_zip
 
 from myxtts.config.checks import ConfigError, UserError
-from myxtts.config.loading import config_from_dict, read_yaml
+from myxtts.config.config import config_from_dict, read_yaml
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.interchange.coqui.unpickling import HostileCheckpointError, TorchCheckpointError, unpickle
+from myxtts.storage.checkpoint import read_tensors
 from myxtts.storage.files import CheckpointError, read_json
-from myxtts.storage.tensor_file import read_tensors
 from myxtts.text.cleaners import clean_text
 from myxtts.text.tokenizer import Vocabulary, XTTSTokenizer
 
 READERS = {
     "pth": "from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint as read",
-    "yaml": "from myxtts.config.loading import read_yaml as read",
+    "yaml": "from myxtts.config.config import read_yaml as read",
     "json": "from myxtts.text.tokenizer import XTTSTokenizer; read = XTTSTokenizer.from_file",
 }
 

@@ -15,7 +15,7 @@ from myxtts.cli import models, say
 from myxtts.inference import loading
 from myxtts.interchange.hub import fetching as hub
 from myxtts.interchange.hub.fetching import HubError, local_folder
-from myxtts.interchange.hub.uploading import push_model, without_places
+from myxtts.interchange.hub.uploading import push, without_places
 from myxtts.models.xtts import XTTS
 from myxtts.runs.origin import adopt
 
@@ -180,7 +180,7 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     kept = without_places(tiny_run_config("/home/emma/data", tmp_path / "run", training={"init_from": NAME}))
     assert kept.data.train_data is None and kept.training.init_from == NAME
     with pytest.raises(HubError, match="must be pushed to hf://owner/name"):
-        push_model(None, "emma/voice")
+        push(None, "emma/voice")
 
 
 def test_library_that_is_missing_is_named(monkeypatch):

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import myxtts
-from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import RECIPES, find_recipe, recipe_names
+from myxtts.config.config import RECIPES, XTTSConfig, find_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "import sys, setuptools.build_meta as build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
@@ -23,7 +22,7 @@ import sys
 import myxtts
 from myxtts.cli import train
 from myxtts import __main__ as main
-from myxtts.config.loading import recipe_names
+from myxtts.config.config import recipe_names
 
 def settings_of(*argv):
     return train.config_from_arguments(train.build_parser().parse_args(list(argv))).to_dict()

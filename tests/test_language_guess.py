@@ -4,7 +4,7 @@ import pytest
 from test_corpora import make_corpus
 
 from myxtts.data.corpora import load_corpus
-from myxtts.text.language_guess import guess_language, identify_language
+from myxtts.text.language_guess import guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES, get_language
 
 SENTENCES = {
@@ -133,6 +133,20 @@ def test_each_labelled_language_is_judged_by_its_own_clips(tmp_path):
     (home / "speakers.csv").write_text("id,speaker,language\n" + languages("de", "fr"))
     (note,) = load_corpus(home, None).notes
     assert "4 clips" in note and "English (en)" in note and "French (fr)" in note
+
+
+@pytest.mark.parametrize(
+    "text, asked, own, language",
+    [
+        ("Guten Morgen, wie geht es?", None, None, "de"), ("Guten Morgen, wie geht es?", None, "fr", "fr"),
+        ("Guten Morgen, wie geht es?", "en", None, "en"), ("Ja!", None, None, "en"), ("12 %", None, None, "en"),
+        ("Good morning, my friend.", None, None, "en"), ("Goedemorgen, hoe gaat het met u?", None, None, "en"),
+        (SENTENCES["fa"], None, "de", "fa"), (None, None, None, "en"),
+    ],
+)  # fmt: skip
+def test_text_is_read_in_the_language_asked_for_then_of_the_voice_then_of_its_words(text, asked, own, language):
+    found, note = language_to_read(text, asked, own, "she", ("de", "en", "fa", "fr"))
+    assert found == language and bool(note) == (not asked and language != "en")
 
 
 def test_short_texts_are_not_identified():

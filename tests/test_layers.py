@@ -9,16 +9,13 @@ from test_hifigan import normal
 from test_speaker_encoder import TINY as TINY_ENCODER
 from tiny import tiny_model_config
 
-from myxtts.models.conditioning_encoder import ConditioningBlock, ConditioningEncoder
-from myxtts.models.dvae import DVAE, DVAEResidualBlock
+from myxtts.models.attention import CausalSelfAttention, TransformerBlock
+from myxtts.models.conditioning import ConditioningBlock, ConditioningEncoder, PerceiverLayer, PerceiverResampler
+from myxtts.models.dvae import DVAE, DVAEResidualBlock, VectorQuantizer
 from myxtts.models.gpt import GPT
-from myxtts.models.hifigan import HifiganGenerator, ResidualStack
-from myxtts.models.layers.attention import CausalSelfAttention
-from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.transformer import TransformerBlock
-from myxtts.models.layers.vector_quantizer import VectorQuantizer
-from myxtts.models.perceiver import PerceiverLayer, PerceiverResampler
+from myxtts.models.layers import Dropout
 from myxtts.models.speaker_encoder import AttentiveStatisticsPooling, ResidualBlock, SpeakerEncoder, SqueezeExcitation
+from myxtts.models.waveform_decoders import HifiganGenerator, ResidualStack
 from myxtts.models.xtts import XTTS
 
 RANDOM = np.random.default_rng(0)
@@ -33,24 +30,24 @@ def to_numpy(tensor):
 
 FLOAT32 = {"mixed_output_dtype": "float32"}
 LAYERS = {
-    "causal_self_attention": (lambda: CausalSelfAttention(2, 0.1), X, {"key_mask": KEY_MASK}, {}),
-    "transformer_block": (lambda: TransformerBlock(2, 0.1, site=3), X, {"key_mask": KEY_MASK}, {}),
-    "transformer_block_with_dropout": (lambda: TransformerBlock(2, 0.5), X, {"seed": SEED}, {}),
-    "perceiver_layer": (lambda: PerceiverLayer(2, 4), (X, X[:, :3] + 1), {}, {}),
-    "perceiver_resampler": (lambda: PerceiverResampler(3, 2, 2, 4), X, {}, {}),
-    "conditioning_block": (lambda: ConditioningBlock(2), X, {}, {}),
-    "conditioning_encoder": (lambda: ConditioningEncoder(16, 2, 2), X[..., :6], {}, {}),
-    "squeeze_excitation": (lambda: SqueezeExcitation(reduction=2), normal(2, 3, 5, 8), {}, {}),
-    "residual_block": (lambda: ResidualBlock(32), normal(2, 6, 5, 32), {}, {}),
-    "residual_block_with_stride": (lambda: ResidualBlock(32, stride=2), normal(2, 6, 5, 8), {}, {}),
-    "attentive_pooling": (lambda: AttentiveStatisticsPooling(4), normal(2, 7, 5), {}, FLOAT32),
+    "causal_self_attention": (lambda: CausalSelfAttention(16, 2, 0.1), X, {"key_mask": KEY_MASK}, {}),
+    "transformer_block": (lambda: TransformerBlock(16, 2, 0.1, site=3), X, {"key_mask": KEY_MASK}, {}),
+    "transformer_block_with_dropout": (lambda: TransformerBlock(16, 2, 0.5), X, {"seed": SEED}, {}),
+    "perceiver_layer": (lambda: PerceiverLayer(16, 2, 4), (X, X[:, :3] + 1), {}, {}),
+    "perceiver_resampler": (lambda: PerceiverResampler(16, 3, 2, 2, 4), X, {}, {}),
+    "conditioning_block": (lambda: ConditioningBlock(16, 2), X, {}, {}),
+    "conditioning_encoder": (lambda: ConditioningEncoder(6, 16, 2, 2), X[..., :6], {}, {}),
+    "squeeze_excitation": (lambda: SqueezeExcitation(8, reduction=2), normal(2, 3, 5, 8), {}, {}),
+    "residual_block": (lambda: ResidualBlock(32, 32), normal(2, 6, 5, 32), {}, {}),
+    "residual_block_with_stride": (lambda: ResidualBlock(8, 32, stride=2), normal(2, 6, 5, 8), {}, {}),
+    "attentive_pooling": (lambda: AttentiveStatisticsPooling(5, 4), normal(2, 7, 5), {}, FLOAT32),
     "speaker_encoder": (
         lambda: SpeakerEncoder(**TINY_ENCODER),
         normal(2, 21, 64),
         {},
         {"dynamic_axes": ((0, 1),), **FLOAT32},
     ),
-    "hifigan_residual_stack": (lambda: ResidualStack(3, (1, 3)), normal(2, 12, 4), {}, {}),
+    "hifigan_residual_stack": (lambda: ResidualStack(4, 3, (1, 3)), normal(2, 12, 4), {}, {}),
     "hifigan": (
         lambda: HifiganGenerator(**TINY_HIFIGAN),
         (normal(2, 5, 6), normal(2, 3)),
@@ -79,7 +76,6 @@ def test_gpt_keeps_the_promises_of_all_layers():
     text, audio = np.array([[3, 7, 9, 0], [3, 8, 0, 0]], "int32"), np.array([[16, 1, 17], [16, 5, 17]], "int32")
     # The latents come from outside, so the layers that make them are not reached.
     gpt = GPT(tiny_model_config())
-    gpt.build()
     unreached = [v.path for v in gpt.trainable_variables if "conditioning_encoder" in v.path or "perceiver" in v.path]
     check_layer(
         lambda: GPT(tiny_model_config(), name=gpt.name),

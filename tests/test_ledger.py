@@ -7,16 +7,15 @@ from test_trainer import Recorder, dvae_trainer, open_run
 from tiny import tiny_run_config
 
 from myxtts.config.config import TrainingConfig
-from myxtts.config.optimizations import PRESETS, SWITCHES, requested_switches
-from myxtts.devices import kinds
+from myxtts.config.training import PRESETS, SWITCHES, requested_switches
+from myxtts.devices import machine
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
-from myxtts.training.loop import optimizations
-from myxtts.training.loop.optimizations import settle_switches
-from myxtts.training.loop.updates import WeightAverages
+from myxtts.training.loop import switches
+from myxtts.training.loop.switches import LedgerDifference, count_products, settle_switches
+from myxtts.training.loop.updates import UpdateRule
 from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
-from myxtts.training.watching.ledger import LedgerDifference, count_products
 
 FLOAT32 = XTTS
 """The real class, when a test has put another in its place."""
@@ -65,8 +64,8 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
 def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypatch):
     # A model of another policy than the run's, averages that stand still, and no compiler.
     monkeypatch.setattr("myxtts.training.stages.base.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
-    monkeypatch.setattr(WeightAverages, "update", lambda averages, step: None)
-    monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
+    monkeypatch.setattr(UpdateRule, "update_averages", lambda rule, step: None)
+    monkeypatch.setattr(switches, "xla_refusal", lambda device: "libdevice is missing")
     trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True, tf32=True)
     found = {row.optimization: (row.effective, row.as_requested) for row in trainer.ledger.rows}
     assert found["precision"] == ("float32", False)
@@ -81,7 +80,7 @@ def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypa
 
 
 def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(optimizations, "xla_refusal", lambda device: "libdevice is missing")
+    monkeypatch.setattr(switches, "xla_refusal", lambda device: "libdevice is missing")
     with pytest.raises(LedgerDifference, match="XLA .*on"):
         ledger_of(tiny_corpus, tmp_path, xla=True, strict=True)
     assert not (tmp_path / "dvae").exists() or not list((tmp_path / "dvae").glob("step_*"))
@@ -105,9 +104,9 @@ def test_strict_run_ends_after_its_first_step(tiny_corpus, tmp_path, monkeypatch
     ],
 )
 def test_precision_is_what_the_hardware_can(monkeypatch, requested, capability, flags, chosen):
-    monkeypatch.setattr(kinds, "_compute_capability", lambda device: capability)
-    monkeypatch.setattr(kinds, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
-    policy, reason = kinds.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
+    monkeypatch.setattr(machine, "_compute_capability", lambda device: capability)
+    monkeypatch.setattr(machine, "read_processor", lambda: Processor("any", 2, None, frozenset(flags)))
+    policy, reason = machine.choose_precision(requested, "/GPU:1" if capability else "/CPU:0")
     assert policy == chosen and reason
 
 
@@ -118,7 +117,7 @@ def test_precision_is_chosen_for_the_gpu_that_trains_and_not_for_an_older_one_be
     monkeypatch.setattr(
         tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": capabilities[gpu]}
     )
-    chosen = [kinds.choose_precision("auto", device)[0] for device in ("/GPU:0", "/GPU:1")]
+    chosen = [machine.choose_precision("auto", device)[0] for device in ("/GPU:0", "/GPU:1")]
     assert chosen == ["float32", "mixed_bfloat16"]
 
 

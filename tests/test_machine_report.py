@@ -79,11 +79,11 @@ def test_limit_of_cgroup_version_1_is_found_under_the_containers_own_root(tmp_pa
 def test_disk_is_read_by_the_files_of_the_data_where_its_cache_can_be_passed_by(tmp_path, monkeypatch):
     (tmp_path / "clip.wav").write_bytes(bytes(3 * 2**20))
     files = machine.probe_files(tmp_path, [tmp_path / "clip.wav"] * 5, most_bytes=4 * 2**20)
-    assert files.read_per_second > 0 and files.note.startswith("2 files, 6 MB") and files.free > 0
+    assert files["read_per_second"] > 0 and files["note"].startswith("2 files, 6 MB") and files["free"] > 0
     monkeypatch.delattr(os, "posix_fadvise")
     for paths in ((), [tmp_path / "clip.wav"]):
         disk = machine.probe_files(tmp_path, paths)
-        assert disk.read_per_second is None and disk.note.startswith("not measured")
+        assert disk["read_per_second"] is None and disk["note"].startswith("not measured")
 
 
 @on_logical_devices

@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 from tiny import tiny_model_config
 
-from myxtts.cli import plan
+from myxtts.cli import train
 from myxtts.config.config import ModelConfig
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
-from myxtts.memory.decoder import DIVISORS, count_decoder, count_discriminators, estimate_decoder
+from myxtts.memory import parts
 from myxtts.memory.estimates import (
     CHUNK_KEYS,
     Optimizations,
@@ -29,12 +29,11 @@ from myxtts.memory.estimates import (
     estimate_gpt,
     largest_batch,
 )
-from myxtts.memory.speaker import count_speaker, estimate_speaker
+from myxtts.memory.parts import count_decoder, count_discriminators, count_speaker, estimate_decoder
+from myxtts.models.attention import CHUNK
 from myxtts.models.discriminators import Discriminators
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.memory_efficient_attention import CHUNK
 from myxtts.models.speaker_encoder import SpeakerEncoder
-from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.waveform_decoders import make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.gpt import LoRA
 
@@ -153,8 +152,10 @@ def test_dvae_holds_the_tensors_that_its_backward_pass_reads():
 
 def test_speaker_encoder_holds_the_tensors_that_its_backward_pass_reads(monkeypatch):
     blocks = (2, 1, 1, 1)  # instead of sixteen: they are what takes time to trace
-    monkeypatch.setattr("myxtts.memory.speaker.SPEAKER_BLOCKS", blocks)
-    monkeypatch.setattr("myxtts.models.xtts.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=blocks))
+    monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", blocks)
+    monkeypatch.setattr(
+        "myxtts.models.speaker_encoder.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=blocks)
+    )
     config, codes = tiny_model_config(speaker_channels=(8, 8, 16, 16)), 44
     encoder = XTTS(config, parts=("speaker",)).speaker_encoder
 
@@ -164,10 +165,10 @@ def test_speaker_encoder_holds_the_tensors_that_its_backward_pass_reads(monkeypa
 
     frames = 1 + round(100 * codes * 1024 / 22050)
     kept = kept_numbers(encoder.trainable_variables, loss_of, (1, frames, 64))
-    assert estimate_speaker(config, Shapes(1, 0, codes, 0)).activations == pytest.approx(4 * kept, rel=0.02)
+    assert parts.estimate_speaker(config, Shapes(1, 0, codes, 0)).activations == pytest.approx(4 * kept, rel=0.02)
 
 
-@pytest.mark.parametrize("estimate, count", [(estimate_dvae, count_dvae), (estimate_speaker, count_speaker)])
+@pytest.mark.parametrize("estimate, count", [(estimate_dvae, count_dvae), (parts.estimate_speaker, count_speaker)])
 def test_stage_beside_the_gpt_counts_its_weights_exactly_and_no_switch_of_the_gpt(estimate, count):
     trained, others = (4 * number for number in count(MODEL))
     plain = estimate(MODEL, SHAPES)
@@ -193,7 +194,7 @@ def test_command_plans_without_tensorflow(stage):
 
 
 def printed(capsys, *argv):
-    code = plan.main([str(argument) for argument in argv])
+    code = train.plan([str(argument) for argument in argv])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -234,8 +235,8 @@ def test_auto_is_planned_as_what_takes_more_and_said(capsys):
 @pytest.mark.parametrize("size, kind", [("nano", "istft"), ("tiny", "istft"), ("nano", "hifigan")])
 def test_weights_of_the_decoder_stage_are_counted_exactly(size, kind):
     model = ModelConfig(size, decoder_type=kind)
-    decoder = built(make_decoder(model), (None, None, model.width), (None, model.speaker_width))
-    discriminators = built(Discriminators(DIVISORS.get(size, 1)), (None, None))
+    decoder = make_decoder(model)
+    discriminators = Discriminators(parts.DIVISORS.get(size, 1))
     assert (count_decoder(model), count_discriminators(model)) == (
         decoder.count_params(),
         discriminators.count_params(),

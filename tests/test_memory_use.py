@@ -15,13 +15,11 @@ import tensorflow as tf
 from keras import ops
 from tiny import tiny_model_config
 
-from myxtts.models import layers
-from myxtts.models.layers.attention import attention
-from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.memory_efficient_attention import memory_efficient_attention
+from myxtts.models import attention as attention_module
+from myxtts.models.attention import attention, memory_efficient_attention
+from myxtts.models.layers import Dropout
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.loop.optimizations import choose_attention, recompute
-from myxtts.training.watching.ledger import attention_forms, recomputed_blocks
+from myxtts.training.loop.switches import attention_forms, choose_attention, recompute, recomputed_blocks
 
 CHUNK = 4
 SEED = np.array([1, 2], "int32")
@@ -30,7 +28,7 @@ SEED = np.array([1, 2], "int32")
 @pytest.fixture
 def short_chunks(monkeypatch):
     """Chunks of four keys, so that a few positions make several."""
-    monkeypatch.setattr("myxtts.models.layers.memory_efficient_attention.CHUNK", CHUNK)
+    monkeypatch.setattr("myxtts.models.attention.CHUNK", CHUNK)
 
 
 def random_inputs(num_queries, num_keys, dtype="float32"):
@@ -194,7 +192,7 @@ def peak_of(traced, *tensors):
 
 def peaks_by_length():
     """`{form: {length: bytes}}` of attention, forward and backward."""
-    layers.memory_efficient_attention.CHUNK = 64
+    attention_module.CHUNK = 64
     forms = {
         "efficient": lambda q, k, v: memory_efficient_attention(q, k, v, None, True, Dropout(0.1), SEED),
         "standard": lambda q, k, v: attention(q, k, v, None, True),
@@ -322,7 +320,7 @@ def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
 @pytest.mark.parametrize("ratio, form", [(0.6, "memory-efficient"), (1.04, "memory-efficient"), (1.2, "standard")])
 def test_choice_of_attention_follows_the_time_at_the_longest_sequence(monkeypatch, ratio, form):
     times = iter([1.0, ratio])
-    monkeypatch.setattr("myxtts.training.loop.optimizations._seconds", lambda *_: next(times))
+    monkeypatch.setattr("myxtts.training.loop.switches._seconds", lambda *_: next(times))
     config = tiny_model_config(num_latents=32, max_text_tokens=402, max_audio_tokens=764)
     chosen, reason = choose_attention(config, "float32", "/CPU:0")
     assert chosen == form and f"{ratio:.2f}" in reason and "1200" in reason

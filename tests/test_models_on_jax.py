@@ -12,10 +12,8 @@ from keras import ops
 from tiny import tiny_model_config
 
 from myxtts.models.discriminators import Discriminators
-from myxtts.models.hifigan import HifiganGenerator
-from myxtts.models.istft import IstftGenerator
-from myxtts.models.layers.linear import built
 from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.waveform_decoders import HifiganGenerator, IstftGenerator
 from myxtts.models.xtts import XTTS, named_weights
 from utilities.parity.seeded_model import without_initial_values
 
@@ -46,10 +44,10 @@ def drawn_models():
     """Tiny models with every weight drawn by its place."""
     with without_initial_values():
         model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
-        decoder = built(HifiganGenerator(8, ((4, 8), (2, 4)), (3, 7), (1, 3), 32), (None, None, 16), (None, 16))
-        encoder = built(SpeakerEncoder((8, 8), (1, 1), 16, 4), (None, None, 16))
-        istft = built(IstftGenerator(3, 8, 128, 1024), (None, None, 16), (None, 16))
-        discriminators = built(Discriminators(256, (3,), (512,)), (None, None))
+        decoder = HifiganGenerator(16, 16, 8, ((4, 8), (2, 4)), (3, 7), (1, 3), 32)
+        encoder = SpeakerEncoder(16, (8, 8), (1, 1), 16, 4)
+        istft = IstftGenerator(16, 16, 3, 8, 128, 1024)
+        discriminators = Discriminators(256, (3,), (512,))
     for layer in (model, decoder, encoder, istft, discriminators):
         for name, variable in named_weights(layer).items():
             random = np.random.default_rng([len(name), *name.encode()])

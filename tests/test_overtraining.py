@@ -7,8 +7,7 @@ import pytest
 from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.training.watching.guards import WARN_AFTER, OvertrainingDetector
-from myxtts.training.watching.watch import Watch
+from myxtts.training.watching.watch import WARN_AFTER, OvertrainingDetector, Watch
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from myxtts.audio.mel import DVAE_MEL
-from myxtts.runs import figures
+from myxtts.runs import samples
 from myxtts.storage.files import append_line
 
 TIMING = {"avg_ms": 12.0}
@@ -31,7 +31,7 @@ def test_place_of_a_frequency_among_the_bands_is_that_of_the_filter_that_passes_
 
 def test_sounds_are_shown_on_one_color_scale_and_time_axis_with_hertz_and_the_text(tmp_path, drawn):
     mels = {"recording": np.linspace(-9, 2, 800).reshape(10, 80), "spoken": np.full((20, 80), -3.0)}
-    figures.draw_sounds(tmp_path / "a.png", "from $_ to $^", mels, np.eye(5, 7))
+    samples.draw_sounds(tmp_path / "a.png", "from $_ to $^", mels, np.eye(5, 7))
     (figure,) = drawn
     top, below, attention = figure.axes[:3]
     assert top.images[0].get_clim() == below.images[0].get_clim() == (-9.0, 2.0)
@@ -43,12 +43,12 @@ def test_sounds_are_shown_on_one_color_scale_and_time_axis_with_hertz_and_the_te
 
 
 def test_picture_of_a_text_with_dollar_signs_and_letters_of_many_scripts(tmp_path):
-    figures.draw_sounds(tmp_path / "a.png", "from $_ to $^ سلام 你好 ሰላም", {"recording": np.zeros((8, 80), np.float32)})
+    samples.draw_sounds(tmp_path / "a.png", "from $_ to $^ سلام 你好 ሰላም", {"recording": np.zeros((8, 80), np.float32)})
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_metrics_hold_every_figure_and_curves_those_of_the_last_way_to_the_end(tmp_path, drawn):
-    metrics = figures.MetricsFile(tmp_path)
+    metrics = samples.MetricsFile(tmp_path)
     metrics.on_start(SimpleNamespace(stage="gpt", total_steps=30))
     for step, loss in ((10, 5.0), (20, 4.0), (30, float("nan")), (20, 3.0)):  # it went back to step 10
         metrics.on_log(step, {"codes": loss, "text": 1.0}, TIMING)
@@ -57,7 +57,7 @@ def test_metrics_hold_every_figure_and_curves_those_of_the_last_way_to_the_end(t
     figures_of_first = {"codes": 5.0, "text": 1.0, "avg_ms": 12.0}
     assert lines[0] == {"stage": "gpt", "total_steps": 30, "step": 10, "kind": "training", **figures_of_first}
     assert lines[2]["codes"] is None and lines[4]["kind"] == "validation" and lines[4]["is_best"] is True
-    figures.write_curves(tmp_path, {"gpt": [{"step": 20, "codes": 3.5, "text": 1.0}]})
+    samples.write_curves(tmp_path, {"gpt": [{"step": 20, "codes": 3.5, "text": 1.0}]})
     shown = {line.get_label(): line.get_xydata().tolist() for line in drawn[0].axes[0].lines}
     assert shown == {"training codes": [[10, 5.0], [20, 3.0]], "validation codes": [[20, 3.5]]}
 
@@ -65,13 +65,13 @@ def test_metrics_hold_every_figure_and_curves_those_of_the_last_way_to_the_end(t
 def test_line_that_a_kill_cut_short_costs_that_line_only(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"stage": "gpt", "st')
     append_line(tmp_path / "metrics.jsonl", '{"stage": "gpt", "step": 1, "kind": "training"}')
-    assert [line["step"] for line in figures.read_metrics(tmp_path)] == [1]
+    assert [line["step"] for line in samples.read_metrics(tmp_path)] == [1]
 
 
 def test_disk_that_takes_no_figures_is_said_once(tmp_path, caplog):
-    metrics = figures.MetricsFile(tmp_path / "gone")
+    metrics = samples.MetricsFile(tmp_path / "gone")
     for step in (1, 2):
         metrics.on_log(step, {"loss": 1.0}, {})
     assert caplog.text.count("Training continues.") == 1
-    figures.write_curves(tmp_path / "gone", {"gpt": [{"step": 20, "codes": 3.5}]})
+    samples.write_curves(tmp_path / "gone", {"gpt": [{"step": 20, "codes": 3.5}]})
     assert "loss curves could not be written" in caplog.text

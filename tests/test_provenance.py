@@ -12,9 +12,9 @@ from myxtts.inference.loading import load_model
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import check_same_model
 from myxtts.runs.origin import adopt, run_in
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_json
-from myxtts.storage.files import read_json
-from myxtts.storage.provenance import read_config, vocabulary_path
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.files import read_json, write_json
+from myxtts.storage.run_folder import read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
 TEXTS = [("one two three four five six", "en")]

@@ -11,9 +11,9 @@ from logical_devices import on_logical_devices, plan_of
 from tiny import tiny_run_config, train_step_of
 
 from myxtts.config.config import StageConfig
-from myxtts.devices.kinds import short_name
-from myxtts.models.layers.batch_normalization import BatchNormalization
-from myxtts.training.loop.replicas import Replicas, synchronize_statistics
+from myxtts.devices.machine import short_name
+from myxtts.models.speaker_encoder import BatchNormalization
+from myxtts.training.loop.device_pipeline import Replicas, synchronize_statistics
 from myxtts.training.watching.watch import Evaluator
 
 ROWS, WIDTH = 8, 5
@@ -246,8 +246,7 @@ def normalized(rows):
     """What batch normalization makes of rows on two replicas, its new variance, and the gradient of its inputs."""
     replicas = Replicas(plan_of("mirrored"))
     with replicas.scope():
-        model = keras.Sequential([BatchNormalization(momentum=0.0, epsilon=0.0)])
-        model.build((None, 3, 2))
+        model = keras.Sequential([keras.Input((3, 2)), BatchNormalization(2, momentum=0.0, epsilon=0.0)])
     synchronize_statistics(model)
 
     def on_each(inputs):

@@ -124,7 +124,7 @@ def test_checkpoint_of_what_speaks_has_its_vocabulary_and_rates_of_speech(stoppe
 def test_resumed_run_keeps_the_attention_that_was_measured(stopped, tmp_path, monkeypatch):
     assert stopped[1].store.read_state(2)["switches"]["attention"] == "standard"
     other = "memory-efficient", "it was measured"
-    monkeypatch.setattr("myxtts.training.loop.optimizations.choose_attention", lambda *_: other)
+    monkeypatch.setattr("myxtts.training.loop.switches.choose_attention", lambda *_: other)
     trainer = resumed(stopped, tmp_path, attention="auto")
     assert trainer.switches.attention == "standard" and "checkpoint" in trainer.switches.reasons["attention"]
     training = dataclasses.replace(trainer.config.training, checkpoint_dir=str(tmp_path / "new"))

@@ -18,7 +18,7 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.resuming.foundations import load_foundations
+from myxtts.training.resuming.checkpointer import load_foundations
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

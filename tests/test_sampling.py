@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import SamplingConfig
-from myxtts.models.sampling import EXCLUDED, SamplingValues, filter_logits, gumbel_noise, penalize_repetition, sample
+from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, gumbel_noise, penalize_repetition, sample
 
 
 def softmax(x):
@@ -30,7 +30,7 @@ def kept_by_numpy(row, temperature, top_k, top_p):
 
 def kept_by_filter(logits, temperature=1.0, top_k=0, top_p=1.0):
     filtered = keras.ops.convert_to_numpy(filter_logits(np.asarray(logits, "float32"), temperature, top_k, top_p))
-    return [set(np.flatnonzero(row > EXCLUDED / 2)) for row in filtered]
+    return [set(np.flatnonzero(row > HIDDEN / 2)) for row in filtered]
 
 
 def draw(logits, sampling, seed, sentence):
@@ -101,7 +101,7 @@ def scores_with_ties():
 
 def codes_by_numpy(logits, sampling, seen, noise):
     """Codes of one setting, row by row."""
-    filtered = np.full_like(logits, EXCLUDED)
+    filtered = np.full_like(logits, HIDDEN)
     best = []
     for row, values in enumerate(logits):
         penalty = np.where(seen[row] & (values < 0), sampling.repetition_penalty, 1.0)
@@ -112,7 +112,7 @@ def codes_by_numpy(logits, sampling, seen, noise):
             values = values / np.float32(sampling.temperature)
             kept = list(kept_by_numpy(values.astype("float64"), 1.0, sampling.top_k, sampling.top_p))
             lowest = min(values[kept])
-            filtered[row] = np.where(values >= lowest, values, EXCLUDED)
+            filtered[row] = np.where(values >= lowest, values, HIDDEN)
     if not sampling.temperature:
         return best
     return (filtered + noise).argmax(axis=1).tolist()

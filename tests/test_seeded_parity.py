@@ -13,12 +13,11 @@ import tensorflow as tf
 from parity_helpers import ReferenceObjective, channels_last, difference, greedy_codes, recipe_optimizer
 
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
-from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig
-from myxtts.config.loading import config_from_dict
+from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig, config_from_dict
 from myxtts.data.batch import DVAEBatch, GPTBatch
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.exporting import speaker_front_end
-from myxtts.models.sampling import filter_logits, penalize_repetition
+from myxtts.interchange.coqui.conversion import speaker_front_end
+from myxtts.models.gpt import filter_logits, penalize_repetition
 from myxtts.training.stages.dvae import DVAEObjective
 from utilities.parity.seeded_model import seeded_model
 from utilities.parity.seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_values

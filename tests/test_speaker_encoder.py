@@ -7,7 +7,7 @@ from test_hifigan import normal
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
 from myxtts.models.speaker_encoder import SpeakerEncoder
 
-TINY = {"widths": (32, 32), "num_blocks": (1, 2), "embedding_width": 12, "attention_width": 4}
+TINY = {"num_mels": 64, "widths": (32, 32), "num_blocks": (1, 2), "embedding_width": 12, "attention_width": 4}
 WAV_TO_MEL = MelSpectrogram(SPEAKER_MEL)
 
 

@@ -19,13 +19,11 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import SpeakerBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
-from myxtts.models.layers.angular_margin import AngularMarginClassifier
-from myxtts.models.layers.linear import built
-from myxtts.models.speaker_encoder import SpeakerEncoder
+from myxtts.models.speaker_encoder import AngularMarginClassifier, SpeakerEncoder
 from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.provenance import TAKEN_FROM
+from myxtts.storage.run_folder import TAKEN_FROM
 from myxtts.training.stages.speaker import SpeakerPreparation, equal_error_rate, repeated, verification_scores
 
 SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16)}
@@ -35,8 +33,8 @@ VOICES, FRAMES, BANDS = 12, 40, 64
 @pytest.fixture(autouse=True)
 def small_encoder(monkeypatch):
     """Two blocks instead of sixteen: they are what takes time to trace."""
-    monkeypatch.setattr("myxtts.models.xtts.SpeakerEncoder", SMALL)
-    monkeypatch.setattr("myxtts.memory.speaker.SPEAKER_BLOCKS", (1, 1))
+    monkeypatch.setattr("myxtts.models.speaker_encoder.SpeakerEncoder", SMALL)
+    monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1))
 
 
 @pytest.fixture
@@ -67,7 +65,7 @@ def test_pairs_that_are_scored_have_a_clip_of_a_judged_voice():
 
 def test_margin_is_added_to_the_angle_of_the_right_class():
     keras.utils.set_random_seed(0)
-    layer = built(AngularMarginClassifier(3, 4, scale=30.0, margin=0.2), None)
+    layer = AngularMarginClassifier(3, 4, scale=30.0, margin=0.2)
     random = np.random.default_rng(1)
     vectors = random.standard_normal((6, 4))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -223,10 +221,10 @@ def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
 @on_logical_devices
 def on_devices(mode):
     """Figures and weights of a step on one model device or on two."""
-    from myxtts.models import xtts
+    from myxtts.models import speaker_encoder
     from myxtts.training.trainer import XTTSTrainer
 
-    whole, xtts.SpeakerEncoder = xtts.SpeakerEncoder, SMALL
+    whole, speaker_encoder.SpeakerEncoder = speaker_encoder.SpeakerEncoder, SMALL
     try:
         config = tiny_run_config(data={"num_speakers": 4}, model=CHANNELS, training={"reset_training": True})
         trainer = XTTSTrainer(config, stage="speaker", plan=plan_of(mode))
@@ -236,7 +234,7 @@ def on_devices(mode):
         weights = trainer.model.part_weights("speaker").items()
         return taken, {name: [part.numpy() for part in trainer.replicas.local(v.value)] for name, v in weights}
     finally:
-        xtts.SpeakerEncoder = whole
+        speaker_encoder.SpeakerEncoder = whole
 
 
 def test_two_replicas_learn_as_one_with_the_statistics_of_the_whole_batch():

@@ -11,7 +11,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.configuration import plan_for
 from myxtts.hearing.measuring import Spoken
 from myxtts.runs.opening import open_stage
-from myxtts.runs.speech_judge import SpeechJudge
+from myxtts.runs.samples import SpeechJudge
 from myxtts.training.resuming.state import TrainingState
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.trainer import XTTSTrainer
@@ -72,13 +72,13 @@ def test_score_and_loss_are_never_compared():
 def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
     tiny_corpus, tmp_path, monkeypatch, caplog, without_griffin_lim
 ):
-    monkeypatch.setattr("myxtts.runs.speech_judge.find_encoder", lambda: None)
+    monkeypatch.setattr("myxtts.runs.samples.find_encoder", lambda: None)
     sizes = dict(model={"max_audio_tokens": 28}, data={"max_seconds": 1.15})
     training = {"evaluate_every_steps": 1, "evaluation_recognizer": "false {wav}", "evaluation_sentences": 2}
     dataset = open_run(tiny_corpus, tmp_path, training=training, **sizes)
     write_run(tmp_path, frozen_dvae(dataset.config), dataset.tokenizer, dataset.config)
     plan = plan_for(None, None)
-    judge = open_stage("gpt", plan, dataset, fresh=True)[0].watch.speech_judge
+    judge = open_stage("gpt", plan, dataset)[0].watch.speech_judge
     assert judge(7) == {} and "The speech of step 7 could not be evaluated" in caplog.text
     judge._measure.tools.recognizer = None
     first = judge(8)
@@ -91,7 +91,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
 
 
 def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("myxtts.runs.speech_judge.find_encoder", lambda: None)
+    monkeypatch.setattr("myxtts.runs.samples.find_encoder", lambda: None)
     training = {"evaluate_every_steps": 1, "evaluation_sentences": 3}
     dataset = open_run(tiny_corpus, tmp_path, training=training, data={"validation_share": 0.4})
     said = []
@@ -101,7 +101,7 @@ def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_cor
             said.append(one.id)
             yield Spoken(one, seeds[0], load_samples(one.recording)[::-1], MODEL_SAMPLE_RATE, stopped=True)
 
-    monkeypatch.setattr("myxtts.runs.speech_judge.speak_all", reversed_recordings)
+    monkeypatch.setattr("myxtts.runs.samples.speak_all", reversed_recordings)
     alone = SpeechJudge(dataset, list, "/CPU:0")
     figures = alone(1)
     assert len(said) == 3 and figures["mcd"] > 0

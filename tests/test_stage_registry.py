@@ -2,14 +2,14 @@
 
 import pytest
 
-from myxtts.cli import plan as plan_command
+from myxtts.cli import train as commands
 from myxtts.cli.train import build_parser
-from myxtts.config.loading import config_from_dict
+from myxtts.config.config import config_from_dict
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.rates import NUM_MELS
 from myxtts.config.stages import STAGES, StageEntry, register_stage
-from myxtts.memory import ESTIMATES
 from myxtts.memory.estimates import FLOAT, MemoryEstimate
+from myxtts.memory.report import ESTIMATES
 
 
 def estimate_timbre(model, shapes, *arguments):
@@ -30,7 +30,7 @@ def timbre():
 def test_registered_stage_is_offered_and_planned_by_the_command_line(capsys):
     assert "{dvae,gpt,speaker,decoder,timbre,all}" in " ".join(build_parser().format_help().split())
     assert build_parser().parse_args(["--stage", "timbre"]).stage == "timbre"
-    assert plan_command.main(["--stage", "timbre", "--model-size", "nano", "--gpu-memory", "8"]) == 0
+    assert commands.plan(["--stage", "timbre", "--model-size", "nano", "--gpu-memory", "8"]) == 0
     printed = capsys.readouterr().out
     assert "TIMBRE stage, size nano" in printed and "as asked" in printed
 

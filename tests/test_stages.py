@@ -9,10 +9,10 @@ from tiny import tiny_run_config, voiced
 from myxtts.config.config import StageConfig
 from myxtts.data.batch import DVAEBatch, GPTBatch, WaveBatch
 from myxtts.models.xtts import XTTS
-from myxtts.training.loop.optimizers import learning_rate
+from myxtts.training.loop.updates import learning_rate
+from myxtts.training.stages.base import masked_cross_entropy, masked_squared_error
 from myxtts.training.stages.dvae import DVAEObjective, DVAEPreparation, DVAEStage, measure_mel_stats
 from myxtts.training.stages.gpt import GPTObjective, GPTPreparation, conditioning_target_mask
-from myxtts.training.stages.losses import masked_cross_entropy, masked_squared_error
 
 CONFIG = tiny_run_config()
 PREPARATIONS = {"dvae": DVAEPreparation, "gpt": GPTPreparation}

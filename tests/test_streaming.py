@@ -12,12 +12,12 @@ from myxtts.config.config import SamplingConfig
 from myxtts.inference import waveforms
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.self_check import Verdict
+from myxtts.inference.speech import word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.text_stream import Sentence
 from myxtts.inference.waveforms import LatentDecoder, spoken_faster
-from myxtts.inference.word_times import word_times
-from myxtts.models.waveform_decoder import interpolate_linearly
+from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -229,13 +229,16 @@ def test_without_graphs_a_text_sounds_the_same(synthesizer, voice):
 
 
 def test_words_share_the_time_between_the_first_and_the_last_sound_by_their_lengths():
+    length = lambda word: sum(one.isalnum() or one == "%" for one in word)
     rate, tone = 16_000, np.sin(np.arange(16_000) * 0.1).astype("float32")
     samples = np.concatenate([np.zeros(8_000, "float32"), tone, tone, np.zeros(4_000, "float32")])
-    times = word_times(samples, rate, "aaaa – bb, cccc", len, start_seconds=10.0)
+    times = word_times(samples, rate, "aaaa – bb, cccc", length, start_seconds=10.0)
     assert [one.word for one in times] == ["aaaa", "bb,", "cccc"]
     assert times[0].start == pytest.approx(10.5, abs=0.02) and times[-1].end == pytest.approx(12.5, abs=0.02)
     assert times[1].start == times[0].end and times[2].start > times[1].end  # a pause at the comma alone
     assert times[0].end - times[0].start == pytest.approx(times[2].end - times[2].start, abs=0.003)
-    assert word_times(np.zeros(8_000, "float32"), rate, "a b", len) == []
-    hindi = word_times(tone, rate, "में की की", len)
+    assert word_times(np.zeros(8_000, "float32"), rate, "a b", length) == []
+    spoken = word_times(tone, rate, "aa % bb", length)
+    assert [one.word for one in spoken] == ["aa", "%", "bb"] and spoken[1].end == spoken[2].start
+    hindi = word_times(tone, rate, "में की की", length)
     assert [one.end for one in hindi[:-1]] == [one.start for one in hindi[1:]]  # vowel signs are no punctuation

@@ -19,7 +19,7 @@ from myxtts.inference.loading import load_model
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.inference.voices import Voice
-from myxtts.memory.claims import check_claims
+from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer

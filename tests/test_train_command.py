@@ -20,7 +20,7 @@ from tiny import make_tiny_corpus, untraced
 from myxtts.cli import say, train
 from myxtts.devices import configuration as devices
 from myxtts.runs.agenda import make_agenda
-from myxtts.runs.signals import stops_on_signals
+from myxtts.runs.run import stops_on_signals
 from myxtts.storage.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("devices_as_before")

@@ -11,8 +11,8 @@ from tiny import stage_of, tiny_run_config, train_step_of
 
 from myxtts.config.config import StageConfig
 from myxtts.models.xtts import XTTS
-from myxtts.training.loop.optimizers import no_weight_decay
 from myxtts.training.loop.step import TrainStep
+from myxtts.training.loop.updates import no_weight_decay
 from myxtts.training.stages.gpt import GPTObjective
 
 CONFIG = tiny_run_config()

@@ -13,8 +13,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.loop.device_pipeline import StepClock
-from myxtts.training.loop.optimizers import total_steps
-from myxtts.training.stages.dvae import measure_mel_stats
+from myxtts.training.loop.updates import total_steps
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.callbacks import Callback
 
@@ -62,8 +61,7 @@ def open_run(corpus, folder, **sections):
 
 
 def dvae_trainer(dataset):
-    stats = measure_mel_stats(dataset.train_loader("dvae"), 2)
-    return XTTSTrainer(dataset.config, stage="dvae", measured=stats)
+    return XTTSTrainer(dataset.config, stage="dvae")
 
 
 def frozen_dvae(config):

@@ -7,15 +7,12 @@ import tensorflow as tf
 from layer_check import check_layer
 
 from myxtts.config.model import ModelConfig
-from myxtts.models.hifigan import HifiganGenerator
-from myxtts.models.istft import ConvNextBlock, IstftGenerator
-from myxtts.models.layers.linear import built
-from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.waveform_decoders import ConvNextBlock, HifiganGenerator, IstftGenerator, make_decoder
 
 WIDTH, SPEAKER = 6, 5
 DECODERS = {
-    "hifigan": lambda: HifiganGenerator(16, ((8, 16), (2, 4)), (3, 7), (1, 3), 64),
-    "istft": lambda: IstftGenerator(4, 12, 16, 64),
+    "hifigan": lambda: HifiganGenerator(WIDTH, SPEAKER, 16, ((8, 16), (2, 4)), (3, 7), (1, 3), 64),
+    "istft": lambda: IstftGenerator(WIDTH, SPEAKER, 4, 12, 16, 64),
 }
 
 
@@ -26,7 +23,7 @@ def normal(*shape, seed=0):
 @pytest.fixture(scope="module", params=DECODERS)
 def decoder(request):
     """A decoder with all weights drawn, so that speaker and biases matter, and its frames and speakers."""
-    layer = built(DECODERS[request.param](), (None, None, WIDTH), (None, SPEAKER))
+    layer = DECODERS[request.param]()
     for index, variable in enumerate(layer.trainable_variables):
         scale = 0.3 if len(variable.shape) == 1 else np.prod(variable.shape[:-1]) ** -0.5
         variable.assign(scale * normal(*variable.shape, seed=index))
@@ -58,7 +55,7 @@ def test_frames_that_are_not_present_count_as_cut_off(decoder):
 
 def test_istft_passes_the_layer_checks():
     condition = normal(2, 8, seed=1)
-    check_layer(lambda: ConvNextBlock(24, causal=True, scale=0.25), (normal(2, 9, 8), condition))
+    check_layer(lambda: ConvNextBlock(8, 24, causal=True, scale=0.25), (normal(2, 9, 8), condition))
     check_layer(
         DECODERS["istft"],
         (normal(2, 5, WIDTH), normal(2, SPEAKER)),
@@ -68,7 +65,7 @@ def test_istft_passes_the_layer_checks():
 
 
 def test_inverse_transform_equals_numpy():
-    layer = built(IstftGenerator(1, 8, 16, 64), (None, None, WIDTH), (None, SPEAKER))
+    layer = IstftGenerator(WIDTH, SPEAKER, 1, 8, 16, 64)
     spectra = normal(12, 33) + 1j * normal(12, 33, seed=1)
     window = np.hanning(65)[:64]
     parts = np.fft.irfft(spectra) * window
@@ -96,7 +93,6 @@ def test_sizes(size, kind, count, lookahead):
     assert type(decoder) is {"istft": IstftGenerator, "hifigan": HifiganGenerator}[kind]
     assert decoder.lookahead_frames == lookahead and decoder.hop_length == 256
     if count:
-        decoder.build((None, None, config.width), (None, config.speaker_width))
         assert decoder.count_params() == pytest.approx(count, rel=0.25)
 
 
@@ -106,7 +102,7 @@ def test_stored_model_without_a_decoder_type_has_hifigan():
 
 
 def test_both_decoders_share_lengths_and_frames():
-    one, other = (built(make(), (None, None, WIDTH), (None, SPEAKER)) for make in DECODERS.values())
+    one, other = (make() for make in DECODERS.values())
     latents = normal(1, 9, WIDTH)
     np.testing.assert_array_equal(one.latents_to_frames(latents), other.latents_to_frames(latents))
     assert one.num_frames(9) == one.latents_to_frames(latents).shape[1]

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from myxtts.config.checks import UserError
-from myxtts.config.workers import workers_in, workers_of_slurm
+from myxtts.config.training import workers_in, workers_of_slurm
 from myxtts.distributed import launching
 from myxtts.distributed.launching import free_addresses
 from myxtts.distributed.workers import LOST_EXIT_CODE, WorkerLost, Workers
-from myxtts.runs import worker_report
+from myxtts.runs import machine_report
 from myxtts.training.loop.device_pipeline import timing_of_all
 
 
@@ -116,7 +116,7 @@ def test_sums_are_measured_and_extended_to_the_gradients_of_each_size(monkeypatc
     seconds_of = lambda strategy, size, repeats: size / 2**20 / 1000  # 1 ms a MB
     monkeypatch.setattr("myxtts.training.watching.measurement.seconds_of_sum", seconds_of)
     workers = SimpleNamespace(count=2, strategy=None, watch=lambda seconds: None)
-    lines = [*worker_report._sums(workers, 9.0)]
+    lines = [*machine_report._sums(workers, 9.0)]
     assert lines[0] == "Sum of 1 MB over all: 1.0 ms, 1000 MB/s through each worker"
     assert "Gradients of the GPT, normal: 573 MB, 573 ms to sum" in lines
 

@@ -9,7 +9,8 @@ import soundfile
 from myxtts.config.config import DataConfig, ModelConfig, StageConfig, TrainingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES, DecoderConfig, GPTConfig
-from myxtts.storage.checkpoint import CheckpointStore, write_json
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import write_json
 
 WORDS = ("one", "two", "three", "four", "five", "six")
 SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}
@@ -157,9 +158,9 @@ def train_step_of(objective, strategy, settings, *arguments, **options):
 
 def stage_of(name, config):
     """A `Stage` with a fresh model of its own, and nothing that it builds on."""
-    from myxtts.training.loop.optimizations import settle_switches
+    from myxtts.training.loop.switches import settle_switches
     from myxtts.training.stages.classes import STAGE_CLASSES
 
     stage = STAGE_CLASSES[name](config, dict.fromkeys(STAGES[name].builds_on))
-    stage.build(None, settle_switches(config.training, config.model, "/CPU:0", stage.switches), None, None)
+    stage.build(None, settle_switches(config.training, config.model, "/CPU:0", stage.switches), None)
     return stage

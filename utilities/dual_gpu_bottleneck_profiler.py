@@ -256,10 +256,12 @@ def parse(argv):
 def main(argv=None):
     """Profiles and prints; returns the exit code."""
     arguments = parse(argv)
-    from myxtts.cli.train import config_from_arguments, set_up_options
+    from myxtts.cli.train import config_from_arguments
+    from myxtts.config.flags import start_options
     from myxtts.runs.setup import set_up
 
-    config, plan = set_up(config_from_arguments(arguments), **set_up_options(arguments))
+    start = start_options({**vars(arguments)})
+    config, plan = set_up(config_from_arguments(arguments), start.download, **start.devices)
     from myxtts.training.watching.measurement import open_trainer
 
     with tempfile.TemporaryDirectory() as folder:

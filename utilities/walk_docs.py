@@ -1,16 +1,29 @@
-"""Runs the commands and Python blocks of README.md and docs/, page by page, and lists those that fail.
+"""Runs the commands and Python blocks of README.md and docs/, and compares what they print and make with the pages.
 
     pip install -e ".[test,recordings]"
     python utilities/walk_docs.py --work runs/walk
     python utilities/walk_docs.py --work runs/walk --pages speaking serving
 
+Pages show output in four ways:
+
+- a block of text right after a block of commands: lines that its last command prints, in this order;
+- a comment beside a line of Python that is a string, list or dictionary, as `# {"gpt": 2000}`: the line's value;
+- a table whose first column is headed "file in `FOLDER`": all that the folder contains when the page ends;
+- a path that begins with a folder of a run, such as `runs/mine/samples`: it exists when the page ends.
+The first words of each line that the notebook prints are compared, too.
+
+What a command names with `--output` and the like must exist after it. `…` stands for anything. Seconds, memory, speeds
+and percentages must agree within a factor of five, other fractions within a tenth, other numbers exactly.
+
 The folder starts with what README's first command leaves (it is run there, if it was not yet), a data set of a few
 clips and files under the names that the pages use. Trainings take a few steps. What a block needs and this machine
 lacks, such as a GPU or a hub, is replaced by `STAND_INS` or skipped by `SKIPPED`; both are listed. README must come
-before other pages, which use its `runs/mine`.
+before other pages, which use its `runs/mine`. `--quick` runs only the commands that need no training.
 """
 
 import argparse
+import ast
+import json
 import os
 import re
 import shutil
@@ -31,15 +44,27 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from released_model import MINIMAL, write_release  # noqa: E402
 
 from myxtts.data.sample_corpus import make_sample_corpus  # noqa: E402
+from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
 
 PAGES = ("README", "speaking", "evaluation", "export", "serving", "studio", "python", "text", "optimizations")
-PAGES += ("finetune", "migration", "make-dataset", "scaling", "troubleshooting", "devices")
+PAGES += (
+    "finetune",
+    "migration",
+    "make-dataset",
+    "scaling",
+    "troubleshooting",
+    "devices",
+    "convert",
+    "decoder",
+    "base",
+)
+NOTEBOOK = ROOT / "docs/quickstart.ipynb"
 FIRST_COMMAND = "python train_main.py --config first_words.yaml"
-STEPS = "--max-steps 4"
 RECOGNIZER = "./hear.sh {wav}"
+TWO_WORKERS = r"for i in 0 1; do \g<1>127.0.0.1:2222,127.0.0.1:2223 --worker-index $i\2 & done; wait -n && wait -n"
 STAND_INS = (
     (r"pip install [^&\n]+&& ", "", "installed before"),
-    (r"pip install [^\n&]+", "true", "installed before"),
+    (r"pip install [^\n]+", "true", "installed before"),
     (r"hf://coqui/XTTS-v2", "XTTS-v2", "release of a minimal shape with random weights"),
     (r"--data-gpu 0 --model-gpu 1", "--data-gpu 0 --model-gpu 1 --virtual-devices 2", "logical CPU devices"),
     (r"--recognizer base", f'--recognizer "{RECOGNIZER}"', "recognizer without a download"),
@@ -48,28 +73,35 @@ STAND_INS = (
     (r"\| aplay[^\n]*", "> /dev/null", "no loudspeaker"),
     (r"--language (fa|de)", "--language en", "the recordings are English"),
     (r'"سلام[^"]*"', '"a dog sees the sea"', "the recordings are English"),
+    (r"myxtts push [^\n]+", r"\g<0> --card", "shows the card instead of uploading"),
+    (r"(.*)host1:2222,host2:2222 --worker-index 0(.*)", TWO_WORKERS, "two processes instead of two machines"),
     (r"  +#[^\n]*", "", ""),
-    (r"((?:myxtts train|train_main\.py|-- train) [^\n&|]*)", rf"\1 {STEPS}", "few steps"),
-    (r"max_steps(=|\": )\d+", r"max_steps\g<1>4", "few steps"),
+    (r"((?:myxtts train|train_main\.py|-- train) [^\n&|]*)", r"\1 --max-steps 4", "few steps"),
+    (r"\b2000\b", "4", "few steps"),
+    (r"/tmp/quickstart", "quickstart", ""),
     (r"\b(train_main|utilities/)", rf"{ROOT}/\1", ""),
 )
 """Pattern, replacement and the reason for it."""
 SKIPPED = (
     (r"python -m pytest$", "CI runs the tests"),
-    (r"^myxtts push", "needs an account"),
-    (r"--to-coqui", "needs weights of the released shape"),
-    (r"host1:2222", "needs two machines; `myxtts launch` runs the same on one"),
+    (r"--worker-index 1", "started with the other worker"),
     (r"^import subprocess", "needs a Ray cluster"),
-    (r"execute_notebook", "a test runs the notebook"),
     (r"utilities/base/|utilities/benchmarks/", "takes hours, or another recognizer"),
     (r"--transcript", "needs a recognizer that tells the times of words"),
     (r"gpu_acceptance", "needs GPUs"),
     (r'^"""Swedish', "a test adds this language"),
 )
-OWN_RUNS = ("python", "finetune", "migration")
+QUICK = r"say --text|doctor data (?!set)|myxtts plan --model|base --format onnx|exported|/v1/audio|--subtitles talk"
+"""Commands of `--quick`, which need the bundled model at most."""
+OWN_RUNS = ("python", "finetune", "migration", "decoder")
 """Pages that start `runs/mine` by themselves, each from another model."""
-SERVERS = {"serve": 8000, "ui": 7860}
+SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
 """Commands that run until the page ends, and the port they listen on."""
+MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
+"""Options that name what a command makes."""
+NUMBER = r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:(?=m?s\b)|(?![\w.]*\w))"
+LOOSE = r" ?(?:%|(?:m?s|min|[kMG]B|seconds|minutes|\w+/s(?:ec)?)\b)"
+"""What follows a number that differs from machine to machine."""
 LONGEST_SECONDS = 900
 
 
@@ -79,19 +111,19 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path}
 
 
-def prepare(folder: Path) -> None:
-    """Creates the files that the pages name."""
+def prepare(folder: Path, quick: bool) -> None:
+    """Creates the files that the pages name; without those of trainings if `quick`."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "checkpoints/samples").is_dir():
-        command = [sys.executable, str(ROOT / "train_main.py"), *FIRST_COMMAND.split()[2:]]
+    if not quick and not (folder / "checkpoints/samples").is_dir():
+        command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]
         subprocess.run(command, cwd=folder, check=True)
     if (folder / "recordings").is_dir():
         return
     data = make_sample_corpus(folder / "DIR", num_clips=40)
     for name in ("recordings", "finetune_models/dataset"):
         shutil.copytree(data, folder / name)
-    release = replace(MINIMAL, num_text_tokens=23, max_text_tokens=200, max_audio_tokens=260)
-    write_release(folder / "XTTS-v2", release)
+    write_release(folder / "XTTS-v2", replace(MINIMAL, num_text_tokens=23, max_text_tokens=200, max_audio_tokens=260))
+    XTTSTokenizer.train([("Pack my box, with five dozen liquor jugs.", "en")]).save(folder / "vocab.json")
     paths = sorted((data / "wavs").glob("*.wav"))[:12]
     lines = (data / "metadata.csv").read_text(encoding="utf-8").splitlines()
     known = dict(line.split("|")[:2] for line in lines)
@@ -106,41 +138,59 @@ def prepare(folder: Path) -> None:
     for number, text in enumerate(texts):
         times = (f"00:{at // 60:02.0f}:{at % 60:06.3f}" for at in (starts[number], starts[number + 1] - 1))
         cues.append(f"{number + 1}\n{' --> '.join(times).replace('.', ',')}\n{text}\n")
+    rows = [f"{path.stem}|{text}\n" for path, text in zip(paths[:3], texts)]
     files = {"talk.srt": "\n".join(cues), "book.txt": " ".join(texts), "FILE": "data: {augment: false}\n"}
-    files["lines.txt"] = "".join(f"{path.stem}|{text}\n" for path, text in zip(paths[:3], texts))
+    files |= {"lines.txt": "".join(rows), "spoken_by_others/metadata.csv": "".join(["file|text\n", *rows])}
+    files |= dict.fromkeys(("hear.sh", "my-recognizer"), f"#!/bin/sh\necho '{texts[0]}'\n")
+    for path in paths[:3]:
+        (folder / "spoken_by_others").mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / "spoken_by_others" / path.name)
+    (folder / "docs").mkdir()
+    shutil.copyfile(NOTEBOOK, folder / "docs" / NOTEBOOK.name)
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")
-    for name in ("hear.sh", "my-recognizer"):
-        (folder / name).write_text(f"#!/bin/sh\necho '{texts[0]}'\n", encoding="utf-8")
         (folder / name).chmod(0o755)
-    shutil.copytree(folder / "checkpoints", folder / "runs/a")
-    shutil.copytree(folder / "checkpoints", folder / "runs/b")
-    for name in ("before", "after"):
-        (folder / "runs" / name).mkdir()
-        shutil.copyfile(folder / "checkpoints/train.log", folder / "runs" / name / "train.log")
-    shutil.copyfile(folder / "checkpoints/vocab.json", folder / "vocab.json")
-    spoken = folder / "spoken_by_others"
-    spoken.mkdir()
-    for path in paths[:3]:
-        shutil.copyfile(path, spoken / path.name)
-    rows = (f"{path.name}|{text}\n" for path, text in zip(paths[:3], texts))
-    (spoken / "metadata.csv").write_text("file|text\n" + "".join(rows), encoding="utf-8")
+    for name in () if quick else ("a", "b", "before", "after"):
+        shutil.copytree(folder / "checkpoints", folder / "runs" / name)
 
 
-def parts_of(page: str) -> list[tuple[str, str, str]]:
-    """What to run of a page: first line, interpreter, and code.
+def text_of(page: str) -> str:
+    """A page's Markdown, with commands on one line each."""
+    file = ROOT / (f"{page}.md" if page == "README" else f"docs/{page}.md")
+    return re.sub(r" *\\\n *", " ", file.read_text(encoding="utf-8"))
+
+
+def parts_of(page: str) -> list[tuple[str, str, str, str]]:
+    """What to run of a page: first line, interpreter, code, and what the page shows as its output.
 
     The lines of a shell block run one by one. The Python blocks of a page share names, so they run as one program.
     """
-    file = ROOT / (f"{page}.md" if page == "README" else f"docs/{page}.md")
-    found = re.findall(r"```(sh|python)\n(.*?)```", file.read_text(encoding="utf-8"), re.DOTALL)
-    blocks = [(language, re.sub(r" *\\\n *", " ", code).strip()) for language, code in found]
-    parts = [(line, "sh", line) for language, code in blocks if language == "sh" for line in code.splitlines()]
-    python = [code for language, code in blocks if language == "python"]
-    parts += [(code.partition("\n")[0], "python", code) for code in python if reason_to_skip(code)]
-    if program := "\n\n".join(code for code in python if not reason_to_skip(code)):
-        parts.append(("blocks of Python", "python", program))
+    parts, programs = [], []
+    for language, code, shown in re.findall(
+        r"```(sh|python)\n(.*?)\n```(?:\n+```text\n(.*?)\n```)?", text_of(page), re.S
+    ):
+        lines = code.splitlines()
+        if language == "sh":
+            parts += [(line, "sh", line, shown if line is lines[-1] else "") for line in lines]
+        elif reason_to_skip(code):
+            parts.append((lines[0], language, code, ""))
+        else:
+            programs.append(code)
+    if programs:
+        code, shown = printing_values("\n\n".join(programs))
+        parts.append(("blocks of Python", "python", code, shown))
     return parts
+
+
+def printing_values(program: str) -> tuple[str, str]:
+    """A program that prints the value of each line with a literal as its comment, and these literals."""
+    lines, literals = program.splitlines(), []
+    for node in ast.parse(program).body:
+        code, _, comment = lines[node.end_lineno - 1].partition("  # ")
+        if isinstance(node, ast.Expr) and node.lineno == node.end_lineno and comment[:1] in ("[", "{", '"'):
+            literals.append(comment)
+            lines[node.end_lineno - 1] = f"print(repr({code}).replace(chr(39), chr(34)))"
+    return "\n".join(lines), "\n".join(literals)
 
 
 def reason_to_skip(code: str) -> str | None:
@@ -158,50 +208,105 @@ def adapted(page: str, code: str) -> tuple[str, list[str]]:
 
 
 def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
-    """Exit code and the last lines of what was printed."""
+    """Exit code and what was printed."""
     command = ["bash", "-euo", "pipefail", "-c", code] if interpreter == "sh" else [sys.executable, "-c", code]
-    options = dict(capture_output=True, text=True, timeout=LONGEST_SECONDS)
+    both = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST_SECONDS)
     try:
-        done = subprocess.run(command, cwd=folder, env=environment(folder), **options)
+        done = subprocess.run(command, cwd=folder, env=environment(folder), **both)
     except subprocess.TimeoutExpired:
         return 124, f"not done after {LONGEST_SECONDS} s"
-    return done.returncode, (done.stdout + done.stderr)[-1500:]
+    return done.returncode, done.stdout
 
 
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
-    """Starts a server and waits until it listens: its process, exit code 0 or 1, and what went wrong."""
-    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **quiet)
-    deadline = time.monotonic() + 180
-    while process.poll() is None and time.monotonic() < deadline:
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return process, 0, ""
-        time.sleep(1)
-    return process, 1, f"nothing listens on port {port}"
+    """Starts a server and waits until it listens: its process, exit code 0 or 1, and what it printed."""
+    with open(folder / "server.txt", "w+", encoding="utf-8") as log:
+        both = dict(stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **both)
+        deadline, listens = time.monotonic() + 180, False
+        while not listens and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.5)
+            with socket.socket() as client:
+                listens = client.connect_ex(("127.0.0.1", port)) == 0
+        log.seek(0)
+        return process, int(not listens), log.read()
 
 
-def walk(page: str, folder: Path) -> list[str]:
-    """Runs a page and prints a line for each part; returns the first lines of those that failed."""
+def text_of_cells(notebook: Path) -> str:
+    """What the cells of a notebook print."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "".join(line for cell in cells for output in cell.get("outputs", ()) for line in output.get("text", ()))
+
+
+def missing_line(shown: str, printed: str) -> list[str]:
+    """The first line that a page shows and that was not printed after the lines before it, if any."""
+    rest = iter(printed.splitlines())
+    missing = (line for line in shown.splitlines() if not any(matches(line, one) for one in rest))
+    return [f"not printed: {line}" for line in missing if line.strip(" …")][:1]
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether a printed line is the one that a page shows, up to white space and the tolerances of numbers."""
+    words = re.split(f"(…|{NUMBER})", " ".join(shown.split()))
+    patterns = [re.escape(word).replace(r"\ ", r"\s+") for word in words]
+    patterns[1::2] = [".*?" if word == "…" else f"({NUMBER})" for word in words[1::2]]
+    if not (match := re.fullmatch("".join(patterns), printed.strip())):
+        return False
+    numbers = [(word, after) for word, after in zip(words[1::2], words[2::2]) if word != "…"]
+    return all(is_close(word, found, after) for (word, after), found in zip(numbers, match.groups()))
+
+
+def is_close(shown: str, found: str, after: str) -> bool:
+    """Whether two numbers agree as their kind, which the text after them tells, demands."""
+    low, high = sorted(float(text.replace(",", "")) for text in (shown, found))
+    if re.match(LOOSE, after):
+        return high <= 5 * low + 0.2
+    return high - low <= (abs(high) / 10 if "." in shown else 0)
+
+
+def missing_files(page: str, folder: Path) -> list[str]:
+    """What a page says that a walk leaves, and that is not there, or that is there and not on the page."""
+    text, missing = adapted(page, text_of(page))[0], []
+    for path in re.findall(r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`", text):
+        missing += [] if any(folder.glob(path)) else [f"{page}: {path} does not exist"]
+    for name, rows in re.findall(r"^\| file in `([^`]+)` .*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE):
+        names = "".join(row[: row.find(" | ")] for row in rows.splitlines())
+        listed = {file.rstrip("/") for file in re.findall("`([^`]+)`", names)}
+        found = {path.name for path in (folder / name).glob("[!_.]*")}
+        missing += [f"{page}: only on the page or only in {name}: {file}" for file in sorted(listed ^ found)]
+    return missing
+
+
+def walk(page: str, folder: Path, quick: bool) -> list[str]:
+    """Runs a page and prints a line for each part; returns what failed or differs."""
     failures, server = [], None
     for name in ("exported", "exported-int8", "set"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for first, interpreter, code in parts_of(page):
+    for first, interpreter, code, shown in parts_of(page):
+        if quick and not re.search(QUICK, first):
+            continue
         start, skipped, (command, reasons) = time.monotonic(), reason_to_skip(code), adapted(page, code)
-        status, printed = 0, ""
-        if not skipped and (match := re.search(rf"myxtts ({'|'.join(SERVERS)})\b", command)):
+        status, printed, wrong = 0, "", []
+        if not skipped and (match := re.search("|".join(SERVERS), command)):
             stop(server)
-            server, status, printed = serve(command, folder, SERVERS[match[1]])
+            server, status, printed = serve(command, folder, SERVERS[match[0]])
         elif not skipped:
             status, printed = run(command, interpreter, folder)
-        outcome = f"{f'FAILED {status}' if status else 'ok'} {time.monotonic() - start:.0f} s"
+        if not skipped and not status:
+            made = re.findall(MADE, command)
+            wrong = [f"{name} was not made" for name in made if not (folder / name.strip("'\"")).exists()]
+            wrong += missing_line(adapted(page, shown)[0], printed)
+            if NOTEBOOK.name in command:
+                lines = re.sub(r"(?m)^(?:[\s\d].*|([^\d:|]*).*)$", r"\1…", text_of_cells(NOTEBOOK))
+                wrong += missing_line(lines, text_of_cells(folder / "docs" / NOTEBOOK.name))
+        outcome = f"{f'FAILED {status}' if status else 'DIFFERS' if wrong else 'ok'} {time.monotonic() - start:.0f} s"
         notes = f"  [{skipped or '; '.join(reasons)}]" if skipped or reasons else ""
         print(f"{page:15} {'skipped' if skipped else outcome:12} {first[:90]}{notes}", flush=True)
-        if status:
-            failures.append(f"{page}: {first}")
-            print(printed.strip(), flush=True)
+        if status or wrong:
+            failures += [f"{page}: {first}: {why}" for why in wrong or [f"exit code {status}"]]
+            print(*wrong, printed[-3000:].strip(), sep="\n", flush=True)
     stop(server)
-    return failures
+    return failures if quick else failures + missing_files(page, folder)
 
 
 def stop(process: subprocess.Popen | None) -> None:
@@ -211,16 +316,17 @@ def stop(process: subprocess.Popen | None) -> None:
         process.wait(60)
 
 
-def main() -> int:
-    """1 if a part failed."""
+def main(argv: list[str] | None = None) -> int:
+    """1 if a part failed or differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder to run the commands in")
     parser.add_argument("--pages", nargs="+", choices=PAGES, default=PAGES)
-    arguments = parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="only commands that need no training")
+    arguments = parser.parse_args(argv)
     folder = arguments.work.resolve()
-    prepare(folder)
-    failures = [failure for page in arguments.pages for failure in walk(page, folder)]
-    print(f"{len(failures)} failed", *failures, sep="\n")
+    prepare(folder, arguments.quick)
+    failures = [failure for page in arguments.pages for failure in walk(page, folder, arguments.quick)]
+    print(f"{len(failures)} differences", *failures, sep="\n")
     return bool(failures)
 
 

@@ -31,8 +31,7 @@ from released_model import MINIMAL, write_release  # noqa: E402
 
 from myxtts.apps.studio.processes import failure, process_of, start_training  # noqa: E402
 from myxtts.apps.studio.studio import Studio  # noqa: E402
-from myxtts.config.config import XTTSConfig  # noqa: E402
-from myxtts.config.loading import config_from_dict  # noqa: E402
+from myxtts.config.config import XTTSConfig, config_from_dict  # noqa: E402
 from myxtts.data.sample_corpus import make_sample_corpus, unheard_sentences  # noqa: E402
 from myxtts.storage.speakers import read_speakers  # noqa: E402
 

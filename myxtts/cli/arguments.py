@@ -33,11 +33,17 @@ class PlainParser(argparse.ArgumentParser):
             else:
                 hint = " Put text of several words in quotes."
             raise UserError(f"{flag} is not an option of {self.prog}.{hint}")
-        for action in self._actions:  # argparse takes the value in `--flag=--` for nothing
-            value = getattr(arguments, action.dest, None) if action.option_strings else None
-            if (value == [] and action.nargs is None) or (isinstance(value, list) and [] in value):
-                self.error(f"argument {action.option_strings[0]}: expected one argument")
         return arguments
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As in the base class, but `--flag=--` is an error: argparse takes that value for nothing."""
+        arguments, unknown = super().parse_known_args(args, namespace)
+        for action in self._actions:
+            value = getattr(arguments, action.dest, None) if action.option_strings else None
+            is_nothing = value == [] and value is not action.default and action.nargs is None
+            if is_nothing or (isinstance(value, list) and [] in value):
+                self.error(f"argument {action.option_strings[0]}: expected one argument")
+        return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
         """Raises `UserError` with the flag, the rule and the value."""

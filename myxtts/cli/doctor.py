@@ -5,12 +5,23 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, printable, require
+from myxtts.config.config import config_from_dict
 from myxtts.config.model import MODEL_SIZES
 from myxtts.storage.files import write_json
 
+MAX_SECONDS = 3600
 MAX_PROBED_FILES = 400
 """Recordings that are read to measure the disk's speed."""
+MEASURING = ("model_size", "batch_size", "precision", "seconds", "checkpoint_dir", "json")
+UNUSED = {
+    "data is": (*MEASURING, "train_data", "workers", "worker_index"),
+    "workers are": MEASURING,
+    "the machine is": ("worker_index",),
+}
+"""Options that a check does not use, by what is checked."""
+CHECKED = ("folder", "json", "report")
+"""Arguments for which an empty value has a message of its own."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -50,29 +61,26 @@ def build_parser() -> argparse.ArgumentParser:
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Examines the machine, workers or a data set. Exit code 2: no usable clip; with --strict, 1: a rejected clip."""
-    arguments = build_parser().parse_args(argv)
+    arguments = (parser := build_parser()).parse_args(argv)
+    subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
+    for name in UNUSED[subject]:
+        given, rule = getattr(arguments, name), f"left out when {subject} checked"
+        require(given == parser.get_default(name), f"--{name.replace('_', '-')}", rule, given)
+    for name in [name for name, given in vars(arguments).items() if given == "" and name not in CHECKED]:
+        raise UserError(f"--{name.replace('_', '-')} needs a value after it.")
     if arguments.subject == "data":
         return report_data(arguments)
-    return check_workers(arguments) if arguments.workers else check_machine(arguments)
+    if arguments.workers:
+        from myxtts.runs.machine_report import examine_workers
+        from myxtts.runs.setup import with_workers
 
-
-def check_workers(arguments: argparse.Namespace) -> int:
-    """Connects to the other workers, compares and measures them."""
-    from myxtts.config.loading import config_from_dict
-    from myxtts.runs.setup import with_workers
-    from myxtts.runs.worker_report import examine_workers
-
-    training = {"workers": tuple(arguments.workers.split(",")), "worker_index": arguments.worker_index}
-    config = with_workers(config_from_dict({"training": training, "data": {"train_data": arguments.train_data}}))
-    print("\n".join(examine_workers(config)))
-    return 0
-
-
-def check_machine(arguments: argparse.Namespace) -> int:
-    """Measures the machine and prints the findings."""
+        training = {"workers": tuple(arguments.workers.split(",")), "worker_index": arguments.worker_index}
+        config = config_from_dict({"training": training, "data": {"train_data": arguments.train_data}})
+        print("\n".join(examine_workers(with_workers(config))))
+        return 0
     require_output("--json", arguments.json)
-    require(arguments.seconds >= 0, "--seconds", "0 or more", arguments.seconds, "0 skips the measurement.")
-    from myxtts.config.loading import config_from_dict
+    rule = f"0 to {MAX_SECONDS}"
+    require(0 <= arguments.seconds <= MAX_SECONDS, "--seconds", rule, arguments.seconds, "0 skips the measurement.")
     from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.machine_report import describe, examine
 
@@ -113,5 +121,5 @@ def report_data(arguments: argparse.Namespace) -> int:
     inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)
-    print(f"every clip and its reason: {arguments.report}")
+    print(f"every clip and its reason: {printable(arguments.report)}")
     return int(bool(arguments.strict and (inspection.rejections or leaks))) if inspection.accepted else 2

@@ -40,10 +40,8 @@ def exits_with_sentence(main: Callable) -> Callable:
             message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
             code = getattr(error, "exit_code", 2)
-        if "myxtts.distributed.workers" in sys.modules:
-            from myxtts.runs.signals import leave_in_order
-
-            leave_in_order(code)
+        if (joined := sys.modules.get("myxtts.distributed.workers")) and joined.current_workers().count > 1:
+            joined.end_process(code)
         return code
 
     return wrapped
@@ -58,13 +56,19 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
         return
     target = os.path.realpath(path)
     if not path or os.path.isdir(target) and not makes_folders:
-        raise UserError(f"{flag} must name a file. Received: {path!r}.")
-    require(len(os.path.basename(target).encode()) <= 255, flag, "a name of at most 255 bytes", repr(path[:80]))
+        raise UserError(f"{flag} must name a {'file or folder' if makes_folders else 'file'}. Received: {path!r}.")
+    require(len(os.path.basename(os.fsencode(target))) <= 255, flag, "a name of at most 255 bytes", repr(path[:80]))
     place = os.path.dirname(target)
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))
-    if not (os.access(target, os.W_OK) if is_device else _takes_files(place)):
+    is_writable = os.access(target if is_device else place, os.W_OK)
+    if is_writable and not is_device:  # permissions alone do not tell, for example in `/proc`
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError:
+            is_writable = False
+    if not is_writable:
         where = "another folder" if makes_folders else "a file in another folder"
         raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. Name {where}.")
 
@@ -81,17 +85,21 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 def require_port(flag: str, host: str, port: int | None) -> None:
     """Raises `UserError` unless this process can listen on a port; None and 0 (any free port) pass."""
-    require(port is None or 0 <= port <= 65535, flag, "0 to 65535", port)
+    if port is not None:
+        open_port(flag, host, port).close()
+
+
+def open_port(flag: str, host: str, port: int) -> socket.socket:
+    """Returns a socket that listens on a port, 0 for any free one; raises `UserError` if it cannot."""
+    require(0 <= port <= 65535, flag, "0 to 65535", port)
     try:
-        if port:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            with socket.socket(family) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind((host.strip("[]"), port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host.strip("[]"), port), family=family)
     except (TypeError, UnicodeError):
         raise UserError(f"--host must be an address or a host name. Received: {host}.") from None
     except OSError as error:
-        raise UserError(f"{flag} {port} on {host} cannot be used: {error.strerror}. Try {flag} {port + 1}.") from None
+        reason = error.strerror.partition(" (while")[0]  # the rest names the address
+        raise UserError(f"{flag} {port} on {host} cannot be used: {reason}. Try another port or host.") from None
 
 
 def _takes_files(folder):

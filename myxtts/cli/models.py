@@ -1,5 +1,6 @@
 """`myxtts convert`, `myxtts export` and `myxtts push`: models in other formats, and on the Hugging Face hub."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
-from myxtts.interchange.coqui.importing import RELEASED_NAMES
+from myxtts.interchange.coqui.conversion import RELEASED_NAMES
 
 RELEASED_CONTENTS = {
     "dvae": "speech tokenizer; training needs it",
@@ -57,43 +58,41 @@ def convert_parser() -> PlainParser:
 def convert(argv: Sequence[str] | None = None) -> int:
     """Converts released XTTS checkpoints to model folders, or back; returns the exit code."""
     arguments = convert_parser().parse_args(argv)
-    require_output("--output", arguments.output, makes_folders=True)
+    output = arguments.output
+    require_output("--output", output, makes_folders=True)
     filter_native_errors()
     given = {option: getattr(arguments, option) for option in RELEASED_NAMES}
-    if arguments.from_coqui:
-        _from_coqui(arguments.from_coqui, given, arguments.output)
+    if not arguments.from_coqui:
+        for option, path in given.items():
+            require(path is None, _flag(option), "left out with --to-coqui", path)
+        require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
+        from myxtts.interchange.coqui.conversion import export_coqui
+
+        for path in export_coqui(arguments.to_coqui, output, arguments.which):
+            print(f"Wrote {path}")
         return 0
-    for option, path in given.items():
-        require(path is None, _flag(option), "left out with --to-coqui", path)
-    require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
-    from myxtts.interchange.coqui.exporting import export_coqui
+    from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import_coqui
 
-    for path in export_coqui(arguments.to_coqui, arguments.output, arguments.which):
-        print(f"Wrote {path}")
-    return 0
-
-
-def _from_coqui(checkpoint, given, output):
-    from myxtts.interchange.coqui.importing import CoquiFiles, count_reasons, find_release, import_coqui
-
-    model = find_release(checkpoint) or checkpoint
+    model = find_release(arguments.from_coqui) or arguments.from_coqui
     for option, path in {"from_coqui": model, **given}.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)
     config, coverage = import_coqui(CoquiFiles.of(model, **given), output)
     width = max(len(row.name) for row in coverage)
     for row in coverage:
-        shape = "x".join(map(str, row.shape)) or "scalar"
+        shape = "x".join(map(str, row.array.shape)) or "scalar"
         fate = f"used     {row.weight}" if row.weight else f"skipped  {row.reason}"
-        print(f"{row.name:{width}}  {shape:>14} {row.dtype:8}  {fate}")
+        print(f"{row.name:{width}}  {shape:>14} {row.array.dtype!s:8}  {fate}")
     for file in dict.fromkeys(row.file for row in coverage):
         rows = [row for row in coverage if row.file == file]
-        reasons = "".join(f"; {count} skipped: {reason}" for reason, count in count_reasons(rows).items())
+        unused = Counter(row.reason for row in rows if not row.weight)
+        reasons = "".join(f"; {count} skipped: {reason}" for reason, count in unused.most_common())
         print(f"{file}: {len(rows)} tensors, {sum(row.weight is not None for row in rows)} used{reasons}")
     if not any(row.weight and row.weight.startswith("dvae: dvae/") for row in coverage):
         print("No DVAE: the model can speak, but to train it, convert it again with --dvae.")
     shape = config.model
     size = f"{shape.layers} layers of width {shape.width}, {shape.heads} heads"
     print(f"Wrote {output}: {size}, {shape.num_text_tokens} text tokens, {shape.num_codes} codes")
+    return 0
 
 
 def _flag(option):
@@ -153,13 +152,13 @@ def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its card, or prints the card; returns the exit code."""
     from myxtts.interchange.hub.fetching import import_hub, parse_hub_name
     from myxtts.interchange.hub.uploading import model_card
-    from myxtts.storage.provenance import read_config
+    from myxtts.storage.run_folder import read_config
 
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
+    config = read_config(folder := Path(arguments.folder))
     if arguments.card:
-        folder = Path(arguments.folder)
-        print(model_card(repository, read_config(folder), folder, arguments.licence), end="")
+        print(model_card(repository, config, folder, arguments.licence), end="")
         return 0
     import_hub()  # fails before the model is loaded
     from myxtts.inference.loading import load_preset

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
-from myxtts.devices.kinds import check_device
+from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import BASE_NAME, is_base, refuse_exported, require_model_folder
 
@@ -108,8 +108,20 @@ def _read(arguments):
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
-    text = None if arguments.batch else _text(arguments)
-    lines = say_batch.read_lines(arguments.batch) if arguments.batch else None
+    text = lines = None
+    if arguments.batch:
+        lines = say_batch.read_lines(arguments.batch)
+    elif arguments.text is not None:
+        text = arguments.text
+    elif arguments.text_file not in (None, "-"):
+        text = read_input("--text-file", arguments.text_file, MAX_TEXT_BYTES)
+    elif arguments.text_file is None and sys.stdin.isatty():
+        raise UserError('No text: give --text "…", --text-file FILE, or a text on standard input.')
+    else:
+        try:
+            text = bounded_text(sys.stdin.buffer, MAX_TEXT_BYTES)
+        except ValueError as error:
+            raise UserError(f"Standard input {error}.") from error
     arguments.g2p_codes = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     front, config = open_text_front(arguments.checkpoint, arguments.g2p_codes)
     speaker = arguments.speaker
@@ -133,7 +145,7 @@ def _say(arguments, text, lines, sound):
     import_tensorflow()
     from myxtts.cli import say_batch
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.kinds import device_named
+    from myxtts.devices.machine import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
     from myxtts.utils.commons import get_device_context, progress_bar
 
@@ -183,13 +195,11 @@ def _confidence(spoken):
 def _check(arguments):
     """Raises `UserError` for errors that are visible before the model is read."""
     from myxtts.audio.encoding import check_suffix
-    from myxtts.interchange.hub.fetching import is_hub_name
 
     if not arguments.checkpoint:
         raise UserError("--checkpoint must be the folder of a model, as in myxtts say --checkpoint runs/mine.")
-    if not (is_base(arguments.checkpoint) or is_hub_name(arguments.checkpoint)):
-        require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
-        refuse_exported(arguments.checkpoint)
+    require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
+    refuse_exported(arguments.checkpoint)
     if arguments.list_speakers:
         return
     if arguments.words is not None:
@@ -226,19 +236,6 @@ def _check(arguments):
         require_output("--output", arguments.output)
         if not Path(arguments.output).exists() or Path(arguments.output).is_file():
             check_suffix(arguments.output)
-
-
-def _text(arguments):
-    if arguments.text is not None:
-        return arguments.text
-    if arguments.text_file not in (None, "-"):
-        return read_input("--text-file", arguments.text_file, MAX_TEXT_BYTES)
-    if arguments.text_file is None and sys.stdin.isatty():
-        raise UserError('No text: give --text "…", --text-file FILE, or a text on standard input.')
-    try:
-        return bounded_text(sys.stdin.buffer, MAX_TEXT_BYTES)
-    except ValueError as error:
-        raise UserError(f"Standard input {error}.") from error
 
 
 def _voice(arguments, synthesizer):

@@ -10,7 +10,7 @@ from myxtts.config.checks import ConfigError, UserError, counted, printable, req
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json
-from myxtts.storage.provenance import chosen_step
+from myxtts.storage.run_folder import chosen_step
 
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
@@ -84,7 +84,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         raise UserError(f"{file} is damaged. Remove it to speak all texts again.")
     which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
-    settings = repr((which, sorted(options.items(), key=str), _checkpoints(synthesizer.folder, arguments.which)))
+    # Digests of the checkpoints that speak, which change when the model is trained further.
+    stores = {part: CheckpointStore(synthesizer.folder / part) for part in STAGES}
+    speaking = {part: store for part, store in stores.items() if store.steps()}
+    digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in speaking.items()]
+    settings = repr((which, sorted(options.items(), key=str), digests_of))
     path_of = lambda line: folder / f"{line.id}.{arguments.format}"
     wanted = {}
     for line, own, _ in requests:
@@ -107,12 +111,6 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         write_json(file, digests)
     print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
-
-
-def _checkpoints(folder, which):
-    """Digests of the checkpoints that speak; they change when the model is trained further."""
-    stores = {part: CheckpointStore(folder / part) for part in STAGES}
-    return [store.digest(chosen_step(store, part, which)) for part, store in stores.items() if store.steps()]
 
 
 def _requests(lines, synthesizer, voice, arguments):

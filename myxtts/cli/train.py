@@ -1,17 +1,28 @@
-"""`python train_main.py` and `myxtts train`: flags become settings and options of `myxtts.api`, which trains."""
+"""`myxtts train` (also `python train_main.py`), `plan`, `launch` and `prepare`: flags become arguments of the API."""
 
 import argparse
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from myxtts import api
 from myxtts.cli.arguments import PlainParser, add_flags
-from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.checks import UserError, printable
+from myxtts.cli.errors import exits_with_sentence, require_output
+from myxtts.config.checks import UserError, printable, require, say
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import Flag, all_flags
+from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
+from myxtts.storage.files import write_json
 
-OWN_OPTIONS = ("config", "resume", "device_plan")
-"""Options of `StartOptions` that `runs.setup.set_up` does not take."""
+PREPARE_EXAMPLES = """
+examples:
+  myxtts prepare --train-data DIR --checkpoint RUN --output SHARDS --shards 16
+  myxtts prepare --train-data DIR --checkpoint RUN --output SHARDS --shards 16 --shard 3
+  myxtts train --train-data DIR --checkpoint-dir RUN --prepared SHARDS
+
+Shards can be made in any order, by up to one process per shard, on any machines. Existing shards are kept, so the same
+command continues after a stop. docs/scaling.md explains what training reads from them.
+"""
 
 
 def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
@@ -28,16 +39,7 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
 
 def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
     """The settings in `--config`, overridden by the flags that were given."""
-    from myxtts import api
-
     return api.configure(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)))
-
-
-def set_up_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Arguments of `runs.setup.set_up` besides the configuration."""
-    flags = [flag for flag in all_flags() if not flag.settings and flag.field.name not in OWN_OPTIONS]
-    given = {flag.field.name: getattr(arguments, flag.keywords[0]) for flag in flags}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
@@ -57,14 +59,106 @@ def main(argv: list[str] | None = None) -> int:
     """Trains what is missing; returns the exit code. `argv` is None for `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config_from_arguments(arguments)  # reports wrong settings before the slow imports
-    from myxtts import api
-    from myxtts.devices.tensorflow_start import filter_native_errors
-
     filter_native_errors()
     run = api.open_run(**_given(arguments, all_flags()))
-    from myxtts.runs.signals import leave_at_once, leave_in_order, stops_on_signals
+    from myxtts.distributed.workers import end_process
+    from myxtts.runs.run import stops_on_signals
 
     if not run.train(guard=stops_on_signals) and not (run.trainer and run.trainer.under_way):
-        leave_in_order(0)
-        leave_at_once()
+        end_process()
+    return 0
+
+
+def plan_parser() -> argparse.ArgumentParser:
+    """The flags of train_main.py and those of this command."""
+    parser = build_parser("myxtts plan")
+    parser.description = (
+        f"Predict the memory of training a stage ({api.PLANNED_STAGE} unless --stage names one) with the flags of\n"
+        "train_main.py: by purpose, with and without each optimization, and the largest batch for common GPUs."
+    )
+    add = parser.add_argument_group("plan").add_argument
+    longest = "longest clip of the data (default: data.max_seconds, the longest that training accepts)"
+    add("--clip-seconds", type=float, help=longest)
+    add("--text-tokens", type=int, default=api.PLANNED_TOKENS, help="size of the vocabulary")
+    gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
+    add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
+    add("--json", metavar="FILE", help="also write the figures to this file")
+    return parser
+
+
+@exits_with_sentence
+def plan(argv: Sequence[str] | None = None) -> int:
+    """Plans and prints; returns the exit code."""
+    arguments = plan_parser().parse_args(argv)
+    require_output("--json", arguments.json)
+    if recordings := arguments.folder or arguments.train_data:
+        require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
+        say("The recordings are not read: --clip-seconds sets their longest clip.")
+    asked = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
+    report = api.plan(config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **asked)
+    print(report)
+    if arguments.json:
+        write_json(arguments.json, report)
+    return 0
+
+
+def launch_parser() -> PlainParser:
+    """The command line of `myxtts launch`."""
+    parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
+    parser.description = (
+        "Start several workers on this machine that train one model together. Each line of their output begins with "
+        "the worker's number. Ctrl-C stops all of them after the current step. On several machines, start each worker "
+        "with --workers and --worker-index (docs/scaling.md)."
+    )
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="how many, at least 2")
+    restarts = "how often all workers are restarted after one was lost; the run resumes exactly"
+    parser.add_argument("--restarts", type=int, default=0, metavar="N", help=restarts)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- train, and its arguments")
+    return parser
+
+
+@exits_with_sentence
+def launch(argv: list[str] | None = None) -> int:
+    """Starts the workers and prints their output; returns their exit code, or 75 if one was lost."""
+    arguments = launch_parser().parse_args(argv)
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    require(2 <= arguments.workers <= 256, "--workers", "from 2 to 256", arguments.workers)
+    require(arguments.restarts >= 0, "--restarts", "0 or more", arguments.restarts)
+    example = "train, as in myxtts launch --workers 2 -- train …"
+    require(command[:1] == ["train"], "The command after --", example, " ".join(command[:1]) or "nothing")
+    for flag in ("--workers", "--worker-index"):
+        if any(one == flag or one.startswith(f"{flag}=") for one in command):
+            raise UserError(f"{flag} is set by myxtts launch itself. Leave it out after --.")
+    from myxtts.distributed import launching
+
+    return launching.launch(arguments.workers, command, arguments.restarts)
+
+
+def prepare_parser() -> PlainParser:
+    """The command line of `myxtts prepare`."""
+    description = "Encode a training set into shards."
+    parser = PlainParser(prog="myxtts prepare", description=description, epilog=PREPARE_EXAMPLES)
+    parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
+    parser.add_argument("--checkpoint", metavar="RUN", required=True, help="folder of a run whose DVAE is trained")
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder for shards and manifest")
+    parser.add_argument("--shards", type=int, metavar="N", default=1, help="number of shards")
+    parser.add_argument("--shard", type=int, metavar="I", help="encode only this shard, 0 to N - 1 (default: all)")
+    parser.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU if there is one)")
+    return parser
+
+
+@exits_with_sentence
+def prepare(argv: list[str] | None = None) -> int:
+    """Encodes the missing shards."""
+    arguments = prepare_parser().parse_args(argv)
+    require_output("--output", arguments.output, makes_folders=True)
+    import_tensorflow()
+    from myxtts.devices.machine import default_device, device_named
+    from myxtts.runs import preparing
+    from myxtts.utils.commons import setup_logging
+
+    setup_logging()
+    device = device_named(arguments.device) if arguments.device else default_device()
+    asked = arguments.shards, device, arguments.shard, arguments.train_data
+    preparing.prepare(arguments.checkpoint, arguments.output, *asked)
     return 0

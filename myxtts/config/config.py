@@ -1,20 +1,53 @@
-"""`XTTSConfig`: all settings of a run."""
+"""`XTTSConfig`: all settings of a run, also from YAML files, recipes and dictionaries."""
 
 import dataclasses
+import itertools
 import json
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from myxtts.config.checks import ConfigError, UserError  # noqa: F401  users import the errors from here
+from myxtts.config.checks import UNPRINTABLE, ConfigError, UserError, brief, printable, read_bounded  # noqa: F401
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
-from myxtts.config.sampling import SamplingConfig
-from myxtts.config.settings import Settings, flat, run_settings
+from myxtts.config.settings import REMOVED, Settings, merge, nearest, setting, typed_value
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
+
+
+@dataclass
+class SamplingConfig(Settings):
+    """Sampling of audio codes at synthesis, stored with the model."""
+
+    section = "sampling"
+
+    temperature: float = setting(0.75, at_least=0, flag="--temperature", hint="Try 0.75.")
+    """Sampling temperature; 0 is greedy."""
+    top_k: int = setting(50, at_least=0, flag="--top-k", hint="Try 50.")
+    """Top-k sampling; 0 keeps all codes."""
+    top_p: float = setting(0.85, above=0, at_most=1, flag="--top-p", hint="Try 0.85.")
+    """Nucleus sampling; 1 keeps all codes."""
+    repetition_penalty: float = setting(1.2, above=0, flag="--repetition-penalty", hint="1.0 turns it off.")
+    """Divides positive and multiplies negative scores of codes already sampled (XTTS v2: 5.0)."""
+    reference_seconds: float = setting(30.0, above=0, at_most=3600)
+    """Maximum length of the reference audio in seconds; the rest is ignored."""
+    reference_chunk_seconds: float | None = setting(None, above=0, at_most=3600)
+    """Length in seconds of the reference chunks whose latents are averaged (XTTS v2: 4; default: the longest
+    conditioning clip in training)."""
+
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """Returns a copy with other values, by name; None keeps a value.
+
+        Raises:
+            ConfigError: A name is unknown, or a value breaks its rule.
+        """
+        for name in values.keys() - vars(self).keys():
+            raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
+        return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
 
 
 @dataclass
@@ -63,8 +96,6 @@ class XTTSConfig(Settings):
         Raises:
             ConfigError: The file cannot be read, or has an unknown setting or one that breaks a rule.
         """
-        from myxtts.config.loading import config_from_dict, find_recipe, read_yaml  # it imports this module
-
         return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
@@ -82,5 +113,143 @@ class XTTSConfig(Settings):
 
     def recipe(self) -> dict[str, Any]:
         """Returns the settings that affect the trained model or its speech, by dotted name, as JSON values."""
-        of_run, values = run_settings(XTTSConfig), flat(json.loads(json.dumps(self.to_dict())))
-        return {name: value for name, value in values.items() if name not in of_run}
+        found = {}
+        for section, values in json.loads(json.dumps(self.to_dict())).items():
+            known = getattr(self, section).__dataclass_fields__
+            for name, value in values.items():
+                if name not in known:  # a stage, whose settings are all of the recipe
+                    found |= {f"{section}.{name}.{own}": one for own, one in value.items()}
+                elif not known[name].metadata.get("of_run"):
+                    found[f"{section}.{name}"] = value
+        return found
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+RECIPES: Path = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
+"""Folder of the recipes: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
+SAMPLE = "sample.yaml"
+"""Recipe of a run without data and configuration."""
+_MAX_FILE_BYTES = 64 * 2**10
+_MAX_FILES = 100
+_MAX_VALUES = 10_000
+"""Limits of one YAML file, of the files that it includes, and of its values with aliases expanded; the recipes take a
+hundredth of each."""
+_VALUE_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+"""Errors of PyYAML, besides `yaml.YAMLError`, for values that do not fit their tag, such as `!!int ""`."""
+
+
+def recipe_names() -> list[str]:
+    """Returns the sorted file names of the recipes."""
+    return sorted(path.name for path in RECIPES.glob("*.yaml"))
+
+
+def find_recipe(path: str | os.PathLike) -> Path:
+    """Returns the file for `--config`: an existing path, else the recipe named `NAME` or `configs/NAME`."""
+    path = Path(path)
+    is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
+    return RECIPES / path.name if is_recipe and not path.exists() else path
+
+
+def config_from_dict(values: dict) -> XTTSConfig:
+    """Builds an `XTTSConfig` from nested dictionaries. `model.size` selects the shapes that other fields override.
+
+    A removed setting is ignored if it has its former default, as in the `config.json` of older runs.
+
+    Raises:
+        ConfigError: A setting is unknown or breaks a rule.
+    """
+    sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
+    values = _mapping(values, "The configuration")
+    for name in values:
+        if name not in sections:
+            raise ConfigError(f"{printable(name)} is not a setting.{nearest(name, sections)}")
+    built = {}
+    for name, cls in sections.items():
+        own, stages = _mapping(values.get(name) or {}, name), {}
+        for stage, entry in STAGES.items() if cls is TrainingConfig else ():
+            if stage in own:
+                given = _typed(entry.settings, own.pop(stage) or {}, f"{name}.{stage}")
+                stages[stage] = entry.make_settings(**given)
+        built[name] = cls(**_typed(cls, own, name), **stages)
+    return XTTSConfig(**built)
+
+
+def _mapping(values, where):
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be a mapping of settings. Received: {brief(values)}.")
+    return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}
+
+
+def _typed(cls, values, where):
+    """Checks the names and types of the settings of `cls`."""
+    kinds, typed = {one.name: one.type for one in fields(cls) if one.name != "stages"}, {}
+    for name, value in _mapping(values, where).items():
+        setting = f"{where}.{printable(name)}"
+        if name in kinds:
+            typed[name] = typed_value(kinds[name], value, setting)
+        elif setting not in REMOVED:
+            raise ConfigError(f"{setting} is not a setting.{nearest(name, kinds)}")
+        elif value != REMOVED[setting][0]:
+            raise ConfigError(f"{setting} was removed. {REMOVED[setting][1]} Received: {brief(value)}.")
+    return typed
+
+
+def _parsed(text):
+    """Parses YAML; rejects texts whose aliases expand to too many values or refer to themselves."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node, count = loader.get_single_node(), 0
+        waiting = [] if node is None else [node]
+        while waiting:
+            children, count = waiting.pop().value, count + 1
+            if isinstance(children, list):
+                waiting += (part for child in children for part in (child if type(child) is tuple else (child,)))
+            if count + len(waiting) > _MAX_VALUES:
+                raise yaml.YAMLError(f"it has more than {_MAX_VALUES} values with its aliases expanded")
+        return {} if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def read_yaml(path: str | Path) -> dict:
+    """Reads a YAML file as nested dictionaries, over the files that it names under `include:`.
+
+    Raises:
+        ConfigError: A file is missing, too large, not a YAML mapping, includes itself or is outside of the folder.
+    """
+    path = Path(path)
+    return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))
+
+
+def _read_yaml(path, root, above, files):
+    if (resolved := os.path.realpath(path)) in above:
+        raise ConfigError(f"{path} includes itself, through {' -> '.join(map(str, above))}.")
+    import yaml
+
+    if next(files) > _MAX_FILES:
+        raise ConfigError(f"--config must include at most {_MAX_FILES} files. {path} is one more.")
+    try:
+        values = _parsed(read_bounded(path, _MAX_FILE_BYTES)) or {}
+    except FileNotFoundError:
+        names = ", ".join(recipe_names())
+        raise ConfigError(f"--config must be a YAML file. {path} is not there. The recipes are {names}.") from None
+    except (*_VALUE_ERRORS, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)  # str(error) would quote the file, which may be hostile
+        reason = f"{error.problem} in line {mark.line + 1}" if mark else " ".join(str(error).split())
+        raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings. Received: {type(values).__name__}.")
+    included = values.pop("include", [])
+    included = [included] if isinstance(included, str) else included
+    if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
+        raise ConfigError(f"include: in {path} must be a file name or a list of them. Received: {brief(included)}.")
+    merged = {}
+    for name in included:
+        if UNPRINTABLE.search(name) or not Path(os.path.realpath(path.parent / name)).is_relative_to(root):
+            raise ConfigError(f"include: in {path} must be in {root} or below. Received: {brief(name)}. Copy it there.")
+        # The copy of a recipe can include the same recipe as its original.
+        place = path.parent / name if (path.parent / name).exists() or name not in recipe_names() else RECIPES / name
+        merged = merge(merged, _read_yaml(place, root, (*above, resolved), files))
+    return merge(merged, values)

@@ -6,9 +6,6 @@ from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
-DATA_GPU_MEMORY_MB = 8192
-MODEL_GPU_MEMORY_MB = 16384
-"""Default memory limits of the two GPUs under memory isolation."""
 PATHS = ("train_data", "val_data", "prepared", "val_prepared")
 """Settings that hold a path, which can differ between workers."""
 
@@ -67,7 +64,9 @@ class DataConfig(Settings):
     """Number of parallel readers."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Size of the cache of decoded recordings in MB."""
-    batch_size: int = setting(16, at_least=1, flag="--batch-size", page="main", metavar="N|auto", group="training")
+    batch_size: int = setting(
+        16, at_least=1, at_most=65536, flag="--batch-size", page="main", metavar="N|auto", group="training"
+    )
     """Clips per batch. `auto` searches for the largest number that fits in memory and accumulates gradients up to the
     batch size of --config, else the default."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)

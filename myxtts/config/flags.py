@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from myxtts.config.checks import ConfigError
-from myxtts.config.data import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB, DataConfig
+from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.settings import Settings, merge, nearest, plain_type, setting
 from myxtts.config.stages import STAGES, StageConfig
@@ -28,27 +28,40 @@ AUTOMATIC = "auto"
 
 
 @dataclass
-class StartOptions(Settings):
-    """Options of one start, not stored in the run. All but the first three are arguments of `runs.setup.set_up`."""
+class DeviceOptions(Settings):
+    """Devices of one start, not stored in the run."""
 
-    config: str | None = setting(None, flag="--config", metavar="FILE")
+    group = "devices"
+
+    model_gpus: tuple[int, ...] | None = setting(None, flag="--model-gpus", metavar="I,J,…")
+    """GPUs for data-parallel training (MirroredStrategy)."""
+    memory_isolation: bool = setting(False, flag="--enable-memory-isolation")
+    """Set a hard memory limit for each GPU."""
+    data_gpu_memory: int = setting(8192, flag="--data-gpu-memory")
+    """Memory limit of the data GPU in MB."""
+    model_gpu_memory: int = setting(16384, flag="--model-gpu-memory")
+    """Memory limit of the model GPU in MB."""
+    virtual_devices: int | None = setting(None, flag="--virtual-devices", metavar="N")
+    """Split the device into N virtual devices, to test the two-device pipeline."""
+
+
+@dataclass
+class StartOptions(DeviceOptions):
+    """Options of one start, not stored in the run."""
+
+    config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
     """YAML file or recipe of configs/; other flags override it."""
-    resume: bool = setting(False, flag="--resume", rival="begin")
+    resume: bool = setting(False, flag="--resume", rival="begin", group="training")
     """Fail if --checkpoint-dir holds no run to resume (default: resume, or start a new run)."""
-    device_plan: str | None = setting(None, one_of=("auto",), flag="--device-plan", group="devices")
+    device_plan: str | None = setting(None, one_of=("auto",), flag="--device-plan")
     """`auto` benchmarks all ways to use the available devices and selects the fastest."""
     download: bool = setting(False, flag="--download-ljspeech", group="data")
     """Download LJSpeech to --train-data if it is missing."""
-    model_gpus: tuple[int, ...] | None = setting(None, flag="--model-gpus", metavar="I,J,…", group="devices")
-    """GPUs for data-parallel training (MirroredStrategy)."""
-    memory_isolation: bool = setting(False, flag="--enable-memory-isolation", group="devices")
-    """Set a hard memory limit for each GPU."""
-    data_gpu_memory: int = setting(DATA_GPU_MEMORY_MB, flag="--data-gpu-memory", group="devices")
-    """Memory limit of the data GPU in MB."""
-    model_gpu_memory: int = setting(MODEL_GPU_MEMORY_MB, flag="--model-gpu-memory", group="devices")
-    """Memory limit of the model GPU in MB."""
-    virtual_devices: int | None = setting(None, flag="--virtual-devices", metavar="N", group="devices")
-    """Split the device into N virtual devices, to test the two-device pipeline."""
+
+    @property
+    def devices(self) -> dict[str, Any]:
+        """Arguments of `early_gpu_configuration`."""
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(DeviceOptions)}
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,14 @@ class Flag:
     help: str
     group: str
     """Heading in `--help`."""
+    kind: type
+    """Type of the value, or of each value in a list."""
+    takes_list: bool
+    """Whether the value is a comma-separated list."""
+    repeats: bool
+    """Whether the flag can be repeated."""
+    choices: list[str]
+    """Allowed values; empty for a list or if any value is allowed."""
     turns_off: bool = False
     """Whether the flag sets its field to False."""
 
@@ -70,35 +91,13 @@ class Flag:
         """Names in Python."""
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
-    @property
-    def choices(self) -> list[str]:
-        """Allowed values; empty for a list or if any value is allowed."""
-        known = self.field.metadata["rule"].get("one_of", ())
-        return [] if self.takes_list else [*(known() if callable(known) else known)]
-
-    @property
-    def kind(self) -> type:
-        """Type of the value, or of each value in a list."""
-        kind = plain_type(self.field.type)
-        return get_args(kind)[0] if get_origin(kind) is tuple else kind
-
-    @property
-    def takes_list(self) -> bool:
-        """Whether the value is a comma-separated list."""
-        return (self.field.metadata["metavar"] or "").endswith(",…")
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the flag can be repeated."""
-        return not self.takes_list and get_origin(plain_type(self.field.type)) is tuple
-
     def plain(self, value: Any) -> Any:
         """Converts a value from Python or the command line to the type that YAML has.
 
         Raises:
             ValueError: A list of numbers contains something else.
         """
-        if self.kind is bool and self.turns_off:
+        if self.turns_off:
             return not value
         if self.takes_list and isinstance(value, str):
             return tuple(self.kind(one.strip()) for one in value.split(","))
@@ -142,10 +141,21 @@ def all_flags() -> list[Flag]:
             # argparse knows the defaults of the start options and adds them itself.
             if places and one.default not in (None, ()) and one.default is not False and "default" not in text:
                 text += f" (default: {','.join(one.default) if isinstance(one.default, tuple) else one.default})"
-            found[names[0]] = Flag(names, one, places, text, group)
+            kind, known = plain_type(one.type), one.metadata["rule"].get("one_of", ())
+            is_tuple, takes_list = get_origin(kind) is tuple, (one.metadata["metavar"] or "").endswith(",…")
+            choices = [] if takes_list else [*(known() if callable(known) else known)]
+            kinds = get_args(kind)[0] if is_tuple else kind, takes_list, is_tuple and not takes_list, choices
+            found[names[0]] = Flag(names, one, places, text, group, *kinds)
             if off := one.metadata["off"]:
-                found[off] = Flag((off,), one, places, f"Turn {names[0]} off (default)", group, turns_off=True)
+                found[off] = Flag((off,), one, places, f"Turn {names[0]} off (default)", group, *kinds, turns_off=True)
     return list(found.values())
+
+
+def start_options(named: dict[str, Any]) -> StartOptions:
+    """Takes the start options out of `named`, arguments of `myxtts.train`."""
+    keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
+    given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
+    return StartOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:

@@ -19,21 +19,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 """Removed settings by dotted name: the former default, which is ignored, and the hint for any other value."""
 
 
-def setting(
-    default: Any = None,
-    *,
-    factory: Callable | None = None,
-    of_run: bool = False,
-    hint: str = "",
-    flag: str = "",
-    group: str = "",
-    metavar: str | None = None,
-    alone: Any = None,
-    off: str = "",
-    rival: str = "",
-    page: str = "",
-    **rule,
-) -> Any:
+def setting(default: Any = None, *, factory: Callable | None = None, **options) -> Any:
     """Declares a field of a settings class. The docstring under the field is its help text everywhere.
 
     Args:
@@ -49,15 +35,15 @@ def setting(
         off: Flag that sets the value to False.
         rival: Name of a group of mutually exclusive flags.
         page: Where the web page shows it: `main`, `more`, or "" for nowhere.
-        rule: Any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection, or a function that
-            returns one). None always passes.
+        options: The rule: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection, or a
+            function that returns one). None always passes.
     """
-    metadata = dict(of_run=of_run, hint=hint, flag=flag, group=group, metavar=metavar)
-    metadata |= dict(alone=alone, off=off, rival=rival, page=page, rule=rule)
+    metadata = {name: options.pop(name, usual) for name, usual in _METADATA.items()} | {"rule": options}
     value = {"default": default} if factory is None else {"default_factory": factory}
     return dataclasses.field(**value, metadata=metadata)
 
 
+_METADATA = dict(of_run=False, hint="", flag="", group="", metavar=None, alone=None, off="", rival="", page="")
 _RULES: dict[str, Callable] = {
     "at_least": operator.ge,
     "above": operator.gt,
@@ -139,17 +125,28 @@ class Settings:
 
     def __post_init__(self):
         for one in dataclasses.fields(self):
-            value, name = getattr(self, one.name), self.name_of(one.name)
+            value, name, rule = getattr(self, one.name), self.name_of(one.name), one.metadata.get("rule", {})
             if one.default_factory is dataclasses.MISSING and get_origin(one.type) is not dict:  # not a section
                 value = typed_value(one.type, os.fspath(value) if isinstance(value, os.PathLike) else value, name)
                 super().__setattr__(one.name, value)
-            if value is not None:
-                _check_rule(name, value, **{"hint": "", "rule": {}, **one.metadata})
+            if value is None:
+                continue
+            values, hint = value if isinstance(value, tuple) else (value,), one.metadata.get("hint", "")
+            if allowed := rule.get("one_of"):
+                allowed = allowed() if callable(allowed) else allowed
+                words = f"one {'or more ' if isinstance(value, tuple) else ''}of {', '.join(allowed)}"
+                require(all(part in allowed for part in values), name, words, ",".join(map(str, values)), hint)
+                continue
+            for number in values:
+                holds = all(_RULES[kind](number, bound) for kind, bound in rule.items())
+                require(holds, name, _rule_in_words(**rule), brief(number), hint)
+                if isinstance(number, (int, float)) and "at_most" not in rule:
+                    require(abs(number) <= MAX_NUMBER, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
 
     def name_of(self, name: str) -> str:
         """Returns a setting's name for messages: `data.batch_size (--batch-size)`."""
         flag = self.__dataclass_fields__[name].metadata.get("flag", "").partition(",")[0]
-        return f"{self.section}.{name}" + (f" ({flag})" if flag else "")
+        return f"{self.section}.{name}".lstrip(".") + (f" ({flag})" if flag else "")
 
     def check(self, name: str, holds: bool, rule: str, hint: str = "") -> None:
         """Raises `ConfigError` with the setting `name`, the rule, its value and the fix, unless `holds`."""
@@ -168,21 +165,6 @@ class Settings:
         super().__setattr__(name, value)
 
 
-def _check_rule(name, value, hint="", rule=None, **_):
-    """Raises `ConfigError` if a value, or one value of a tuple, breaks a rule of `setting` or exceeds `MAX_NUMBER`."""
-    values, rule = value if isinstance(value, tuple) else (value,), rule or {}
-    if "one_of" in rule:
-        allowed = rule["one_of"]() if callable(rule["one_of"]) else rule["one_of"]
-        words = f"one {'or more ' if isinstance(value, tuple) else ''}of {', '.join(allowed)}"
-        require(all(one in allowed for one in values), name, words, ",".join(map(str, values)), hint)
-        return
-    for number in values:
-        holds = all(_RULES[kind](number, bound) for kind, bound in rule.items())
-        require(holds, name, _rule_in_words(**rule), brief(number), hint)
-        if isinstance(number, (int, float)) and "at_most" not in rule:
-            require(abs(number) <= MAX_NUMBER, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
-
-
 def nearest(name: str, names: Collection[str]) -> str:
     """Completes a message about an unknown name with the nearest known one, or all of them."""
     close = difflib.get_close_matches(name[:100], names, n=1)
@@ -196,22 +178,3 @@ def merge(below: dict, above: dict) -> dict:
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = merge(merged[name], value) if both else value
     return merged
-
-
-def flat(values: dict, where: str = "") -> dict[str, Any]:
-    """Flattens nested dictionaries to dotted names."""
-    found = {}
-    for name, value in values.items():
-        found |= flat(value, f"{where}{name}.") if isinstance(value, dict) else {where + name: value}
-    return found
-
-
-def run_settings(cls: type[Settings], where: str = "") -> set[str]:
-    """Returns the dotted names of all `of_run` settings of a class and its sections."""
-    found = set()
-    for one in dataclasses.fields(cls):
-        if one.metadata.get("of_run"):
-            found.add(where + one.name)
-        elif isinstance(one.default_factory, type) and issubclass(one.default_factory, Settings):
-            found |= run_settings(one.default_factory, f"{where}{one.name}.")
-    return found

@@ -1,17 +1,115 @@
-"""`TrainingConfig`: the training loop and its stages."""
+"""`TrainingConfig`: the training loop, its stages, workers, and the optimization switches with their presets."""
 
 import functools
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from myxtts.config.checks import ConfigError, brief, require
-from myxtts.config.optimizations import ATTENTIONS, DEFAULT_EMA_DECAY, PRECISIONS, PRESETS
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig
-from myxtts.config.workers import check_workers
 
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+"""Keras dtype policies for training."""
+ATTENTIONS = ("standard", "memory-efficient")
+"""Attention implementations; `auto` selects the faster one at the longest sequence."""
+SWITCHES = {
+    "precision": "float32",
+    "tf32": "auto",
+    "gradient_checkpointing": False,
+    "attention": "standard",
+    "xla": False,
+    "ema": 0.0,
+}
+"""Switches of `TrainingConfig` that a preset can set, with their defaults."""
+PRESETS = {
+    "none": {},
+    "conservative": {"gradient_checkpointing": True},
+    "balanced": {"precision": "auto", "attention": "auto"},
+    "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
+}
+PRESETS["auto"] = PRESETS["balanced"]
+"""Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`, lowers
+the precision of matrix products where the hardware gains from it; `aggressive` also compiles with XLA."""
+DEFAULT_EMA_DECAY = 0.999
+"""Decay of `--ema` without a value."""
+LARGEST_PORT = 65535
+FIRST_SLURM_PORT = 23000
+SLURM_PORTS = 8000
+"""Port range for workers under Slurm; the job id selects the port, so that jobs on the same machine differ."""
+SLURM = ("slurm",)
+"""Value of `--workers` that stands for the tasks of a Slurm job step."""
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 TUNABLE = ("dvae", "gpt", "decoder")
 """Stages that can be fine-tuned."""
 _switch = functools.partial(setting, None, page="more", group="optimizations")
+
+
+def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
+    """Returns the addresses and the index from `TF_CONFIG`, as Kubeflow's TFJob sets it; None if it is not set.
+
+    The `chief` job comes before the workers. Other jobs, such as parameter servers, are not supported.
+
+    Raises:
+        ConfigError: `TF_CONFIG` is invalid, or this process is neither chief nor worker.
+    """
+    try:
+        found = json.loads(environment.get("TF_CONFIG") or "{}")
+        cluster, task = found.get("cluster", {}), found.get("task", {})
+        chiefs, workers = ([str(one) for one in cluster.get(job, [])] for job in ("chief", "worker"))
+        kind, index = task.get("type"), int(task.get("index", 0))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"TF_CONFIG must be JSON with cluster and task: {error}.") from error
+    if not cluster:
+        return None
+    if kind not in ("chief", "worker") or not 0 <= index < len(chiefs if kind == "chief" else workers):
+        received = f"Received: task {brief(kind)} {index}. Unset it to train on one machine."
+        raise ConfigError(f"TF_CONFIG must name this process as a chief or worker of its cluster. {received}")
+    return (*chiefs, *workers), index + len(chiefs) * (kind == "worker")
+
+
+def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
+    """Returns the addresses of the tasks of a Slurm job step, and the index of this one, from `srun`'s variables.
+
+    Raises:
+        ConfigError: This process is not a task of a job step.
+    """
+    names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
+    if missing := [name for name in names if not environment.get(name)]:
+        hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
+        raise ConfigError(f"--workers slurm needs the variables of a job step, and {missing[0]} is not set. {hint}")
+    index, job, nodes, tasks = (environment[name] for name in names)
+    try:
+        first = FIRST_SLURM_PORT + int(job) * 16 % SLURM_PORTS
+        hosts, counts = [], []
+        for start, spans, end in re.findall(r"([\w.-]+)(?:\[([\d,-]+)\])?([\w.-]*)(?:,|$)", nodes):
+            for span in spans.split(","):  # `node[01-03,7],login`
+                low, _, high = span.partition("-")
+                numbers = range(int(low), int(high or low) + 1) if span else [""]
+                hosts += [f"{start}{str(number).zfill(len(low))}{end}" for number in numbers]
+        for count, repeats in re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", tasks):  # `2(x3),1`
+            counts += [int(count)] * int(repeats or 1)
+        pairs = zip(hosts, counts, strict=True)
+        return tuple(f"{host}:{first + place}" for host, count in pairs for place in range(count)), int(index)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"--workers slurm cannot read the variables of this job step: {error}.") from error
+
+
+def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
+    """Returns the requested value of each switch, and where it came from. A setting overrides the preset.
+
+    Args:
+        training: `TrainingConfig`.
+
+    Returns:
+        `{switch: (value, source)}` with the source `given`, `preset NAME` or `default`.
+    """
+    found = {name: (value, "default") for name, value in SWITCHES.items()}
+    preset = PRESETS[training.optimizations]
+    found |= {name: (value, f"preset {training.optimizations}") for name, value in preset.items()}
+    given = {name: getattr(training, name) for name in SWITCHES}
+    return found | {name: (value, "given") for name, value in given.items() if value is not None}
 
 
 @dataclass(init=False)
@@ -126,7 +224,15 @@ class TrainingConfig(Settings):
         self.check_name("init_from")
         rule = f"loss without {self.name_of('evaluate_every_steps')}"
         self.check("best_by", self.best_by == "loss" or self.evaluate_every_steps > 0, rule)
-        check_workers(self.workers, self.worker_index)
+        if self.workers != SLURM:
+            named, count, seen = self.name_of("workers"), len(self.workers), ",".join(self.workers)
+            for address in self.workers:
+                match = _ADDRESS.fullmatch(address)
+                rule = f"host:port,… with ports from 1 to {LARGEST_PORT}"
+                require(match is not None and 0 < int(match[1]) <= LARGEST_PORT, named, rule, brief(address))
+            require(len(set(self.workers)) == count, named, "different addresses", seen, "Give each its own port.")
+            rule = f"from 0 to {count - 1}, the index of this worker in --workers" if count else "0 without --workers"
+            self.check("worker_index", 0 <= self.worker_index < max(1, count), rule)
         if self.workers and self.automatic_batch_size:
             raise ConfigError(
                 "--batch-size auto tries steps alone, which workers cannot. Find the size on one machine and multiply "

@@ -24,7 +24,7 @@ from myxtts.data.doctor import ClipLimits, find_leakage, inspect_corpus, split_b
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
-from myxtts.storage.provenance import VOCABULARY, read_config, vocabulary_path
+from myxtts.storage.run_folder import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
 from myxtts.text.g2p import g2p_codes
 from myxtts.text.languages import get_language

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import pooch
 
 from myxtts.data.corpora import CorpusError
-from myxtts.storage.files import write_whole_folder
-from myxtts.storage.locks import lock
+from myxtts.storage.files import lock, write_whole_folder
 
 _CHUNK_BYTES = 2**18
 

@@ -13,7 +13,7 @@ from myxtts.audio.files import load_with_rate, to_int16
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, zero_batch
 from myxtts.data.shards import PreparedClips
-from myxtts.devices.process_end import AbandonedThread
+from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 @dataclass(frozen=True)

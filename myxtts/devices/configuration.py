@@ -6,28 +6,25 @@ line, call `early_gpu_configuration`, then import the rest.
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from myxtts.config.checks import UserError, counted, say
 from myxtts.devices.device_plan import (
     ACCELERATOR_VARIABLES,
-    DATA_GPU_MEMORY_MB,
-    MODEL_GPU_MEMORY_MB,
     DeviceError,
     DevicePlan,
+    DeviceRequest,
     listed,
     plan_devices,
 )
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
-from myxtts.devices.kinds import short_name
+from myxtts.devices.machine import short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
-
-
-_applied: tuple[dict, DevicePlan] | None = None
+_applied: tuple[DeviceRequest, DevicePlan] | None = None
 """Last request to `early_gpu_configuration`, and the plan it applied."""
 
 
@@ -61,70 +58,60 @@ def count_gpus() -> int:
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Raises the errors of `early_gpu_configuration` that need no TensorFlow; applies nothing."""
-    gpus, asked = _nvml_gpus(), [data_gpu, model_gpu, *(options.get("model_gpus") or ())]
+    request, gpus = _request(data_gpu, model_gpu, **options), _nvml_gpus()
     if gpus is None and "tensorflow" in sys.modules:
         gpus = _physical_gpus()
     num_gpus = len(gpus or ())
     if gpus is None and any(map(os.path.exists, GPU_DRIVER_PLACES)):  # only TensorFlow can count them
-        num_gpus = max((index for index in asked if index is not None), default=0) + 2
-    if options.get("virtual_devices") is None:
-        options["virtual_devices"] = _virtual_devices_variable()
-    plan_devices(
-        data_gpu=data_gpu, model_gpu=model_gpu, num_gpus=num_gpus, accelerator=_accelerator_variable(), **options
-    )
+        num_gpus = max((index for index in (data_gpu, *request.models) if index is not None), default=0) + 2
+    plan_devices(num_gpus=num_gpus, **vars(request))
 
 
-def early_gpu_configuration(
-    data_gpu: int | None = None,
-    model_gpu: int | None = None,
-    *,
-    model_gpus: Sequence[int] | None = None,
-    memory_isolation: bool = False,
-    data_gpu_memory: int = DATA_GPU_MEMORY_MB,
-    model_gpu_memory: int = MODEL_GPU_MEMORY_MB,
-    virtual_devices: int | None = None,
-    accelerator: str | None = None,
-) -> DevicePlan:
+def _request(data_gpu, model_gpu, model_gpus=None, virtual_devices=None, accelerator=None, **limits):
+    """Fills in the environment variables."""
+    if virtual_devices is None:
+        value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
+        if not value.isdecimal():
+            raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}.")
+        virtual_devices = int(value)
+    accelerator = _accelerator_variable() if accelerator is None else accelerator
+    gpus = dict(data_gpu=data_gpu, model_gpu=model_gpu, model_gpus=tuple(model_gpus or ()))
+    return DeviceRequest(**gpus, virtual_devices=virtual_devices, accelerator=accelerator, **limits)
+
+
+def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> DevicePlan:
     """Plans this machine's devices, applies and prints the plan; called before TensorFlow's devices are initialized.
 
-    Takes the arguments of `plan_devices`. None reads `virtual_devices` from `MYXTTS_VIRTUAL_DEVICES` and `accelerator`
+    Takes the fields of `DeviceRequest`. None reads `virtual_devices` from `MYXTTS_VIRTUAL_DEVICES` and `accelerator`
     from `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. The same call again returns the same plan.
 
     Raises:
         DeviceError: As in `plan_devices` and `apply_plan`; or another GPU pair was configured in this process.
     """
     global _applied
-    model_gpus = tuple(model_gpus or ())
-    virtual_devices = _virtual_devices_variable() if virtual_devices is None else virtual_devices
-    accelerator = _accelerator_variable() if accelerator is None else accelerator
-    request = dict(locals())  # the arguments of `plan_devices`
+    request = _request(data_gpu, model_gpu, **options)
     if _applied is not None:
         asked, plan = _applied
-        pair, models = (plan.data_gpu, plan.model_gpus, plan.mode), model_gpus or (model_gpu,)
-        is_virtual_pair = plan.virtual and pair == (data_gpu, models, "isolated" if memory_isolation else "dual")
-        if asked == request or is_virtual_pair:
+        mode = "isolated" if request.memory_isolation else "dual"
+        is_same_pair = (plan.data_gpu, plan.model_gpus, plan.mode) == (data_gpu, request.models, mode)
+        if asked == request or plan.virtual and is_same_pair:
             return plan
         if plan.is_dual and not plan.virtual:
             raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process for others.")
-    plan = _plan_for_this_machine(request)
-    apply_plan(plan)
-    _applied = request, plan
-    return plan
-
-
-def _plan_for_this_machine(request):
     gpus = _nvml_gpus()
-    if request["virtual_devices"]:
+    if request.virtual_devices:
         num_gpus = 0
-    elif gpus is not None and (request["data_gpu"], request["model_gpu"], request["model_gpus"]) != (None, None, ()):
+    elif gpus is not None and (data_gpu is not None or request.models):
         num_gpus = len(gpus)  # TensorFlow is not imported, so that CUDA_VISIBLE_DEVICES can still be set
     else:
         num_gpus = len(_physical_gpus())
     known = gpus if gpus is not None and len(gpus) == num_gpus else None
-    plan = plan_devices(**request, num_gpus=num_gpus, gpus=known)
+    plan = plan_devices(num_gpus=num_gpus, gpus=known, **vars(request))
     if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
         seen = f"Using the CPU: NVML sees {counted(len(gpus), 'GPU')}, but this TensorFlow can use none."
-        return replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' installs the CUDA libraries.",))
+        plan = replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' installs the CUDA libraries.",))
+    apply_plan(plan)
+    _applied = request, plan
     return plan
 
 
@@ -145,7 +132,7 @@ def apply_plan(plan: DevicePlan) -> None:
     import tensorflow as tf
 
     _require_build(tf, plan.accelerator)
-    with _initialized_runtime_explained():
+    try:
         if plan.visible_ids:
             _configure_gpus(tf, plan, narrowed)
         elif tf.config.get_visible_devices("GPU"):
@@ -154,6 +141,13 @@ def apply_plan(plan: DevicePlan) -> None:
         # A process that has enough logical devices already (a notebook, a test run) keeps them.
         if plan.virtual and len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        if "after being initialized" not in str(error):
+            raise
+        raise DeviceError(
+            "TensorFlow must be configured before it is initialized, and code in this process has used it: "
+            f"{_importers_of_tensorflow()}. Call early_gpu_configuration before that code. TensorFlow: {error}."
+        ) from error
     if plan.is_dual:
         names = " and ".join(f"GPU {index}" for index in plan.visible)
         say(f"Set visible devices: {names}{' (virtual)' * plan.virtual}")
@@ -233,20 +227,6 @@ def _configure_gpus(tf, plan, narrowed):
         tf.config.set_logical_device_configuration(gpu, parts)
 
 
-@contextmanager
-def _initialized_runtime_explained():
-    """Turns TensorFlow's "cannot be modified after being initialized" into a `DeviceError` with a hint."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "after being initialized" not in str(error):
-            raise
-        raise DeviceError(
-            "TensorFlow must be configured before it is initialized, and code in this process has used it: "
-            f"{_importers_of_tensorflow()}. Call early_gpu_configuration before that code. TensorFlow: {error}."
-        ) from error
-
-
 def _importers_of_tensorflow():
     """Returns a clause that names the loaded modules that have imported TensorFlow."""
     tensorflow = sys.modules["tensorflow"]
@@ -267,13 +247,6 @@ def _physical_gpus():
     import tensorflow as tf
 
     return tf.config.list_physical_devices("GPU")
-
-
-def _virtual_devices_variable():
-    value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
-    if not value.isdecimal():
-        raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}.")
-    return int(value)
 
 
 def _accelerator_variable():

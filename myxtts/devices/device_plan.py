@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from myxtts.config.checks import UserError, counted
-from myxtts.config.data import DATA_GPU_MEMORY_MB, MODEL_GPU_MEMORY_MB
+from myxtts.config.flags import DeviceOptions
 from myxtts.devices.gpu_monitor import GPU
 
 ACCELERATORS = ("auto", "cpu", "cuda", "rocm")
@@ -82,45 +82,42 @@ class DevicePlan:
         return f"{self.mode}: data on {self.data_device} ({kind} {self.data_gpu}), model on {models}"
 
 
-def plan_devices(
-    *,
-    data_gpu: int | None = None,
-    model_gpu: int | None = None,
-    model_gpus: Sequence[int] | None = None,
-    num_gpus: int,
-    memory_isolation: bool = False,
-    data_gpu_memory: int = DATA_GPU_MEMORY_MB,
-    model_gpu_memory: int = MODEL_GPU_MEMORY_MB,
-    virtual_devices: int = 0,
-    accelerator: str = "auto",
-    gpus: Sequence[GPU] | None = None,
-) -> DevicePlan:
+@dataclass
+class DeviceRequest(DeviceOptions):
+    """Devices to train on. GPUs are indices among those visible to this process."""
+
+    data_gpu: int | None = None
+    model_gpu: int | None = None
+    """With `data_gpu`, or neither; or `model_gpus`."""
+    accelerator: str = "auto"
+    """One of `ACCELERATORS`."""
+
+    @property
+    def models(self) -> tuple[int, ...]:
+        """All model GPUs."""
+        return self.model_gpus or (self.model_gpu,) * (self.model_gpu is not None)
+
+
+def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request) -> DevicePlan:
     """Assigns devices to roles. Pure: depends on its arguments alone.
 
     Args:
-        data_gpu, model_gpu: Indices among the GPUs visible to this process. Both, or neither.
-        model_gpus: Several model GPUs (mirrored training), instead of `model_gpu`.
         num_gpus: Number of GPUs visible to this process.
-        memory_isolation: Whether each GPU gets a hard memory limit; then one GPU can have both roles.
-        data_gpu_memory, model_gpu_memory: Those limits, MB.
-        virtual_devices: Number of logical CPU devices to use in place of GPUs; 0 for none.
-        accelerator: One of `ACCELERATORS`.
         gpus: Names and memory of the GPUs; None names them by index and does not check the limits.
+        request: Fields of `DeviceRequest`.
 
     Raises:
         DeviceError: The options contradict each other, or the machine lacks the devices.
     """
-    models = tuple(model_gpus or ()) or (model_gpu,) * (model_gpu is not None)
-    limits = data_gpu_memory, model_gpu_memory
-    received = f"Received: {model_gpu} and {listed(models)}."
-    _require(not model_gpus or model_gpu is None, f"--model-gpu and --model-gpus exclude each other. {received}")
-    _check_request(data_gpu, models, memory_isolation, limits, virtual_devices, accelerator)
+    asked = DeviceRequest(**request)
+    _check_request(asked)
+    data_gpu, models, isolation, accelerator = asked.data_gpu, asked.models, asked.memory_isolation, asked.accelerator
     common = {"accelerator": accelerator, "num_gpus": num_gpus}
-    if virtual_devices:
+    if asked.virtual_devices:
         if data_gpu is None:
-            data_gpu, models = 0, tuple(range(1, virtual_devices))
-        _check_indices(data_gpu, models, memory_isolation, virtual_devices, "virtual device")
-        return _pair_plan(data_gpu, models, memory_isolation, (None, None), None, common)
+            data_gpu, models = 0, tuple(range(1, asked.virtual_devices))
+        _check_indices(data_gpu, models, isolation, asked.virtual_devices, "virtual device")
+        return _pair_plan(data_gpu, models, isolation, (None, None), None, common)
     ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
     if data_gpu is None:
         has_accelerator = num_gpus > 0 or accelerator in ("auto", "cpu")
@@ -129,12 +126,13 @@ def plan_devices(
         if accelerator == "cpu" or num_gpus == 0:
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
         return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
-    _check_indices(data_gpu, models, memory_isolation, num_gpus, "GPU")
-    for gpu in {data_gpu, *models} if memory_isolation and gpus else ():
-        asked, total = data_gpu_memory * (gpu == data_gpu) + model_gpu_memory * (gpu in models), gpus[gpu].memory_mb
-        rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {asked} MB."
-        _require(asked <= total, f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
-    return _pair_plan(data_gpu, models, memory_isolation, limits if memory_isolation else (None, None), ids, common)
+    _check_indices(data_gpu, models, isolation, num_gpus, "GPU")
+    limits = (asked.data_gpu_memory, asked.model_gpu_memory) if isolation else (None, None)
+    for gpu in {data_gpu, *models} if isolation and gpus else ():
+        needed, total = limits[0] * (gpu == data_gpu) + limits[1] * (gpu in models), gpus[gpu].memory_mb
+        rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {needed} MB."
+        _require(needed <= total, f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
+    return _pair_plan(data_gpu, models, isolation, limits, ids, common)
 
 
 def _require(holds, message):
@@ -142,25 +140,33 @@ def _require(holds, message):
         raise DeviceError(message)
 
 
-def _check_request(data_gpu, models, isolation, limits, virtual_devices, accelerator):
+def _check_request(asked):
     """Raises `DeviceError` if the options contradict each other."""
-    paired, variable = data_gpu is not None, ACCELERATOR_VARIABLES[0]
-    kinds = ", ".join(ACCELERATORS)
+    models, paired = asked.models, asked.data_gpu is not None
+    virtual, accelerator = asked.virtual_devices or 0, asked.accelerator
+    variable, kinds, named = ACCELERATOR_VARIABLES[0], ", ".join(ACCELERATORS), listed(models)
+    rule = f"--model-gpu and --model-gpus exclude each other. Received: {asked.model_gpu} and {named}."
+    _require(not asked.model_gpus or asked.model_gpu is None, rule)
     _require(accelerator in ACCELERATORS, f"{variable} must be one of {kinds}. Received: {accelerator}.")
-    _require(len({*models}) == len(models), f"--model-gpus must name each GPU once. Received: {listed(models)}.")
-    for role, limit in zip(("data", "model"), limits):
+    _require(len({*models}) == len(models), f"--model-gpus must name each GPU once. Received: {named}.")
+    for role, limit in {"data": asked.data_gpu_memory, "model": asked.model_gpu_memory}.items():
         _require(limit > 0, f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
-    rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual_devices}."
-    _require(virtual_devices == 0 or 2 <= virtual_devices <= 64, rule)
+    rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual}."
+    _require(virtual == 0 or 2 <= virtual <= 64, rule)
     given = "--data-gpu" if paired else f"--model-gpu{'s' * (len(models) > 1)}"
     rule = f"Multi-GPU Mode needs both {PAIR} (data.data_gpu, data.model_gpu). Received: {given} alone."
     _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
     rule = f"{variable}={accelerator} demands a GPU, but --virtual-devices are CPU devices. Leave one of them out."
-    _require(not virtual_devices or accelerator in ("auto", "cpu"), rule)
+    _require(not virtual or accelerator in ("auto", "cpu"), rule)
     rule = f"{variable}=cpu forbids the GPUs of {PAIR}. Unset it, or add --virtual-devices 2."
-    _require(accelerator != "cpu" or not paired or virtual_devices, rule)
+    _require(accelerator != "cpu" or not paired or virtual, rule)
     rule = f"--enable-memory-isolation needs {PAIR}, which may name the same GPU. Received: neither."
-    _require(not isolation or paired or virtual_devices, rule)
+    _require(not asked.memory_isolation or paired or virtual, rule)
+    limits = asked.data_gpu_memory, asked.model_gpu_memory
+    rule = (
+        "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation. Add it, or leave them out."
+    )
+    _require(asked.memory_isolation or limits == (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory), rule)
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):

@@ -7,7 +7,7 @@ never zero.
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from types import ModuleType
@@ -136,22 +136,17 @@ def _visible(pynvml, visible):
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     entries = map(str, range(len(handles))) if visible is None else visible.split(",")
     for entry in map(str.strip, entries):
-        if (handle := _find(pynvml, entry, handles)) is None:
+        found = []
+        if entry.isdecimal():
+            found = handles[int(entry) :][:1]
+        elif entry.startswith("MIG-"):
+            with suppress(pynvml.NVMLError):
+                found = [pynvml.nvmlDeviceGetHandleByUUID(entry)]
+        elif entry:
+            found = [one for one in handles if pynvml.nvmlDeviceGetUUID(one).startswith(entry)]
+        if len(found) != 1:
             return
-        yield entry, handle
-
-
-def _find(pynvml, entry, handles):
-    """Returns the NVML handle of one `CUDA_VISIBLE_DEVICES` entry, or None."""
-    if entry.isdecimal():
-        return handles[int(entry)] if int(entry) < len(handles) else None
-    if entry.startswith("MIG-"):
-        try:
-            return pynvml.nvmlDeviceGetHandleByUUID(entry)
-        except pynvml.NVMLError:
-            return None
-    matches = [one for one in handles if entry and pynvml.nvmlDeviceGetUUID(one).startswith(entry)]
-    return matches[0] if len(matches) == 1 else None
+        yield entry, found[0]
 
 
 class GPUMonitor:
@@ -174,7 +169,8 @@ class GPUMonitor:
     def start(self) -> "GPUMonitor":
         """Restarts sampling. Returns the monitor."""
         self.stop()
-        self._usages, self._reason, ready = (), None, threading.Event()
+        self._usages, self._reason = (), None
+        ready = threading.Event()
         self._stop.clear()
         self._thread = threading.Thread(None, self._sample_until_stopped, "gpu-monitor", (ready,), daemon=True)
         self._thread.start()
@@ -215,10 +211,12 @@ class GPUMonitor:
                     raise NVMLUnavailable("this process may use no GPU")
                 self._usages = tuple(GPUUsage(entry, pynvml.nvmlDeviceGetName(handle)) for entry, handle in gpus)
                 while True:
-                    samples = [_sample(pynvml, handle) for _, handle in gpus]
-                    with self._lock:
-                        for usage, sample in zip(self._usages, samples):
-                            usage.add(*sample)
+                    for usage, (_, handle) in zip(self._usages, gpus):
+                        memory, utilization = pynvml.nvmlDeviceGetMemoryInfo(handle), None
+                        with suppress(pynvml.NVMLError_NotSupported):  # a MIG slice reports memory only
+                            utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
+                        with self._lock:
+                            usage.add(utilization, memory.used / BYTES_PER_MB, memory.total / BYTES_PER_MB)
                     ready.set()
                     if self._stop.wait(self.interval_seconds):
                         return
@@ -226,13 +224,3 @@ class GPUMonitor:
             self._reason = str(error)
         finally:
             ready.set()
-
-
-def _sample(pynvml, handle):
-    """Returns utilization in percent or None, MB used, MB in total."""
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    try:
-        utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-    except pynvml.NVMLError_NotSupported:  # a MIG slice reports memory only
-        utilization = None
-    return utilization, memory.used / BYTES_PER_MB, memory.total / BYTES_PER_MB

@@ -1,16 +1,15 @@
-"""Import of TensorFlow for commands: faster, and without its start-up messages.
+"""Start and end of processes with TensorFlow: its import, without start-up messages, and threads in native code."""
 
-TensorFlow's native code writes to file descriptor 2. A filter takes over that descriptor and drops known messages;
-Python's own standard error bypasses it.
-"""
-
+import atexit
 import gc
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 SPARED = ("jax", "sklearn", "matplotlib")
 """Optional packages that TensorFlow and Keras import if installed; they take a third of the import time."""
@@ -39,9 +38,6 @@ def starting_quietly() -> Iterator[None]:
     before = os.dup(2)
     relay = _relay(before)
     try:
-        if relay:
-            os.dup2(relay.stdin.fileno(), 2)
-            relay.stdin.close()
         yield
     finally:
         sys.stderr.flush()
@@ -75,14 +71,12 @@ def filter_native_errors() -> None:
         return
     own = os.dup(2)
     if relay := _relay(own):
-        os.dup2(relay.stdin.fileno(), 2)
-        relay.stdin.close()
         relay.returncode = 0  # not waited for
         sys.stderr = open(own, "w", buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)
 
 
 def _relay(output):
-    """Starts a `grep` that copies its input without noise to a descriptor.
+    """Redirects file descriptor 2 to a `grep` that copies it without noise to another descriptor.
 
     Returns None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. A thread would not do: when TensorFlow
     aborts, it would die before passing on the reason.
@@ -94,4 +88,36 @@ def _relay(output):
     command = [grep, "-avE", "--line-buffered", "|".join(noise)]
     # It ends with the last process that has the descriptor. In its own process group Ctrl-C does not reach it.
     streams = dict(stdin=subprocess.PIPE, stdout=output, stderr=subprocess.DEVNULL)
-    return subprocess.Popen(command, **streams, process_group=0, env={**os.environ, "LC_ALL": "C"})
+    relay = subprocess.Popen(command, **streams, process_group=0, env={**os.environ, "LC_ALL": "C"})
+    os.dup2(relay.stdin.fileno(), 2)
+    relay.stdin.close()
+    return relay
+
+
+class AbandonedThread(threading.Thread):
+    """Thread for a slow native call, which `run_to_exit` does not wait for.
+
+    Not a daemon: if one returns from native code while Python shuts down, C++ aborts the process with SIGABRT. So plain
+    Python waits for this thread.
+    """
+
+    def __init__(self, target: Callable[[], object], name: str):
+        super().__init__(target=target, name=name, daemon=False)
+
+
+def run_to_exit(command: Callable[[], int | None]) -> NoReturn:
+    """Runs a command and ends the process with the exit code that it returns."""
+    try:
+        code = command()
+    except SystemExit as error:
+        code = error.code
+    if not any(isinstance(thread, AbandonedThread) for thread in threading.enumerate()):
+        sys.exit(code)
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code or 0)

@@ -15,7 +15,7 @@ from tensorflow.python.eager.context import context
 
 from myxtts.config.checks import UserError
 from myxtts.devices.device_plan import DeviceError, DevicePlan
-from myxtts.devices.kinds import runs_on_cpu, short_name
+from myxtts.devices.machine import runs_on_cpu, short_name
 
 HEARTBEAT_MS = 60_000
 """Silence after which TensorFlow aborts collectives; longer than our own health checks, which name the worker."""
@@ -23,15 +23,9 @@ _JOB = "/job:worker/replica:0/task:"
 
 
 class Cluster:
-    """Connection to the other workers, made once per process before TensorFlow's runtime starts.
+    """Connection to the other workers, made before TensorFlow's runtime starts, when all workers call the constructor.
 
-    The constructor returns when all workers have called it.
-
-    Args:
-        addresses: `host:port` of every worker, the same on all.
-        index: Index of this worker.
-        plan: Devices of this worker.
-        timeout_seconds: Waiting time limit.
+    `addresses` are `host:port` of every worker, the same on all; `timeout_seconds` limits the time to wait.
 
     Raises:
         UserError: A worker is missing or cannot be reached, or the port is taken.
@@ -104,13 +98,10 @@ def _make_strategy(addresses, index, plan):
     kinds = tf.distribute.experimental.CommunicationImplementation
     kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
     # No `timeout_seconds`: TensorFlow would start a sleeping thread per operation and soon run out of threads.
-    options = tf.distribute.experimental.CommunicationOptions(
-        implementation=kinds.RING if kind == "CPU" else kinds.NCCL
-    )
+    way = kinds.RING if kind == "CPU" else kinds.NCCL
+    options = tf.distribute.experimental.CommunicationOptions(implementation=way)
     cluster = tf.train.ClusterSpec({"worker": list(addresses)})
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        cluster, task_type="worker", task_id=index, rpc_layer="grpc"
-    )
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, "", "worker", index, rpc_layer="grpc")
 
     def model_devices(extended, resolver, worker_device):
         return tuple(f"{worker_device}/device:{name.strip('/')}" for name in plan.model_devices), kind

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from myxtts.distributed.workers import LOST_EXIT_CODE, LOST_SECONDS
 
@@ -31,13 +31,34 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     Returns:
         Exit code: 0 if all succeeded, `LOST_EXIT_CODE` if a worker was lost, else that of the first that failed.
     """
-    for attempt in range(restarts + 1):
-        workers = _start(count, arguments)
-        with _passed_signals(workers) as is_stopped:
+    workers, is_stopped = [], threading.Event()
+    # In a session of its own, so that each gets a Ctrl-C of the terminal once, from here.
+    options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+    if sys.platform == "linux":
+        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+    def pass_on(number, frame):
+        is_stopped.set()
+        _signal(workers, number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for attempt in range(restarts + 1):
+            command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", ",".join(free_addresses(count))]
+            commands = ([*command, "--worker-index", str(index)] for index in range(count))
+            workers[:] = [subprocess.Popen(one, **options) for one in commands]
+            if is_stopped.is_set():  # while they were started
+                _signal(workers, signal.SIGTERM)
             code = _follow(workers)
-        if code != LOST_EXIT_CODE or is_stopped.is_set() or attempt == restarts:
-            return code
-        print(f"A worker was lost. Restarting all, {attempt + 1} of {restarts}", flush=True)
+            if code != LOST_EXIT_CODE or is_stopped.is_set() or attempt == restarts:
+                break
+            print(f"A worker was lost. Restarting all, {attempt + 1} of {restarts}", flush=True)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _signal(workers, signal.SIGKILL)
+        for worker in workers:
+            worker.wait()
     return code
 
 
@@ -48,35 +69,6 @@ def free_addresses(count: int) -> tuple[str, ...]:
         return tuple(f"{HOST}:{one.getsockname()[1]}" for one in held)
 
 
-def _start(count, arguments):
-    command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", ",".join(free_addresses(count))]
-    # In a session of its own, so that each gets a Ctrl-C of the terminal once, from here.
-    options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
-    if sys.platform == "linux":
-        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    return [subprocess.Popen([*command, "--worker-index", str(index)], **options) for index in range(count)]
-
-
-@contextmanager
-def _passed_signals(workers) -> Iterator[threading.Event]:
-    """Passes Ctrl-C and SIGTERM on to all workers within a `with` block; yields an event that is set when one comes."""
-    came = threading.Event()
-
-    def pass_on(number, frame):
-        came.set()
-        _signal(workers, number)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _signal(workers, signal.SIGKILL)
-        for worker in workers:
-            worker.wait()
-
-
 def _signal(workers, number):
     for worker in workers:
         worker.send_signal(number)  # no effect on one that has ended
@@ -84,7 +76,12 @@ def _signal(workers, number):
 
 def _follow(workers):
     """Prints the workers' output until all have ended; returns the exit code for all."""
-    readers = [threading.Thread(target=_show, args=pair, daemon=True) for pair in enumerate(workers)]
+
+    def show(index, worker):
+        for line in worker.stdout:
+            print(f"[{index}] {line.decode(errors='replace').rstrip()}", flush=True)
+
+    readers = [threading.Thread(target=show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
         reader.start()
     failed_at = None
@@ -110,8 +107,3 @@ def _follow(workers):
 def _is_lost(codes):
     """Whether a worker reported another as lost, or was killed."""
     return any(code == LOST_EXIT_CODE or code < 0 for code in codes)
-
-
-def _show(index, worker):
-    for line in worker.stdout:
-        print(f"[{index}] {line.decode(errors='replace').rstrip()}", flush=True)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import myxtts
 from myxtts.config.checks import UserError, printable, say
@@ -47,6 +47,9 @@ class Workers:
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
+        self.count: int = len(addresses)
+        self.is_chief: bool = index == 0
+        """Whether this is worker 0, which writes the files."""
         self.strategy: Any = cluster and cluster.strategy
         """`tf.distribute.Strategy` over all workers; None for one process."""
         self._round, self._deadline = 0, (math.inf, 0.0)
@@ -55,16 +58,6 @@ class Workers:
         if cluster:
             self._listener.start()
             threading.Thread(target=self._check_health, name="myxtts-workers-health", daemon=True).start()
-
-    @property
-    def count(self) -> int:
-        """Number of workers."""
-        return len(self.addresses)
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this is worker 0, which writes the files."""
-        return self.index == 0
 
     def name(self, index: int) -> str:
         """Returns a worker's name for messages."""
@@ -77,26 +70,27 @@ class Workers:
         if self._closed.is_set():
             raise UserError("Workers train once per process. Restart all of them to continue.")
         key, content = f"myxtts/{self._round}", json.dumps(value)
+
+        def read(key):
+            # Short calls, so that Python can handle Ctrl-C between them.
+            while (found := self._cluster.read(key, 1.0)) is None:
+                pass
+            return found
+
         try:
             if self.is_chief:
-                own = [content, *(self._read(f"{key}/{peer}") for peer in range(1, self.count))]
+                own = [content, *(read(f"{key}/{peer}") for peer in range(1, self.count))]
                 content = f"[{', '.join(own)}]"
                 self._cluster.write(key, content)
                 if self._round:  # every worker has read the previous values
                     self._cluster.delete(f"myxtts/{self._round - 1}")
             else:
                 self._cluster.write(f"{key}/{self.index}", content)
-                content = self._read(key)
+                content = read(key)
         except ConnectionError as error:
             self.part_of(error)
         self._round += 1
         return json.loads(content)
-
-    def _read(self, key):
-        # Short calls, so that Python can handle Ctrl-C between them.
-        while (content := self._cluster.read(key, 1.0)) is None:
-            pass
-        return content
 
     def tell(self, value: Any = None) -> Any:
         """Broadcasts the chief's value to all workers and returns it."""
@@ -154,14 +148,6 @@ class Workers:
                 self._tell_end()  # ends the listening threads
             self._listener.join(LOST_SECONDS)
 
-    def see_off(self, seconds: float = LOST_SECONDS) -> None:
-        """Keeps worker 0, which runs the coordination service, until the other processes have ended."""
-        deadline = time.monotonic() + seconds
-        while self.is_chief and time.monotonic() < deadline:
-            if all(self._cluster.failure(peer, 1.0) for peer in range(1, self.count)):
-                break
-            time.sleep(0.1)
-
     def _check_health(self):
         """Checks the other workers, if this is the chief, else the chief."""
         while not self._closed.wait(CHECK_SECONDS):
@@ -192,11 +178,8 @@ class Workers:
         sentence = printable(f"{self.name(ended).capitalize()} {why}.".replace("..", "."))
         logging.getLogger("myxtts").error("%s", sentence)
         print(f"Error: {sentence}", file=sys.stderr, flush=True)
-        logging.shutdown()
-        sys.stdout.flush()
-        self.see_off(FAREWELL_SECONDS)
         # Not an exception: the main thread may wait in a collective that never ends.
-        os._exit(code)
+        end_process(code, FAREWELL_SECONDS)
 
 
 def join_workers(
@@ -219,21 +202,16 @@ def join_workers(
     _current = workers = Workers(addresses, index, Cluster(addresses, index, plan, timeout_seconds))
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     devices = [name.strip("/").split(":")[0] for name in plan.model_devices]
-    versions["MyXTTS"] = _code_digest()
+    hasher, root = new_hasher(6), Path(myxtts.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    versions["MyXTTS"] = f"{myxtts.__version__} ({hasher.hexdigest()})"
     with leaving_together(workers):
         workers.require_equal("--workers", addresses, "Give all of them in the same order.")
         workers.require_equal("versions", versions, "Install the same versions on every machine.")
         workers.require_equal("settings", settings, "Start all with the same flags except --worker-index.")
         workers.require_equal("model devices", devices, "Give each worker as many model devices of one kind.")
     return workers
-
-
-def _code_digest():
-    """Returns the package's version and a digest of its code."""
-    hasher, root = new_hasher(6), Path(myxtts.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return f"{myxtts.__version__} ({hasher.hexdigest()})"
 
 
 @contextmanager
@@ -243,14 +221,13 @@ def leaving_together(workers: Workers) -> Iterator[None]:
         yield
     except WorkerLost:
         raise
-    except (KeyboardInterrupt, SystemExit) as error:  # SystemExit: SIGTERM before training
-        workers.leave("was stopped at once", getattr(error, "code", INTERRUPTED_EXIT_CODE))
-        raise
-    except (UserError, OSError) as error:
-        workers.leave(f"ended: {error}", REFUSED_EXIT_CODE)
-        raise
     except BaseException as error:
-        workers.leave(f"failed: {type(error).__name__}: {error}", 1)
+        end = f"failed: {type(error).__name__}: {error}", 1
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # SystemExit: SIGTERM before training
+            end = "was stopped at once", getattr(error, "code", INTERRUPTED_EXIT_CODE)
+        elif isinstance(error, (UserError, OSError)):
+            end = f"ended: {error}", REFUSED_EXIT_CODE
+        workers.leave(*end)
         raise
 
 
@@ -260,3 +237,17 @@ _current = Workers()
 def current_workers() -> Workers:
     """Returns the workers that this process has joined, or itself alone."""
     return _current
+
+
+def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
+    """Ends this process without clean-up, which could wait for locks of interrupted code.
+
+    Worker 0, which runs the coordination service, first waits until the others have ended, at most `seconds`.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    deadline, others = time.monotonic() + seconds, range(1, _current.count) if _current.is_chief else ()
+    while time.monotonic() < deadline and not all(_current._cluster.failure(peer, 1.0) for peer in others):
+        time.sleep(0.1)
+    os._exit(code)

@@ -1,15 +1,15 @@
 """Computation of the engine in TensorFlow: reading prompts, sampling codes, rearranging rows."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from myxtts.config.config import ModelConfig
-from myxtts.models.gpt import GPT, DecodingState
-from myxtts.models.layers.tensor import Tensor
-from myxtts.models.sampling import EXCLUDED, SamplingValues, sample
+from myxtts.models.gpt import GPT, HIDDEN, DecodingState, SamplingValues, sample
+from myxtts.models.layers import Tensor
 
 MOST_CODES = 16
 """Maximum number of codes per row and call. Between calls rows join and leave."""
@@ -49,20 +49,13 @@ class Request(NamedTuple):
     """Scalar int32: number of codes to sample, at most `MOST_CODES`."""
 
 
-class Graph:
-    """A `tf.function` of one trace, made at the first call.
+def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
+    """Returns a function that returns the one trace of a `tf.function`, made at the first call.
 
     `tf.function` itself searches for the trace at each call, which takes as long as a step of a small model.
     """
-
-    def __init__(self, function: Callable, signature: list, compiled: bool = False):
-        self._function = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
-        self._graph = None
-
-    def __call__(self, *arguments: Any) -> Any:
-        if self._graph is None:
-            self._graph = self._function.get_concrete_function()
-        return self._graph(*arguments)
+    traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
+    return functools.cache(traced.get_concrete_function)
 
 
 class TensorflowSteps:
@@ -88,9 +81,9 @@ class TensorflowSteps:
         sampling = SamplingValues(spec([None, 1]), spec([None, 1], tf.int32), spec([None, 1]), spec([None, 1]))
         request = Request(mask, number, numbers, numbers, sampling, spec([None, MOST_CODES, tokens]), number)
         self._signature = [state, request]
-        self._draws = {xla: Graph(self._draw, self._signature, xla) for xla in (False, True)}
-        self._move = Graph(self._moved, [state, numbers, number, number, number, number])
-        self._join = Graph(self._joined, [state, state])
+        self._draws = {xla: graph_of(self._draw, self._signature, xla) for xla in (False, True)}
+        self._move = graph_of(self._moved, [state, numbers, number, number, number, number])
+        self._join = graph_of(self._joined, [state, state])
         self._read = self._read_prompts
         # The device of the weights: the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
@@ -107,11 +100,11 @@ class TensorflowSteps:
         """Selects `rows` of a state and `start:end` of their cache, with `before` and `after` empty rows around it."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
-            return self._move(state, tf.constant(rows), *numbers)
+            return self._move()(state, tf.constant(rows), *numbers)
 
     def join(self, state: RowState, other: RowState) -> RowState:
         """Concatenates the rows of two states with caches of equal size."""
-        return self._join(state, other)
+        return self._join()(state, other)
 
     def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
         """Samples up to `steps` codes for each row, fewer if all rows stop.
@@ -123,7 +116,7 @@ class TensorflowSteps:
         shape = tuple(request.key_mask.shape)
         xla = self.is_compiled(*shape)
         with tf.device(self._device):
-            drawn = self._draws[xla](state, tf.nest.map_structure(tf.constant, request))
+            drawn = self._draws[xla]()(state, tf.nest.map_structure(tf.constant, request))
         if xla:
             self.shapes.add(shape)
         return drawn
@@ -142,7 +135,7 @@ class TensorflowSteps:
             sizes = iter((num_rows, cache_size))
             return tf.zeros([next(sizes) if size is None else size for size in spec.shape], spec.dtype)
 
-        self._draws[True](*tf.nest.map_structure(zeros, self._signature))
+        self._draws[True]()(*tf.nest.map_structure(zeros, self._signature))
         self.shapes.add((num_rows, cache_size))
 
     def _read_prompts(self, latents, text, text_mask):
@@ -171,7 +164,7 @@ class TensorflowSteps:
         longest = gpt.audio_positions.shape[0] - 2
 
         def draw(i, codes, states, stopped, state, key_mask):
-            logits = tf.where(never, EXCLUDED, state.logits)
+            logits = tf.where(never, HIDDEN, state.logits)
             code = sample(logits, request.sampling, state.seen, request.noise[:, i])
             code = tf.where(stopped | (i >= request.left), stop, code)
             codes = tf.tensor_scatter_nd_update(codes, [[i]], code[None])

@@ -10,7 +10,7 @@ import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
 from myxtts.inference.advancing import MOST_CODES, Request, RowState, TensorflowSteps
-from myxtts.models.sampling import SamplingValues, gumbel_noise
+from myxtts.models.gpt import SamplingValues, gumbel_noise
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ class CodeStream:
     voice_latents: np.ndarray
     """`(1, num_latents, width)`."""
     sampling: SamplingConfig
-    seed: int
-    sentence: int
+    seed: int = 0
+    sentence: int = 0
     """Number of the sentence within its text."""
-    max_codes: int
-    """Maximum number of codes."""
-    hurry: bool
+    max_codes: int = 0
+    """Maximum number of codes; 0 takes the model's."""
+    hurry: bool = False
     """Whether its first codes come in short calls, because its audio is waited for."""
     codes: list[int] = field(default_factory=list)
     """Without the stop code."""
@@ -113,19 +113,10 @@ class CodeEngine:
         self._state: RowState | None = None
         self._mask, self._filled = np.zeros((0, 0), bool), 0
 
-    def open(
-        self,
-        ids: list[int],
-        voice_latents: np.ndarray,
-        sampling: SamplingConfig,
-        seed: int = 0,
-        sentence: int = 0,
-        max_codes: int = 0,
-        hurry: bool = False,
-    ) -> CodeStream:
-        """Queues a sentence; see `CodeStream`. The default of `max_codes` is the model's limit."""
-        limit = min(max_codes or self.config.max_codes, self.config.max_codes)
-        stream = CodeStream(ids, voice_latents, sampling, int(seed), sentence, limit, hurry)
+    def open(self, *wish, **options) -> CodeStream:
+        """Queues a sentence, given the fields of `CodeStream` from `ids` to `hurry`; returns the stream."""
+        stream, limit = CodeStream(*wish, **options), self.config.max_codes
+        stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
             self._waiting.append(stream)
             if self._thread is None:

@@ -9,12 +9,12 @@ import numpy as np
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.inference.text_front import read_tokenizer
-from myxtts.memory.claims import check_claims
+from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import write_json, write_whole_folder
-from myxtts.storage.provenance import MEL_STATS, chosen_step, read_config
+from myxtts.storage.run_folder import MEL_STATS, chosen_step, read_config
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -89,8 +89,8 @@ def load_preset(folder: str | PathLike, which: str = "best") -> XTTS:
     return model
 
 
-def save_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Writes settings, vocabulary and the weights of each part.
+def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
+    """Saves a model for `from_preset`, `load`, `myxtts say` and `training.init_from`.
 
     Raises:
         UserError: The model has no `preset`, or the folder is not empty.

@@ -1,18 +1,65 @@
-"""Results of synthesis: samples, codes and times of the spoken text."""
+"""What goes into synthesis and comes out of it: voices, and spoken texts with their codes and times. No TensorFlow."""
 
 import base64
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import soxr
 
 from myxtts.audio.encoding import SoundEncoder, write_audio
+from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE
-from myxtts.storage.files import write_text
+from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
+from myxtts.storage.files import CheckpointError, write_text
+
+VOICE_SUFFIX = ".voice"
+"""Suffix of the file of a `Voice`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Voice:
+    """Conditioning of a model on a speaker, made by that model's own encoders."""
+
+    latents: np.ndarray
+    """`(1, num_latents, width)` float32."""
+    speaker: np.ndarray | None
+    """`(1, speaker_width)` float32 for the waveform decoder; None without a speaker encoder."""
+
+    def save(self, path: str | Path) -> None:
+        """Writes a file that `load` reads."""
+        arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
+        write_tensors(path, {name: array.shape for name, array in arrays.items()}, arrays.values())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads a file of `save`.
+
+        Raises:
+            CheckpointError: The file is missing, damaged or not a voice.
+        """
+        names = tensor_names(path)
+        if not {"latents"} <= set(names) <= {"latents", "speaker"}:
+            raise CheckpointError(f"{path} is not a voice. Write one with `Voice.save`.")
+        arrays = {name: array.astype(np.float32) for name, array in zip(names, read_tensors(path, names))}
+        return cls(arrays["latents"], arrays.get("speaker"))
+
+    @classmethod
+    def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
+        """Averages voices of one model; `weights` need not sum to 1, None weighs them equally."""
+        shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
+        fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum()
+        require(fits, "weights", "at least 0 for each voice, and not all 0", f"{weights} for {len(voices)} voices")
+        if len({(voice.latents.shape, voice.speaker is None) for voice in voices}) > 1:
+            raise UserError("The voices of a blend must be of one model. These have different shapes.")
+        mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
+        speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)
+        return cls(mean(voice.latents for voice in voices), speaker)
+
 
 FADE_SECONDS = 0.005
 """Fade at both ends of a piece, which avoids clicks."""
@@ -155,3 +202,46 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
 def silence(seconds: float, sample_rate: int) -> np.ndarray:
     """Zeros `(S,)`."""
     return np.zeros(int(seconds * sample_rate), np.float32)
+
+
+SILENT = 0.05
+"""Share of the highest RMS below which a frame at either end is silent."""
+WORD_GAP, COMMA_PAUSE = 0.6, 3.0
+"""Lengths of a word boundary and of a pause at punctuation, in phonemes or letters."""
+
+
+class WordTime(NamedTuple):
+    """A word of a text and its start and end in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
+def word_times(
+    samples: np.ndarray, sample_rate: int, text: str, length: Callable[[str], int], start_seconds: float = 0.0
+) -> list[WordTime]:
+    """Estimates when each word of a sentence is spoken.
+
+    Words share the time between first and last sound in proportion to their lengths (accuracy: docs/serving.md).
+
+    Args:
+        samples: Audio of the sentence, `(S,)`.
+        length: Returns the length of a word in phonemes or letters as it is read; 0 for one that is not spoken.
+        start_seconds: Added to all times.
+    """
+    words = [word for word in text.split() if length(word)]
+    size = max(1, round(0.01 * sample_rate))  # frames of 10 ms
+    frames = samples[: len(samples) // size * size].reshape(-1, size)
+    level = np.sqrt((frames.astype(np.float64) ** 2).mean(axis=1))
+    if not words or not level.any():
+        return []
+    loud = np.flatnonzero(level > SILENT * level.max()) * size / sample_rate
+    said_at_end = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
+    pauses = [*(0.0 if said_at_end(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
+    lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
+    bounds = start_seconds + np.interp(
+        np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [0, 1], [loud[0], loud[-1] + size / sample_rate]
+    )
+    rounded = np.round(bounds, 3).tolist()
+    return [WordTime(word, *rounded[2 * number : 2 * number + 2]) for number, word in enumerate(words)]

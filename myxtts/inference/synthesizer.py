@@ -168,20 +168,21 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence. See `batch` for other arguments and errors.
 
         Args:
-            language: Code, such as `en` or `fa`; by default that of the speaker, else English, unless only one other
-                language has the letters of the text.
+            language: Code, such as `fa`; default: the speaker's, else by the words, else `en`, as far as letters fit.
             engine: One of `choices.ENGINES`; None takes the one chosen at loading.
             drawing: Fields of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
         sampling = (sampling or self.config.sampling).changed(drawing)
-        if language is None:
-            name = voice if isinstance(voice, str) and voice in self.speakers else None
-            own = name and self.folder and find_speaker(self.folder, name).language
-            language, note = language_to_read(text, None, own, name or "", self.tokenizer.languages)
-            if note:
-                logger.info("%s", note)
+        given = [text], [voice], [language or self._language_to_read(text, voice)], sampling, seed
         options = dict(speed=speed, retries=retries, listener=listener, progress=progress)
-        return self.with_engine(engine).batch([text], [voice], [language], sampling, seed, **options)[0]
+        return self.with_engine(engine).batch(*given, **options)[0]
+
+    def _language_to_read(self, text, voice):
+        name = voice if isinstance(voice, str) and voice in self.speakers else ""
+        own = find_speaker(self.folder, name).language if name else None
+        language, note = language_to_read(text, None, own, name, self.tokenizer.languages)
+        logger.log(logging.INFO if note else logging.DEBUG, "%s", note)
+        return language
 
     def batch(
         self,
@@ -246,7 +247,7 @@ class Synthesizer:
         self,
         text: str | Sequence[Piece],
         voice: AnyVoice | None = None,
-        language: str = "en",
+        language: str | None = None,
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         speed: float = 1.0,
@@ -262,6 +263,7 @@ class Synthesizer:
         Raises:
             SpeechError: The model cannot speak the text; raised before anything is sampled.
         """
+        language = language or self._language_to_read(text if isinstance(text, str) else None, voice)
         pieces = self.text_front.pieces(text, language) if isinstance(text, str) else text
         voice = self.as_voice(voice, language)
         manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)

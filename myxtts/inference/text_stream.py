@@ -13,7 +13,7 @@ from myxtts.inference.self_check import Listener, Verdict, judge
 from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
-from myxtts.inference.waveforms import NO_SAMPLES, Sound
+from myxtts.inference.waveforms import NO_SAMPLES, GriffinLim, Windows
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import rule_of_thumb
 
@@ -55,7 +55,7 @@ class Sentence:
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
-        self._sound: Sound = self.synthesizer.to_waveform.begin(voice, speed)
+        self._sound: GriffinLim | Windows = self.synthesizer.to_waveform.begin(voice, speed)
         self.is_heard, self._num_seen = False, 0
 
     def ready(self) -> bool:

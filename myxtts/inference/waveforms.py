@@ -1,10 +1,11 @@
 """Codes and GPT latents -> waveform, whole or window by window while codes are sampled.
 
-Each decoder has a `sample_rate` in Hz and creates one `Sound` per sentence.
+Each decoder has a `sample_rate` in Hz, and `begin`, which returns the sound of one sentence. Its method `more` takes
+all codes so far; all states so far, `(n, width)`, one more than codes at the end; and whether the sentence has ended.
+It returns the next samples, `(S,)` float32, possibly none.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -23,19 +24,6 @@ MOST_FRAMES = 172
 NO_SAMPLES = np.zeros(0, np.float32)
 
 
-class Sound(Protocol):
-    """The waveform of one sentence."""
-
-    def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples `(S,)` float32, possibly none.
-
-        Args:
-            codes: All codes so far.
-            latents: `(n, width)`, all states so far; one more than codes once `finished`.
-            finished: Whether the sentence has ended.
-        """
-
-
 class GriffinLim:
     """Decodes the DVAE's mel of a whole sentence, for a model without a waveform decoder.
 
@@ -48,12 +36,11 @@ class GriffinLim:
     def __init__(self, to_mel: Callable[[np.ndarray], np.ndarray], speed: float = 1.0):
         self.to_mel, self.speed = to_mel, speed
 
-    def begin(self, voice: Voice, speed: float = 1.0) -> Sound:
+    def begin(self, voice: Voice, speed: float = 1.0) -> "GriffinLim":
         """Starts a sentence; the voice is only in its codes."""
         return GriffinLim(self.to_mel, speed)
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """See `Sound`."""
         if not finished:
             return NO_SAMPLES
         return log_mel_to_wav(spoken_faster(self.to_mel(np.array(codes, np.int32)), self.speed))
@@ -76,9 +63,9 @@ class LatentDecoder:
         signature = [latents, speaker, number, number]
         self._to_samples = tf.function(self._window, input_signature=signature, autograph=False)
 
-    def begin(self, voice: Voice, speed: float = 1.0) -> Sound:
+    def begin(self, voice: Voice, speed: float = 1.0) -> "Windows":
         """Starts a sentence."""
-        return _Windows(self, voice.speaker, speed)
+        return Windows(self, voice.speaker, speed)
 
     def window(self, latents: np.ndarray, speaker: np.ndarray, start: int, end: int) -> np.ndarray:
         """Decodes frames `start` to `end` of the latents `(n, width)` without context."""
@@ -89,14 +76,13 @@ class LatentDecoder:
         return tf.cast(samples, tf.float32)
 
 
-class _Windows:
+class Windows:
     """The waveform of one sentence by a `LatentDecoder`."""
 
     def __init__(self, parent: LatentDecoder, speaker: np.ndarray, speed: float):
         self.parent, self.speaker, self.speed, self.given, self.least = parent, speaker, speed, 0, FIRST_FRAMES
 
     def more(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """See `Sound`."""
         decoder, latents = self.parent.decoder, spoken_faster(latents, self.speed, finished)
         # Frames after the last latent but one change with the next latent.
         end = decoder.num_frames(len(latents) if finished else max(len(latents) - 1, 0))

@@ -120,6 +120,9 @@ class MemoryEstimate:
         return asdict(self) | {"resident": self.resident, "step": self.step, "peak": self.peak}
 
 
+PLAIN = Optimizations()
+
+
 def _dense(inputs, outputs):
     return (inputs + 1) * outputs
 
@@ -209,7 +212,7 @@ def _perceiver_activations(model, frames, optimizations):
     return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
-def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
+def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
     """Estimates the memory of training the GPT on batches of these `shapes`; `model.num_text_tokens` must be set."""
     count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
     adapters, text_weights = count_lora(model, optimizations)
@@ -263,44 +266,29 @@ def _made_by_attention(heads, positions, optimizations):
     return (2 + optimizations.gradient_checkpointing) * heads * positions**2 * FLOAT
 
 
-def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
+def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
     """Estimates the memory of training the DVAE; only precision, accumulation and averages change it."""
     trained, others = count_dvae(model)
-    number, codes = optimizations.compute_bytes, shapes.batch * shapes.codes
-    kernel_copies = trained * number * (number < FLOAT)
-    activations = codes * _dvae_activations(model, number) + kernel_copies
-    # The widest convolution, the decoder's second to last, computes its kernel's gradient from its unfolded input.
-    unfolded = codes * MEL_FRAMES_PER_CODE * 3 * 2 * model.dvae_hidden * number
-    return with_optimizer(
-        trained, others, optimizations, activations=activations, working=min(unfolded, UNFOLDED_BYTES)
-    )
-
-
-def _dvae_activations(model, number):
-    """Activations of the DVAE, bytes per code, with `number` bytes for each value of a layer.
-
-    H are hidden channels, 2 H those of residual blocks; a code has four mel frames. Encoder: the padded mel; outputs of
-    both strided convolutions, the first with a padded copy (2 x 2 H + 2 H). Per block: both ReLU outputs and the sum (3
-    x 2 H). Decoder: its input (2 H); upsampled inputs of the last convolutions (2 x 2 H, 4 x 2 H) and their outputs (2
-    x 2 H, 4 H); the last block's sum is freed. In float32: vectors, quantized vectors, their difference, the decoder's
-    input, and twice the mel for the loss.
-    """
+    number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
+    # Per code, four mel frames. H are hidden channels, 2 H those of residual blocks. Encoder: the padded mel; outputs
+    # of both strided convolutions, the first with a padded copy (2 x 2 H + 2 H). Per block: both ReLU outputs and the
+    # sum (3 x 2 H). Decoder: its input (2 H); upsampled inputs of the last convolutions (2 x 2 H, 4 x 2 H) and their
+    # outputs (2 x 2 H, 4 H); the last block's sum is freed. In float32: vectors, quantized vectors, their difference,
+    # the decoder's input, and twice the mel for the loss.
     hidden, wide, mels = model.dvae_hidden, 2 * model.dvae_hidden, MEL_FRAMES_PER_CODE * model.num_mels
     blocks = 2 * model.dvae_residual_blocks * 3 * wide
     layers = mels + (2 * 2 + 4) * hidden + (1 + 1 + 2 + 4 + 2) * wide + blocks - (wide if blocks else 0)
-    return layers * number + (4 * model.codebook_width + 2 * mels) * FLOAT
+    activations = batch_codes * (layers * number + (4 * model.codebook_width + 2 * mels) * FLOAT)
+    activations += trained * number * (number < FLOAT)
+    # The widest convolution, the decoder's second to last, computes its kernel's gradient from its unfolded input.
+    working = min(batch_codes * MEL_FRAMES_PER_CODE * 3 * wide * number, UNFOLDED_BYTES)
+    return with_optimizer(trained, others, optimizations, activations=activations, working=working)
 
 
 def largest_batch(
-    model: ModelConfig,
-    shapes: Shapes,
-    optimizations: Optimizations,
-    memory_bytes: float,
-    estimate: Callable[..., MemoryEstimate] = estimate_gpt,
+    model: ModelConfig, shapes: Shapes, optimizations: Optimizations, memory: float, estimate: Callable = estimate_gpt
 ) -> int:
-    """Largest batch size that fits into `memory_bytes` by a stage's `estimate`, or 0; `shapes.batch` is ignored."""
+    """Largest batch size that fits into `memory` bytes by a stage's `estimate`, or 0; `shapes.batch` is ignored."""
 
-    def peak(batch):
-        return estimate(model, replace(shapes, batch=batch), optimizations).peak
-
-    return bisect_right(range(1, MOST_CLIPS), memory_bytes, key=peak)
+    peak = lambda batch: estimate(model, replace(shapes, batch=batch), optimizations).peak
+    return bisect_right(range(1, MOST_CLIPS), memory, key=peak)

@@ -1,17 +1,29 @@
-"""Memory report: memory and largest batch of a training stage under each optimization, as data and as tables."""
+"""Estimates by stage, their check against weights, and the report: memory and largest batch under each optimization."""
 
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from myxtts.config.checks import require
-from myxtts.config.config import TrainingConfig, XTTSConfig
-from myxtts.config.optimizations import requested_switches
+from myxtts.config.config import ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import STAGES
+from myxtts.config.training import requested_switches
 from myxtts.devices.machine import BYTES_PER_GB
-from myxtts.memory import ESTIMATES
-from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, largest_batch
+from myxtts.memory import estimates, parts
+from myxtts.memory.estimates import FLOAT, RESERVED_GB, Optimizations, Shapes, largest_batch
+from myxtts.storage.files import CheckpointError
 
+if TYPE_CHECKING:
+    from myxtts.storage.checkpoint import CheckpointStore
+
+ESTIMATES: dict[str, Callable] = {
+    "dvae": estimates.estimate_dvae,
+    "gpt": estimates.estimate_gpt,
+    "speaker": parts.estimate_speaker,
+    "decoder": parts.estimate_decoder,
+}
+"""Estimate of each stage that has one; called like `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "ema": 0.0}
 """The switches that change memory, each with the choice that needs most, which stands for `auto`."""
 ACCUMULATED = 4
@@ -100,3 +112,21 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if STAGES[stage].conditioned else {}
     facts = {"stage": stage, "model_size": model.size, "longest_clip": {"codes": shapes.codes, **shown}}
     return MemoryReport(**facts, frozen_bytes=frozen, settled=settled, variants=found)
+
+
+def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
+    """Raises `CheckpointError` for settings of a far larger model than the weights, which could take all memory.
+
+    `stores` are the checkpoints of the model's parts, by part.
+    """
+    for part in ESTIMATES.keys() & stores.keys():
+        store, step = stores[part], stores[part].steps()[-1]
+        store.verify(step)  # so that a damaged file is reported as such
+        file = store.path(step) / "model.safetensors"
+        claimed = ESTIMATES[part](model, Shapes(1, 1, 1, 1)).parameters
+        if part == "decoder":  # stored without the discriminators
+            claimed = FLOAT * parts.count_decoder(model)
+        claimed_mb, held_mb = claimed / 2**20, file.stat().st_size / 2**20
+        if claimed_mb > 4 * held_mb + 1:  # weights may be kept in half precision
+            sizes = f"config.json describes a {part} of {claimed_mb:,.0f} MB, but {file} has {held_mb:,.0f} MB"
+            raise CheckpointError(f"{sizes}. Use the config.json written with these weights.")

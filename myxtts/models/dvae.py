@@ -3,30 +3,97 @@
 import keras
 from keras import ops
 
-from myxtts.models.layers.convolution import Conv1D
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.tensor import Shape, Tensor
-from myxtts.models.layers.vector_quantizer import VectorQuantizer
+from myxtts.models.layers import Conv1D, Layer, Tensor
 
 
-class DVAEResidualBlock(keras.layers.Layer):
+class VectorQuantizer(Layer):
+    """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
+
+    A call never changes the codebook: `statistics` of several replicas or accumulated batches are summed, and `update`
+    applies the sum once.
+
+    Args:
+        decay: Share of the old average that stays at each update.
+        epsilon: Laplace smoothing of the cluster sizes.
+
+    Call arguments: `codes`, integers of any shape. Returns their vectors `(..., width)`.
+    """
+
+    def __init__(self, num_codes: int, width: int, decay: float = 0.99, epsilon: float = 1e-5, **kwargs):
+        super().__init__(**{"dtype": "float32", **kwargs})
+        self.num_codes, self.width, self.decay, self.epsilon = num_codes, width, decay, epsilon
+
+        def weight(name, shape, start):
+            # Float32 even inside a layer of lower precision.
+            return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
+
+        self.codebook = weight("codebook", (num_codes, width), keras.initializers.RandomNormal(0.0, 1.0))
+        self.codebook_sum = weight("codebook_sum", (num_codes, width), "zeros")
+        self.cluster_size = weight("cluster_size", (num_codes,), "zeros")
+
+    def call(self, codes: Tensor) -> Tensor:
+        return ops.take(self.codebook, codes, axis=0)
+
+    def distances(self, vectors: Tensor) -> Tensor:
+        """Squared distances to all codes minus the vectors' squared norms: `(..., width)` -> `(..., num_codes)`."""
+        vectors = ops.cast(vectors, "float32")
+        codebook = ops.convert_to_tensor(self.codebook)
+        return ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))
+
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """Nearest codes: `(..., width)` -> `(...)` int32."""
+        return ops.cast(ops.argmin(self.distances(vectors), axis=-1), "int32")
+
+    def statistics(self, vectors: Tensor, codes: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Contribution of a batch to the moving averages: `count` `(num_codes,)` and `sum` `(num_codes, width)`.
+
+        Args:
+            vectors: `(B, N, width)`.
+            codes: `(B, N)`, their nearest codes.
+            mask: `(B, N)`, 0 for padding.
+        """
+        chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
+        chosen = ops.reshape(chosen, (-1, self.num_codes))
+        flat = ops.reshape(ops.cast(vectors, "float32"), (-1, self.width))
+        return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
+
+    def update(self, count: Tensor, vector_sum: Tensor):
+        """Applies summed `statistics` to the moving averages and the codebook."""
+        self.cluster_size.assign(self.decay * self.cluster_size + (1.0 - self.decay) * count)
+        self.codebook_sum.assign(self.decay * self.codebook_sum + (1.0 - self.decay) * vector_sum)
+        total = ops.sum(self.cluster_size)
+        smoothed = (self.cluster_size + self.epsilon) / (total + self.num_codes * self.epsilon) * total
+        self.codebook.assign(self.codebook_sum / smoothed[:, None])
+
+    def revive(self, candidates: Tensor, threshold: Tensor) -> Tensor:
+        """Replaces rarely used codes and returns how many, int32.
+
+        Args:
+            candidates: `(num_codes, width)`, a replacement for each code.
+            threshold: Codes with a lower average count per step are replaced.
+        """
+        dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
+        keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")
+        fresh_size = ops.maximum(ops.cast(threshold, "float32"), 1e-3) * 2.0
+        self.codebook.assign(keep[:, None] * self.codebook + dead[:, None] * candidates)
+        self.cluster_size.assign(keep * self.cluster_size + dead * fresh_size)
+        self.codebook_sum.assign(keep[:, None] * self.codebook_sum + dead[:, None] * candidates * fresh_size)
+        return ops.cast(ops.sum(dead), "int32")
+
+
+class DVAEResidualBlock(Layer):
     """`x + conv1(relu(conv3(relu(conv3(x)))))`, with no activation after the sum; `x` is `(B, T, channels)`."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
-        self.channels = channels
-
-    def build(self, input_shape: Shape):
-        self.conv_0, self.conv_1, self.conv_2 = (
-            built(Conv1D(self.channels, taps, dtype=self.dtype_policy, name=f"conv_{i}"), input_shape)
-            for i, taps in enumerate((3, 3, 1))
-        )
+        conv = lambda i, taps: Conv1D(channels, channels, taps, dtype=self.dtype_policy, name=f"conv_{i}")
+        self.conv_0, self.conv_1, self.conv_2 = conv(0, 3), conv(1, 3), conv(2, 1)
 
     def call(self, x: Tensor) -> Tensor:
         return x + self.conv_2(ops.relu(self.conv_1(ops.relu(self.conv_0(x)))))
 
 
-class DVAE(keras.layers.Layer):
+class DVAE(Layer):
     """Mel autoencoder with a codebook; one code stands for four mel frames.
 
     Args:
@@ -43,29 +110,24 @@ class DVAE(keras.layers.Layer):
     def __init__(self, num_mels: int, num_codes: int, codebook_width: int, hidden: int, residual_blocks: int, **kwargs):
         super().__init__(**kwargs)
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
-        self.hidden, self.residual_blocks = hidden, residual_blocks
+        self.residual_blocks, policy, wide, width = residual_blocks, self.dtype_policy, 2 * hidden, codebook_width
 
-    def build(self, input_shape: Shape | None = None):
-        policy, hidden, wide, width = self.dtype_policy, self.hidden, 2 * self.hidden, self.codebook_width
-
-        def conv(name, channels_in, channels_out, kernel_size, stride=1):
-            layer = Conv1D(channels_out, kernel_size, stride=stride, dtype=policy, name=name)
-            return built(layer, (None, None, channels_in))
+        def conv(name, *options, stride=1):
+            return Conv1D(*options, stride=stride, dtype=policy, name=name)
 
         def blocks(name):
-            layers = [DVAEResidualBlock(wide, dtype=policy, name=f"{name}_{i}") for i in range(self.residual_blocks)]
-            return [built(layer, (None, None, wide)) for layer in layers]
+            return [DVAEResidualBlock(wide, dtype=policy, name=f"{name}_{i}") for i in range(residual_blocks)]
 
-        self.encoder_conv_0 = conv("encoder_conv_0", self.num_mels, hidden, 3, stride=2)
+        self.encoder_conv_0 = conv("encoder_conv_0", num_mels, hidden, 3, stride=2)
         self.encoder_conv_1 = conv("encoder_conv_1", hidden, wide, 3, stride=2)
         self.encoder_blocks = blocks("encoder_block")
         self.encoder_output = conv("encoder_output", wide, width, 1)
-        self.quantizer = built(VectorQuantizer(self.num_codes, width, name="quantizer"))
+        self.quantizer = VectorQuantizer(num_codes, width, name="quantizer")
         self.decoder_input = conv("decoder_input", width, wide, 1)
         self.decoder_blocks = blocks("decoder_block")
         self.decoder_conv_0 = conv("decoder_conv_0", wide, wide, 3)
         self.decoder_conv_1 = conv("decoder_conv_1", wide, hidden, 3)
-        self.decoder_output = conv("decoder_output", hidden, self.num_mels, 1)
+        self.decoder_output = conv("decoder_output", hidden, num_mels, 1)
 
     @property
     def reach(self) -> int:

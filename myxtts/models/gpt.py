@@ -1,5 +1,6 @@
-"""The GPT of XTTS: conditioning latents, text and audio codes in one causal sequence (Casanova et al. 2024)."""
+"""The GPT of XTTS (Casanova et al. 2024): latents, text and codes in one causal sequence; sampling of codes."""
 
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -9,15 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from myxtts.config.config import SamplingConfig
 from myxtts.config.model import ModelConfig
-from myxtts.models.conditioning_encoder import ConditioningEncoder
-from myxtts.models.layers.attention import STANDARD, MemoryUse
-from myxtts.models.layers.dropout import Dropout
-from myxtts.models.layers.linear import built, torch_linear
-from myxtts.models.layers.memory_efficient_attention import HIDDEN
-from myxtts.models.layers.tensor import Shape, Tensor
-from myxtts.models.layers.transformer import SITES_PER_BLOCK, TransformerBlock, layer_norm
-from myxtts.models.perceiver import PerceiverResampler
+from myxtts.models.attention import HIDDEN, SITES_PER_BLOCK, STANDARD, MemoryUse, TransformerBlock, layer_norm
+from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
+from myxtts.models.layers import Dropout, Layer, Shape, Tensor, torch_linear
 
 TRAILING_STOPS = 3
 """Number of visible stop codes of a training row after the first one."""
@@ -87,7 +84,7 @@ class DecodingState(NamedTuple):
     key_mask: Tensor
 
 
-class GPT(keras.layers.Layer):
+class GPT(Layer):
     """Conditioning encoder, perceiver, GPT-2 trunk, embeddings and heads.
 
     Args:
@@ -101,32 +98,27 @@ class GPT(keras.layers.Layer):
     def __init__(self, config: ModelConfig | dict, **kwargs):
         super().__init__(**kwargs)
         self.config = config if isinstance(config, ModelConfig) else ModelConfig(**config)
-        self.embedding_dropout = Dropout(self.config.dropout, site=SITES_PER_BLOCK * self.config.layers)
-
-    def build(self, latents_shape: Shape | None = None, text_inputs_shape=None, audio_inputs_shape=None):
         config, width, policy = self.config, self.config.width, self.dtype_policy
-        shape = (None, None, width)
+        self.embedding_dropout = Dropout(config.dropout, site=SITES_PER_BLOCK * config.layers)
 
         def table(name, rows, start):
             return self.add_weight(shape=(rows, width), name=name, initializer=start)
 
         def block(number):
             options = config.heads, config.dropout, 0.02 / (2 * config.layers) ** 0.5, SITES_PER_BLOCK * number
-            return built(TransformerBlock(*options, dtype=policy, name=f"block_{number}"), shape)
+            return TransformerBlock(width, *options, dtype=policy, name=f"block_{number}")
 
-        sizes = width, config.conditioning_blocks, config.conditioning_heads
-        encoder = ConditioningEncoder(*sizes, dtype=policy, name="conditioning_encoder")
-        self.conditioning_encoder = built(encoder, (None, None, config.num_mels))
+        sizes = config.num_mels, width, config.conditioning_blocks, config.conditioning_heads
+        self.conditioning_encoder = ConditioningEncoder(*sizes, dtype=policy, name="conditioning_encoder")
         sizes = config.num_latents, config.perceiver_depth, config.perceiver_heads, config.perceiver_head_width
-        self.perceiver = built(PerceiverResampler(*sizes, dtype=policy, name="perceiver"), shape)
+        self.perceiver = PerceiverResampler(width, *sizes, dtype=policy, name="perceiver")
         normal = keras.initializers.RandomNormal
         self.text_embedding = table("text_embedding", config.num_text_tokens, normal(0.0, 1.0))
         self.audio_embedding = table("audio_embedding", config.num_audio_tokens, normal(0.0, 1.0))
         self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, sinusoids)
         self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, sinusoids)
         self.blocks = [block(number) for number in range(config.layers)]
-        self.trunk_norm = built(layer_norm("trunk_norm", policy), shape)
-        self.final_norm = built(layer_norm("final_norm", policy), shape)
+        self.trunk_norm, self.final_norm = (layer_norm(width, name, policy) for name in ("trunk_norm", "final_norm"))
         self.text_head = torch_linear(config.num_text_tokens, width, "text_head", dtype=policy)
         self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
 
@@ -262,3 +254,65 @@ class GPT(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "config": asdict(self.config)}
+
+
+SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
+"""Fields of `SamplingConfig` as tensors: scalars, or `(B, 1)` for values per row."""
+_FLOATS_PER_BLOCK = 8
+"""32-bit numbers that Philox computes from one value of its counter."""
+
+
+def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
+    """Divides positive logits of codes already `seen` by `penalty`, and multiplies negative ones.
+
+    Keskar et al. 2019, section 4.1. `logits` and `seen` (bool) are `(B, V)`.
+    """
+    return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Applies temperature, top-k and nucleus (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
+
+    Dropped logits become -1e30. Ties with the k-th logit and at least the best one are kept; `top_k` 0 and `top_p` 1
+    keep all.
+    """
+    top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
+    logits = logits / temperature
+    descending = ops.flip(ops.sort(logits, axis=-1), axis=-1)
+    is_among_best = ops.arange(logits.shape[-1]) < ops.where(top_k > 0, top_k, logits.shape[-1])
+    kth = ops.min(ops.where(is_among_best, descending, -HIDDEN), axis=-1, keepdims=True)
+    logits = ops.where(logits < kth, HIDDEN, logits)
+    descending = ops.where(descending < kth, HIDDEN, descending)
+    # A logit is kept while the probabilities above it sum to less than top_p. Sums are rounded and may pass 1, so a
+    # top_p of 1 is handled separately.
+    probabilities = ops.softmax(descending, axis=-1)
+    above = ops.cumsum(probabilities, axis=-1) - probabilities
+    kept = ops.where((above < top_p) | (top_p >= 1.0), descending, -HIDDEN)
+    return ops.where(logits < ops.min(kept, axis=-1, keepdims=True), HIDDEN, logits)
+
+
+def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, noise: Tensor) -> Tensor:
+    """Samples one code per row, `(B,)` int32, by the Gumbel-max rule (Gumbel 1954): the argmax of logits plus noise.
+
+    `logits`, `seen` (bool, codes already in the row) and `noise` (of `gumbel_noise`) are `(B, V)`. Temperature 0 takes
+    the best code.
+    """
+    logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
+    temperature = ops.convert_to_tensor(sampling.temperature, "float32")
+    is_greedy = ops.equal(temperature, 0.0)
+    filtered = filter_logits(logits, ops.where(is_greedy, 1.0, temperature), sampling.top_k, sampling.top_p)
+    return ops.cast(ops.argmax(ops.where(is_greedy, logits, filtered + noise), axis=-1), "int32")
+
+
+def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
+    """Gumbel noise `(count, num_scores)` float32 for codes `first` to `first + count` of a sentence.
+
+    Depends on seed, sentence and code number alone: bits of Philox (Salmon et al. 2011), counted by code. A backend's
+    own random numbers would differ between plain and compiled graphs.
+    """
+    blocks = -(-num_scores // _FLOATS_PER_BLOCK)
+    key = np.array([int(seed) % 2**64, sentence % 2**64], np.uint64)
+    bits = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count).view(np.uint32)
+    # Midpoints of 2^23 intervals of (0, 1): exact in float32, and never 0 or 1.
+    uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
+    return -np.log(-np.log(uniform)).reshape(count, -1)[:, :num_scores]

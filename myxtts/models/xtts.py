@@ -9,13 +9,12 @@ import keras
 from keras import ops
 
 import myxtts
-from myxtts.config.model import DEFAULT_TEXT_TOKENS, SPEAKER_NUM_MELS, ModelConfig
+from myxtts.config.model import DEFAULT_TEXT_TOKENS, ModelConfig
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
-from myxtts.models.layers.linear import built
-from myxtts.models.layers.tensor import Tensor
-from myxtts.models.speaker_encoder import SpeakerEncoder
-from myxtts.models.waveform_decoder import make_decoder
+from myxtts.models.layers import Tensor
+from myxtts.models.speaker_encoder import make_speaker_encoder
+from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
 """Attribute that holds the layer of each part; names of its weights in a checkpoint begin with it."""
@@ -52,16 +51,13 @@ class XTTS(keras.Model):
         self.mel_stats = self.add_weight(**stats)
         if "dvae" in parts:
             shape = (config.num_mels, config.num_codes, config.codebook_width, config.dvae_hidden)
-            self.dvae = built(DVAE(*shape, config.dvae_residual_blocks, name="dvae", dtype=precision))
+            self.dvae = DVAE(*shape, config.dvae_residual_blocks, name="dvae", dtype=precision)
         if "gpt" in parts:
-            self.gpt = built(GPT(config, name="gpt", dtype=precision))
+            self.gpt = GPT(config, name="gpt", dtype=precision)
         if "speaker" in parts:
-            shape = dict(widths=config.speaker_channels, embedding_width=config.speaker_width)
-            encoder = SpeakerEncoder(**shape, name="speaker_encoder", dtype=precision)
-            self.speaker_encoder = built(encoder, (None, None, SPEAKER_NUM_MELS))
+            self.speaker_encoder = make_speaker_encoder(config, name="speaker_encoder", dtype=precision)
         if "decoder" in parts:
-            decoder = make_decoder(config, name="decoder", dtype=precision)
-            self.decoder = built(decoder, (None, None, config.width), (None, config.speaker_width))
+            self.decoder = make_decoder(config, name="decoder", dtype=precision)
         self.built = True
 
     @classmethod
@@ -127,19 +123,14 @@ class XTTS(keras.Model):
         return cls(ModelConfig(**config["config"]), config["parts"], config["precision"])
 
     def compile(self, *args, **kwargs):
-        """Raises, since a training step needs more than Keras's loop gives it."""
+        """Raises: a step needs more than Keras's loop gives it, and Keras's format would leave out the tokenizer."""
         raise NotImplementedError(
-            "XTTS is not trained by Keras's compile and fit: a step needs codes of a frozen DVAE and several losses. "
-            "Use XTTSTrainer(config, model=model).train() or myxtts.train(train_data=...)."
+            "XTTS has no compile, fit and save of Keras: a step needs codes of a frozen DVAE and several losses, and a "
+            "file a tokenizer. Use XTTSTrainer(config, model=model).train() or myxtts.train(train_data=...), and "
+            "model.save_to_preset(folder), which XTTS.from_preset reads."
         )
 
-    fit = compile
-
-    def save(self, filepath, *args, **kwargs):
-        """Not supported: Keras's format would leave out the tokenizer. Raises `NotImplementedError`."""
-        raise NotImplementedError(
-            "XTTS.save would leave out the tokenizer. Use model.save_to_preset(folder), which XTTS.from_preset reads."
-        )
+    fit = save = compile
 
 
 def named_weights(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras.Variable]:

@@ -1,22 +1,40 @@
-"""Agenda of a run: the first and last step of each stage, or why it is not trained."""
+"""Agenda of a run: first and last step of each stage, or why it is not trained; its memory, disk and time."""
 
 import logging
+import shutil
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
 from myxtts.config.checks import UserError, counted
 from myxtts.config.config import XTTSConfig
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.configuration import plan_for
+from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus
+from myxtts.devices.machine import BYTES_PER_GB, read_memory, resident_bytes
+from myxtts.memory.estimates import RESERVED_GB, Shapes
+from myxtts.memory.report import ESTIMATES, asked_for
 from myxtts.runs.origin import tuned_stages
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.provenance import TAKEN_FROM, is_start
+from myxtts.storage.run_folder import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
-from myxtts.training.loop.optimizers import total_steps
-from myxtts.training.watching.guards import has_stopped
+from myxtts.training.loop.updates import total_steps
+from myxtts.training.watching.callbacks import Callback
+from myxtts.training.watching.watch import has_stopped
 
 logger = logging.getLogger(__name__)
+
+WARMUP_STEPS, TRIAL_STEPS = 3, 5
+"""Steps of a stage that trace and compile, and timed steps before the first estimate."""
+CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
+"""On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
+three fine-tunes of `base` (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +77,16 @@ class StageWork:
         else:
             doing = f"already trained, {self.stays or counted(self.step, 'step')}"
             if not self.stays and self.step < self.total:
-                doing += f". Not extended to {self.total}, because {self._dependents}.\n  {self._restart}"
+                because, restart = self.obstacle
+                doing += f". Not extended to {self.total}, because {because}.\n  {restart}"
         return f"Stage {self.stage}: {doing}"
 
     @property
-    def _dependents(self):
-        return f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'} trained on it"
-
-    @property
-    def _restart(self):
-        return f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
+    def obstacle(self) -> tuple[str, str]:
+        """Why stages in `needed_by` keep it from continuing, and what starts it over."""
+        stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
+        restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
+        return f"{stages} trained on it", restart
 
 
 def describe_works(works: Sequence[StageWork]) -> str:
@@ -113,11 +131,10 @@ def make_agenda(
     work = _work(config, training.stage, dataset, states, stores)
     # Without steps left, the stage is opened to mark it finished.
     if work.step is not None and work.step < work.total and work.needed_by:
-        raise UserError(
-            f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because "
-            f"{work._dependents}. Leave --stage out to continue with the last stage, or give another --checkpoint-dir; "
-            f"{work._restart}."
-        )
+        because, restart = work.obstacle
+        rule = f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because"
+        hint = "Leave --stage out to continue with the last stage, or give another --checkpoint-dir;"
+        raise UserError(f"{rule} {because}. {hint} {restart}.")
     return [work]
 
 
@@ -164,3 +181,103 @@ def _stays(training, stage, states, stores):
         if detector is not None and has_stopped(detector, training.overtraining_patience):
             return f"{steps}: the validation loss had risen; --overtraining-patience 0 continues it"
     return ""
+
+
+class Needs(NamedTuple):
+    """Bytes that a run needs at most, and bytes that are available."""
+
+    memory: int
+    memory_free: int
+    memory_in_all: int
+    disk: int
+    disk_free: int
+
+    def describe(self) -> str:
+        """Returns a line for the user."""
+        memory, free, _, disk, disk_free = (f"{count / BYTES_PER_GB:.1f} GB" for count in self)
+        more = ", less than that: see --batch-size" if self.memory > self.memory_free else ""
+        return f"Needs about {memory} of memory ({free} free{more}) and {disk} of disk ({disk_free} free)"
+
+
+def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
+    """Estimates the memory and disk for the stages to train; None if there are none.
+
+    Raises:
+        UserError: The machine, its GPU or the disk has less than that.
+    """
+    memory, disk, largest, training, plan = 0, 0, 0, config.training, plan_for()
+    shares = max(1, len(training.workers)) * plan.num_replicas
+    longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
+    for work in works:
+        estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
+        if not work.trains or estimate is None:
+            continue
+        batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
+        shapes = Shapes.of_data(config.data, batch, longest, settings)
+        found = estimate(config.model, shapes, asked_for(training)[0])
+        below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
+        frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
+        scratch = 0 if plan.visible_ids else int(CPU_SCRATCH * (found.peak - found.resident))
+        memory, checkpoint = max(memory, found.peak + scratch + frozen), found.resident - found.accumulators
+        largest = max(largest, checkpoint)
+        disk += checkpoint * (training.keep_checkpoints + 1) * (work.step is None)
+    if not largest:
+        return None
+    home, free = Path(training.checkpoint_dir).resolve(), memory
+    if plan.visible_ids:
+        total = memory
+        with suppress(NVMLUnavailable):
+            total = min(gpu.memory_mb for gpu in list_gpus() if gpu.id in plan.visible_ids) * BYTES_PER_MB
+            free = total - int(RESERVED_GB * BYTES_PER_GB)
+    else:
+        ram, own = read_memory(), resident_bytes()
+        memory, free, total = memory + own + CPU_RUNTIME_BYTES, ram.usable + own, min(ram.total, ram.limit or ram.total)
+    there = next(place for place in (home, *home.parents) if place.exists())
+    needs = Needs(memory, free, total, disk + largest, shutil.disk_usage(there).free)
+    if needs.disk > needs.disk_free:
+        hint = "Free disk space, lower --keep, or name a --checkpoint-dir on another disk."
+        raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
+    if needs.memory > needs.memory_in_all:
+        hint = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for what saves memory."
+        raise UserError(f"{needs.describe()}: it does not fit. {hint}")
+    return needs
+
+
+class TimeLeft(Callback):
+    """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
+
+    The time of later stages is extrapolated from the current one by steps, clips per step and `StageEntry.cost`.
+    """
+
+    def __init__(self, config: XTTSConfig):
+        self.config: XTTSConfig = config
+        """Settings of the run; replaced once they are settled."""
+        self._later, self._opening = {}, 0.0
+
+    def on_agenda(self, works: Sequence[StageWork]):
+        self._later = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
+
+    def on_stage(self, stage: str, order):
+        self._began = time.monotonic()
+        self._later.pop(stage, None)
+
+    def on_start(self, start):
+        self._stage, self._total, self._first, self._marked = start.stage, start.total_steps, start.step, None
+
+    def on_step(self, step: int):
+        if self._marked is None and step >= self._first + WARMUP_STEPS:
+            now = time.monotonic()
+            self._opening, self._marked = now - self._began, (step, now)
+
+    def on_log(self, step: int, losses: dict, timing: dict):
+        if timing and (left := self.seconds_left(step)) is not None:
+            timing["seconds_left"] = left
+
+    def seconds_left(self, step: int) -> float | None:
+        """Returns the seconds until the run ends, at a step of the current stage; None before `TRIAL_STEPS` of it."""
+        if self._marked is None or step < self._marked[0] + TRIAL_STEPS:
+            return None
+        cost = lambda stage: STAGES[stage].cost * self.config.stage(stage).batch_size
+        each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
+        later = sum(count * cost(stage) for stage, count in self._later.items()) / cost(self._stage)
+        return each * (self._total - step + later) + self._opening * len(self._later)

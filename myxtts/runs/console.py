@@ -111,7 +111,15 @@ class RunConsole(ConsoleProgress, RunListener):
         samples = [path for kind in ("step", "final") for path in (home / "samples").glob(f"{kind}_*.wav")]
         trained = [*self.run.last_steps]
         results = folded_on_terminal("\n".join(map(self._result, trained)), sys.stdout)
-        lines = ["", results, *left_out(home)]
+        lines, lists, rows = ["", results], sorted(home.glob("clips_*.csv")), []
+        for path in lists:
+            with open(path, encoding="utf-8", newline="") as file:
+                rows += csv.DictReader(file)
+        reasons = Counter(row["reason"] for row in rows if row["verdict"] == "rejected")
+        if reasons:
+            common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
+            named = " and ".join(map(str, lists))
+            lines.append(f"Left out:     {reasons.total()} of {len(rows)} clips ({common}); see {named}")
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         lines.append(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:
@@ -145,20 +153,6 @@ class RunConsole(ConsoleProgress, RunListener):
             if best == last and len(by_step) > 1 and kind.speaks:
                 result += f".\n  It was still falling: --stage {stage} and a larger --max-steps continue the training"
         return result
-
-
-def left_out(home: Path) -> list[str]:
-    """Returns a line on the rejected clips in `clips_*.csv` and their reasons; none if all were accepted."""
-    lists, rows = sorted(home.glob("clips_*.csv")), []
-    for path in lists:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows += csv.DictReader(file)
-    reasons = Counter(row["reason"] for row in rows if row["verdict"] == "rejected")
-    if not reasons:
-        return []
-    common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
-    named = " and ".join(str(path) for path in lists)
-    return [f"Left out:     {reasons.total()} of {len(rows)} clips ({common}); see {named}"]
 
 
 def _quoted(text):

@@ -1,12 +1,13 @@
-"""`myxtts doctor`: the machine, what TensorFlow can use of it, the automatic settings, and measured training speed.
+"""`myxtts doctor`: the machine, TensorFlow, automatic settings and training speed, or the workers of a run.
 
 Unknown values are None."""
 
-import contextlib
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
 from statistics import median
@@ -14,11 +15,16 @@ from typing import Any
 
 from myxtts.config.checks import counted
 from myxtts.config.config import XTTSConfig
-from myxtts.config.optimizations import requested_switches
-from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DevicePlan
+from myxtts.config.model import MODEL_SIZES, ModelConfig
+from myxtts.config.training import requested_switches
+from myxtts.data.corpora import load_corpus
+from myxtts.devices.configuration import early_gpu_configuration
+from myxtts.devices.device_plan import ACCELERATOR_VARIABLES
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus, nvml
-from myxtts.devices.machine import BYTES_PER_GB, probe_files, read_memory, read_processor
-from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, largest_batch
+from myxtts.devices.machine import BYTES_PER_GB, choose_precision, probe_files, read_memory, read_processor
+from myxtts.distributed.workers import join_workers, leaving_together
+from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, count_gpt, largest_batch
+from myxtts.storage.files import new_hasher
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
@@ -26,6 +32,10 @@ CLIP_SECONDS = 6.0
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
 """Bytes per second below which a disk is reported as slow: a GPU reads about 100 s of 16-bit audio, 4 MB, a second."""
+SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
+"""Sizes of the measured sums over workers, their repetitions, and the number of messages."""
+TEXT_TOKENS = 5000
+"""Vocabulary size in the estimated size of gradients."""
 Findings = dict[str, Any]
 
 
@@ -43,58 +53,52 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
         disks.append(probe_files(os.path.dirname(data_files[0]), data_files))
     versions = {"python": platform.python_version(), "system": platform.platform(), **dict.fromkeys(PACKAGES)}
     for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     known = [flag for flag in TRAINING_INSTRUCTIONS if flag in cpu.flags] if cpu.flags else None
-    found = {"versions": versions, "memory": {**asdict(ram), "usable": ram.usable}, "disks": [*map(asdict, disks)]}
+    found = {"versions": versions, "memory": {**asdict(ram), "usable": ram.usable}, "disks": disks}
     found["processor"] = {"name": cpu.name, "cores": cpu.cores, "quota": cpu.quota, "instructions": known}
-    found["gpus"] = _gpus()
-    from myxtts.devices.configuration import early_gpu_configuration
-
-    plan = early_gpu_configuration()
-    found |= {"plan": plan.describe(), "tensorflow": _tensorflow_build(plan.model_device)}
-    from myxtts.training.watching.measurement import PRODUCT_SIZE, product_rates
-
-    found["precision"] = {"size": PRODUCT_SIZE, "flops": product_rates(plan.model_device)}
-    found["automatic"] = _automatic(config, plan, found, seconds > 0)
-    found["training"] = _training(config, plan, seconds) if seconds else None
-    return found
-
-
-def _gpus():
-    """NVIDIA GPUs and driver as reported by NVML, or the reason why there is no report."""
     try:
         with nvml() as pynvml:
             driver = pynvml.nvmlSystemGetDriverVersion()
-        return {"listed": [asdict(gpu) for gpu in list_gpus()], "driver": driver, "reason": None}
+        found["gpus"] = {"listed": [asdict(gpu) for gpu in list_gpus()], "driver": driver, "reason": None}
     except NVMLUnavailable as error:
-        return {"listed": None, "driver": None, "reason": str(error)}
-
-
-def _tensorflow_build(device):
-    """TensorFlow's build, its visible GPUs, and the reason why XLA does not compile for `device`, or None."""
+        found["gpus"] = {"listed": None, "driver": None, "reason": str(error)}
+    plan = early_gpu_configuration()
     import tensorflow as tf
 
-    from myxtts.training.loop.optimizations import xla_refusal
+    from myxtts.training.loop.switches import xla_refusal
+    from myxtts.training.watching.measurement import PRODUCT_SIZE, measure_training, product_rates
 
-    build = tf.sysconfig.get_build_info()
+    build, device = tf.sysconfig.get_build_info(), plan.model_device
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")]
     gpus = [{"name": one.get("device_name"), "compute_capability": one.get("compute_capability")} for one in details]
     built_for = "CUDA" if build["is_cuda_build"] else "ROCm" if build["is_rocm_build"] else "CPU"
     versions = {"cuda": build.get("cuda_version"), "cudnn": build.get("cudnn_version")}
-    return {"built_for": built_for, **versions, "gpus": gpus, "xla_fails": xla_refusal(device)}
+    found["tensorflow"] = {"built_for": built_for, **versions, "gpus": gpus, "xla_fails": xla_refusal(device)}
+    found |= {"plan": plan.describe(), "precision": {"size": PRODUCT_SIZE, "flops": product_rates(device)}}
+    found |= {"automatic": _automatic(config, plan, found, seconds > 0), "training": None}
+    if seconds:  # steps of the GPT stage on clips of noise
+        with tempfile.TemporaryDirectory() as home, redirect_stdout(None):
+            times = measure_training(config, plan, home, CLIP_SECONDS, seconds)
+        batch, step = config.stage("gpt").batch_size, median(times)
+        policy, _ = choose_precision(requested_switches(config.training)["precision"][0], device)
+        sizes = {"size": config.model.size, "batch_size": batch, "clip_seconds": CLIP_SECONDS, "precision": policy}
+        rates = {"steps_per_second": 1 / step, "audio_seconds_per_second": batch * CLIP_SECONDS / step}
+        found["training"] = {**sizes, "steps": len(times), "step_seconds": step, **rates}
+    return found
 
 
 def _automatic(config, plan, found, measures):
     """What `--precision auto` and `--attention auto` choose and why, and the largest batch by the memory estimate.
 
     Attention is measured for some seconds if `measures`."""
-    from myxtts.devices.kinds import choose_precision
+    from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
     chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
     if measures:
-        from myxtts.training.loop.optimizations import choose_attention
+        from myxtts.training.loop.switches import choose_attention
 
         form, reason = choose_attention(config.model, policy, plan.model_device)
         chosen |= {"attention": form, "attention_reason": reason}
@@ -108,28 +112,35 @@ def _automatic(config, plan, found, measures):
     return {**chosen, "room": room, "clip_seconds": config.data.max_seconds, "largest_batch": fits or None}
 
 
-def _training(config: XTTSConfig, plan: DevicePlan, seconds: float) -> Findings:
-    """Measures steps per second of the GPT stage on clips of noise."""
-    from myxtts.devices.kinds import choose_precision
-    from myxtts.training.watching.measurement import measure_training
-
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
-        times = measure_training(config, plan, folder, CLIP_SECONDS, seconds)
-    batch, step = config.stage("gpt").batch_size, median(times)
-    policy, _ = choose_precision(requested_switches(config.training)["precision"][0], plan.model_device)
-    found = {"size": config.model.size, "batch_size": batch, "clip_seconds": CLIP_SECONDS, "precision": policy}
-    rates = {"steps_per_second": 1 / step, "audio_seconds_per_second": batch * CLIP_SECONDS / step}
-    return {**found, "steps": len(times), "step_seconds": step, **rates}
-
-
 def describe(found: Findings) -> str:
     """Formats the findings of `examine` for users."""
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
+    build, auto, count = found["tensorflow"], found["automatic"], len(found["tensorflow"]["gpus"])
+    cuda = f" {build['cuda']}, cuDNN {build['cudnn']}" if build["cuda"] else ""
+    used = []
+    for gpu in build["gpus"]:
+        capability = ".".join(map(str, gpu["compute_capability"] or ["unknown"]))
+        used.append(f"{gpu['name'] or 'unnamed'} (compute capability {capability})")
+    rates = found["precision"]["flops"]
+    shown = (f"{name} {rate / 1e9:.0f} GFLOP/s ({rate / rates['float32']:.1f} x)" for name, rate in rates.items())
+    ways = f"{count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and chooses the fastest"
+    fits = ", ".join(f"{batch} in {name}" for name, batch in (auto["largest_batch"] or {}).items())
+    limits = f"clips up to {auto['clip_seconds']:g} s in {_gigabytes(auto['room'])}"
     sections = {
         "VERSIONS": [", ".join(installed)],
         "HARDWARE": _hardware(found),
-        "TENSORFLOW": _tensorflow(found),
-        "AUTOMATIC CHOICES": _choices(found),
+        "TENSORFLOW": [
+            f"Built for {build['built_for']}{cuda}; uses {', '.join(used) or 'the CPU, no GPU'}",
+            f"XLA: {'fails: ' + build['xla_fails'] if build['xla_fails'] else 'compiles'}",
+            f"Matrix products of {found['precision']['size']}: {', '.join(shown)}",
+        ],
+        "AUTOMATIC CHOICES": [
+            f"Devices without flags: {found['plan']}",
+            f"--device-plan auto: {ways if count >= 2 else 'only one device'}",
+            f"--precision auto: {auto['precision']} ({auto['precision_reason']})",
+            f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})",
+            f"Largest batch of {limits}: {fits or 'unknown'} (estimated; see `myxtts plan`)",
+        ],
         "VERDICT": _verdict(found),
     }
     return "\n\n".join("\n  ".join([f"{title}:", *lines]) for title, lines in sections.items())
@@ -147,40 +158,13 @@ def _hardware(found):
     total, limit, used, usable = (_gigabytes(ram[name]) for name in ("total", "limit", "used_of_limit", "usable"))
     limited = f", limit of the container {limit}, {used} of it used" if ram["limit"] else ""
     yield f"Memory: {total}{limited}; {usable} can be used now"
-    if nvidia["listed"] is None:
-        yield f"NVIDIA GPUs: unknown ({nvidia['reason']})"
-    else:
-        names = ", ".join(f"{gpu['id']}: {gpu['name']}, {gpu['memory_mb']} MB" for gpu in nvidia["listed"])
-        yield f"NVIDIA GPUs: {names or 'none visible to this process'}; driver {nvidia['driver']}"
+    names = ", ".join(f"{gpu['id']}: {gpu['name']}, {gpu['memory_mb']} MB" for gpu in nvidia["listed"] or ())
+    listed = f"{names or 'none visible to this process'}; driver {nvidia['driver']}"
+    yield f"NVIDIA GPUs: {listed if nvidia['reason'] is None else 'unknown (' + nvidia['reason'] + ')'}"
     for disk in found["disks"]:
         speed = disk["read_per_second"]
         read = f"reads {speed / 2**20:.0f} MB/s, " if speed else ""
         yield f"Disk of {disk['folder']}: {_gigabytes(disk['free'])} free, {read}{disk['note']}"
-
-
-def _tensorflow(found):
-    build, rates = found["tensorflow"], found["precision"]["flops"]
-    cuda = f" {build['cuda']}, cuDNN {build['cudnn']}" if build["cuda"] else ""
-    used = []
-    for gpu in build["gpus"]:
-        capability = ".".join(map(str, gpu["compute_capability"] or ["unknown"]))
-        used.append(f"{gpu['name'] or 'unnamed'} (compute capability {capability})")
-    yield f"Built for {build['built_for']}{cuda}; uses {', '.join(used) or 'the CPU, no GPU'}"
-    yield f"XLA: {'fails: ' + build['xla_fails'] if build['xla_fails'] else 'compiles'}"
-    shown = (f"{name} {rate / 1e9:.0f} GFLOP/s ({rate / rates['float32']:.1f} x)" for name, rate in rates.items())
-    yield f"Matrix products of {found['precision']['size']}: {', '.join(shown)}"
-
-
-def _choices(found):
-    auto, count = found["automatic"], len(found["tensorflow"]["gpus"])
-    ways = f"{count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and chooses the fastest"
-    yield f"Devices without flags: {found['plan']}"
-    yield f"--device-plan auto: {ways if count >= 2 else 'only one device'}"
-    yield f"--precision auto: {auto['precision']} ({auto['precision_reason']})"
-    yield f"--attention auto: {auto['attention'] or 'unknown'} ({auto['attention_reason']})"
-    fits = ", ".join(f"{batch} in {name}" for name, batch in (auto["largest_batch"] or {}).items())
-    limits = f"clips up to {auto['clip_seconds']:g} s in {_gigabytes(auto['room'])}"
-    yield f"Largest batch of {limits}: {fits or 'unknown'} (estimated; see `myxtts plan`)"
 
 
 def _verdict(found):
@@ -196,7 +180,56 @@ def _verdict(found):
     elif not found["tensorflow"]["gpus"]:
         yield "There is no GPU to train on. A CPU can train `nano` and `tiny`."
     for disk in found["disks"]:
-        speed = disk["read_per_second"]
-        if speed is not None and speed < SLOW_DISK:
+        if (speed := disk["read_per_second"]) is not None and speed < SLOW_DISK:
             slow = f"The disk of {disk['folder']} reads {speed / 2**20:.0f} MB/s"
             yield f"{slow}: training will wait for recordings that do not fit into data.cache_mb."
+
+
+def examine_workers(config: XTTSConfig) -> list[str]:
+    """Connects to the other workers, compares and measures them; call it on all workers at once.
+
+    Returns lines for the user, as measured by worker 0. Recordings are compared if `data.train_data` is set.
+
+    Raises:
+        UserError: A worker cannot be reached, or has different code, versions, devices or recordings.
+    """
+    training = config.training
+    plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu)
+    workers = join_workers(training.workers, training.worker_index, plan, {}, training.worker_timeout_seconds)
+    with leaving_together(workers):
+        lines = [f"All {workers.count} workers are connected, with the same code and versions, on {plan.model_device}"]
+        if config.data.train_data:
+            hasher, clips = new_hasher(), load_corpus(config.data.train_data).utterances
+            for clip in clips:
+                size = clip.wav_path.stat().st_size if clip.wav_path.is_file() else -1
+                hasher.update(f"{clip.id}|{clip.text}|{size}\n".encode())
+            found = [len(clips), hasher.hexdigest()[:12]]
+            workers.require_equal("recordings", found, "Give each a copy of one data set in --train-data.")
+            lines.append(f"Recordings: the same {found[0]} on all, by name, text and size (digest {found[1]})")
+        workers.gather()
+        times = workers.gather(time.time())
+        lines.append(f"Clocks: at most {max(times) - min(times):.1f} s apart")
+        began = time.perf_counter()
+        for _ in range(MESSAGES):
+            workers.gather()
+        lines.append(f"A message to all and back: {1000 * (time.perf_counter() - began) / MESSAGES:.1f} ms")
+        lines = workers.tell([*lines, *_sums(workers, training.worker_timeout_seconds)])
+        workers.close()
+    return lines
+
+
+def _sums(workers, timeout_seconds):
+    """Yields a line for each measured sum, and for the gradients of each model size."""
+    from myxtts.training.watching.measurement import seconds_of_sum
+
+    workers.watch(timeout_seconds)
+    for size in SUMS_MB:
+        seconds = seconds_of_sum(workers.strategy, size * BYTES_PER_MB, REPEATS)
+        # Bytes that each worker sends and receives in a ring all-reduce.
+        rate = 2 * (workers.count - 1) / workers.count * size / seconds
+        yield f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {rate:.0f} MB/s through each worker"
+    workers.watch(None)
+    for name in MODEL_SIZES:  # at the rate of the largest sum
+        megabytes = 4 * count_gpt(ModelConfig(size=name, num_text_tokens=TEXT_TOKENS)) / BYTES_PER_MB
+        milliseconds = 1000 * seconds * megabytes / SUMS_MB[-1]
+        yield f"Gradients of the GPT, {name}: {megabytes:.0f} MB, {milliseconds:.0f} ms to sum"

@@ -1,17 +1,21 @@
 """Opening a run: its recordings and agenda are settled, its folder is created or continued, its stages are opened."""
 
 import dataclasses
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import ConfigError
-from myxtts.config.config import XTTSConfig
+import numpy as np
+import tensorflow as tf
+
+from myxtts.config.checks import ConfigError, require
+from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.data import PATHS
-from myxtts.config.loading import config_from_dict
 from myxtts.config.model import ModelConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset, keep_speakers
@@ -19,34 +23,33 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
-from myxtts.runs.agenda import StageWork, make_agenda
-from myxtts.runs.figures import MetricsFile
-from myxtts.runs.forecast import find_needs
+from myxtts.runs.agenda import StageWork, find_needs, make_agenda
 from myxtts.runs.origin import ALL_PARTS, bring_in, reset_parts, settle_origin, taken_parts
-from myxtts.runs.samples import Copier, SampleSpeaker
+from myxtts.runs.samples import Copier, MetricsFile, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run
-from myxtts.runs.speech_judge import SpeechJudge
-from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
 from myxtts.storage.files import digest_file, write_json
-from myxtts.storage.provenance import VOCABULARY
-from myxtts.storage.run_folder import RUN_FILES, set_aside
-from myxtts.training.resuming.foundations import load_foundations
+from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside
+from myxtts.training.resuming.checkpointer import load_foundations
 from myxtts.training.resuming.state import data_digest
 from myxtts.training.stage_trainer import StageTrainer
+from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import TensorBoardWriter
+
+logger = logging.getLogger(__name__)
 
 
 def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
     """Calls `open_run` on the chief; the other workers read the recordings with the chief's settings.
 
     Returns:
-        The recordings, and `(stage, is_fresh)` for each stage to train.
+        The recordings, and the stages to train.
     """
     dataset, settled = None, None
     if workers.is_chief:
         dataset, works = open_run(config, notify)
-        settled = dataset.config.to_dict(), [(work.stage, work.step is None) for work in works if work.trains]
+        settled = dataset.config.to_dict(), [work.stage for work in works if work.trains]
     values, trained = workers.tell(settled)
     if dataset is None:
         paths = {name: getattr(config.data, name) for name in (*PATHS, "audio_roots")}
@@ -63,9 +66,7 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
     return dataset, trained
 
 
-def open_run(
-    config: XTTSConfig, notify: Callable[..., Any] = lambda event, *facts: None
-) -> tuple[SpeechDataset, list[StageWork]]:
+def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tuple[SpeechDataset, list[StageWork]]:
     """Reads the recordings of a run, creates or continues its folder, and writes `config.json` and `vocab.json`.
 
     Args:
@@ -132,15 +133,11 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
         raise ConfigError(f"{home} holds a run of another model: {shown}. {hint}")
 
 
-def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool) -> tuple[StageTrainer, list]:
-    """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples.
-
-    A `fresh` stage has no training to resume: its folder is empty or has the initial weights as step 0.
-    """
+def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
+    """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
-    measured = kind.measure(dataset) if fresh else None
-    trainer = StageTrainer(config, stage, plan, foundations, lineage, measured=measured)
+    trainer = StageTrainer(config, stage, plan, foundations, lineage)
 
     @cache  # tracing takes seconds
     def synthesizer():
@@ -162,3 +159,91 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset, fresh: bool
     if kind.speaks:
         callbacks.append(SampleSpeaker(dataset, synthesizer, trainer.model_device, *folders))
     return trainer, callbacks
+
+
+class StageAlone:
+    """Recordings and foundations for a trainer of one stage.
+
+    Args:
+        config: Settings with `data.train_data`.
+        model: Model to train, which determines shape and vocabulary of the run; None makes one.
+
+    Raises:
+        ConfigError: There are no recordings, the model does not fit them, or a setting needs a whole run.
+    """
+
+    def __init__(self, config: XTTSConfig, stage: str, plan: DevicePlan, model: XTTS | None):
+        self._stage, self._plan, self._model = stage, plan, model
+        self._home, training = Path(config.training.checkpoint_dir), config.training
+        hint = "myxtts.train() makes a sample corpus without one."
+        require(config.data.train_data is not None, "data.train_data", "a training set", None, hint)
+        rule, hint = "None in a trainer of one stage", "Use myxtts.train(config), or XTTS.from_preset and model=."
+        require(training.init_from is None, "training.init_from", rule, training.init_from, hint)
+        is_reset, rule = training.reset_training and holds_run(self._home), f"False where {self._home} holds a run"
+        hint = "Use myxtts.train(config), or another training.checkpoint_dir."
+        require(not is_reset, "training.reset_training", rule, True, hint)
+        if model is not None:
+            config = replace(config, model=model.config)
+            if model.preset is not None and not (self._home / VOCABULARY).is_file():
+                self._home.mkdir(parents=True, exist_ok=True)
+                model.preset[0].save(self._home / VOCABULARY)
+        self.dataset: SpeechDataset = SpeechDataset.open(config)
+        """Recordings, with the settings of the run in `config`."""
+        if model is not None:
+            rows, needed = model.config.num_text_tokens, self.dataset.config.model.num_text_tokens
+            hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
+            require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
+            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # some rows may be unused
+            self.dataset.config = replace(self.dataset.config, model=shape)
+        below = set(STAGES[stage].builds_on)
+        for name in reversed(STAGES):
+            below |= set(STAGES[name].builds_on) if name in below else set()
+        stores = {name: CheckpointStore(self._home / name) for name in STAGES if name in below}
+        last = {name: store.newest_sound(logger.warning) for name, store in stores.items()}
+        is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
+        self._missing = [name for name in stores if not is_done(name)]
+        self.foundations: dict[str, XTTS] = {}
+        """Models by stage, on the data device; with random weights until `train_missing` if any is missing."""
+        self.lineage: dict[str, str] = {}
+        """Digests of their weights."""
+        if not self._missing:
+            self.foundations, self.lineage = load_foundations(self.dataset.config, stage, plan.data_device)
+            return
+        with tf.device(plan.data_device):
+            for name in STAGES[stage].builds_on:
+                self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
+
+    def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
+        """Writes the run's settings, trains the missing stages and loads their weights into `foundations`.
+
+        Returns:
+            False if it was stopped.
+        """
+        config, device = self.dataset.config, self._plan.data_device
+        write_settings(self.dataset)
+        for name in self._missing:
+            part = STAGE_CLASSES[name].part
+            model = self._model if self._model is not None and part in self._model.parts else None
+            # The parts of a preset are trained; so is a DVAE with a measured mel scale.
+            if model is not None and (model.preset or (part == "dvae" and np.any(model.mel_stats.numpy() != 1))):
+                weights = {"model": arrays_of(model.part_weights(part))}
+                CheckpointStore(self._home / name).write(0, weights, {"finished": True}, best=True)
+                continue
+            logger.info("Training the %s first, because the %s stage depends on it.", name, self._stage)
+            trainer = StageTrainer(config, name, self._plan, *load_foundations(config, name, device), model=model)
+            trainer.stop_requested = stop_requested
+            trainer.train(self.dataset, callbacks)
+            if stop_requested.is_set():
+                return False
+        if self._missing:
+            loaded, self.lineage = load_foundations(config, self._stage, device)
+            for name, trained in loaded.items():
+                part = STAGE_CLASSES[name].part
+                assign_by_name(self.foundations[name].part_weights(part), arrays_of(trained.part_weights(part)), name)
+            self._missing = []
+        return True
+
+    def hand_over(self, config: XTTSConfig) -> None:
+        """Attaches tokenizer, settings and folder to the trained model, so that it can be saved."""
+        if self._model is not None:
+            self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

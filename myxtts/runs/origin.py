@@ -18,13 +18,13 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
 from myxtts.interchange.hub.fetching import full_name, local_folder
-from myxtts.memory.claims import check_claims
+from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
-from myxtts.storage.provenance import MEL_STATS, TAKEN_FROM, chosen_step, read_config, vocabulary_path
+from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
@@ -46,12 +46,27 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
         UserError: The request differs from the origin of the run in the folder, or the source lacks something.
     """
     training = config.training
-    tune = tuple(name for name in TUNABLE if name in training.tune)
-    _check_tune(training, tune)
     source = training.init_from and full_name(training.init_from)
+    if tune := tuple(name for name in TUNABLE if name in training.tune):
+        given, stage = ",".join(tune), training.stage
+        hint = f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
+        require("dvae" not in tune or tune == TUNABLE, TUNE, "without dvae, or all stages", given, hint)
+        require(stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
+        rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
+        require("gpt" in tune or not training.gpt.lora_rank, TUNE, rule, given)
     config = replace(config, training=replace(training, tune=tune, init_from=source))
     began = None if training.reset_training else run_in(Path(training.checkpoint_dir))
-    return (_created(config) if began is None else _continued(config, began)), began
+    if began is not None:
+        return _continued(config, began), began
+    rank, hint = training.gpt.lora_rank, "Add --init-from FOLDER."
+    if source is None:
+        rule = "0 without --init-from (training.init_from)"
+        require(not rank, "training.gpt.lora_rank (--lora-rank)", rule, rank, hint)
+        require(not tune, TUNE, "left out without --init-from", ",".join(tune), hint)
+        return config, None
+    if not tune and is_base(source) and training.stage == "all" and not rank:
+        config = replace(config, training=replace(config.training, tune=TUNABLE))
+    return adopt(config), None
 
 
 def run_in(folder: Path) -> XTTSConfig | None:
@@ -93,8 +108,9 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
-    for name in [name for name in (*taken, *tuned) if not CheckpointStore(home / name).steps()]:
-        source = _source(config)
+    missing = [name for name in (*taken, *tuned) if not CheckpointStore(home / name).steps()]
+    source = _source(config) if missing or is_new else None
+    for name in missing:
         store = _trained_part(source, name)
         step = chosen_step(store, name)
         has_stats = (store.path(step) / f"{MEL_STATS}.safetensors").is_file()
@@ -104,7 +120,6 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
             state = {"finished": False}
         CheckpointStore(home / name).write(0, tensors, {**state, TAKEN_FROM: str(source)}, best=name in taken)
     if is_new:
-        source = _source(config)
         if (source / SPEAKERS_FILE).is_file():
             with write_whole(home / SPEAKERS_FILE) as temporary:
                 shutil.copyfile(source / SPEAKERS_FILE, temporary)
@@ -136,18 +151,6 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
     return arrays | dict(zip(growing, grown))
 
 
-def _check_tune(training, tune):
-    """Raises `ConfigError` if the stages to tune contradict other options."""
-    if not tune:
-        return
-    given, stage = ",".join(tune), training.stage
-    hint = f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
-    require("dvae" not in tune or tune == TUNABLE, TUNE, "without dvae, or all stages", given, hint)
-    require(stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
-    rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
-    require("gpt" in tune or not training.gpt.lora_rank, TUNE, rule, given)
-
-
 def _continued(config, began):
     """Fills in the origin of the run in the folder; raises `ConfigError` if the request differs from it."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
@@ -172,19 +175,6 @@ def _continued(config, began):
     return _with_shape(config, began) if before.init_from else config
 
 
-def _created(config):
-    """Fills in the origin of a new run, and what it adopts from its source."""
-    training, rank = config.training, config.training.gpt.lora_rank
-    if training.init_from:
-        if not training.tune and is_base(training.init_from) and training.stage == "all" and not rank:
-            config = replace(config, training=replace(training, tune=TUNABLE))
-        return adopt(config)
-    hint = "Add --init-from FOLDER."
-    require(not rank, "training.gpt.lora_rank (--lora-rank)", "0 without --init-from (training.init_from)", rank, hint)
-    require(not training.tune, TUNE, "left out without --init-from", ",".join(training.tune), hint)
-    return config
-
-
 def adopt(config: XTTSConfig) -> XTTSConfig:
     """Fills in the model, sampling settings and, by default, the vocabulary of `training.init_from`.
 
@@ -206,9 +196,11 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
             raise CheckpointError(f"{needed}. Finish it with --stage {name} --checkpoint-dir {source}.")
     stores = {name: CheckpointStore(source / name) for name in ALL_PARTS}
     check_claims(stored.model, {name: store for name, store in stores.items() if store.steps()})
-    for name in foundations:
-        if name not in reset_parts(config.training):
-            _refuse_other_weights(source, home, name)
+    for name in foundations.keys() - reset_parts(config.training):  # such as a DVAE with other codes
+        own = [store for folder in (source, home) if (store := CheckpointStore(folder / name)).steps()]
+        if len({store.digest(store.steps()[-1]) for store in own}) == 2:
+            other = f"{home} holds a {name} of its own, on which the weights of --init-from were not trained"
+            raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
     reads, asked = stored.data.g2p, data.g2p
     is_read = asked is None or ESPEAK in asked or ESPEAK not in (reads or ())
     require(is_read, "--g2p", f"{' '.join(reads or ())}, as in --init-from", " ".join(asked or ()), "Leave it out.")
@@ -248,11 +240,3 @@ def _trained_part(source, name):
     if not store.steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
     return store
-
-
-def _refuse_other_weights(source, home, name):
-    """Raises `CheckpointError` if the run has another foundation, such as a DVAE with other codes, than the source."""
-    stores = [store for folder in (source, home) if (store := CheckpointStore(folder / name)).steps()]
-    if len({store.digest(store.steps()[-1]) for store in stores}) == 2:
-        other = f"{home} holds a {name} of its own, on which the weights of --init-from were not trained"
-        raise CheckpointError(f"{other}. Give another --checkpoint-dir.")

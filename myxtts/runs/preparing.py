@@ -16,10 +16,9 @@ from myxtts.data.dataset import clip_limits
 from myxtts.data.doctor import inspect_corpus
 from myxtts.data.pipeline import SampleCache
 from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
-from myxtts.storage.files import digest_file
-from myxtts.storage.locks import claimed
-from myxtts.storage.provenance import read_config
-from myxtts.training.resuming.foundations import load_foundations
+from myxtts.storage.files import claimed, digest_file
+from myxtts.storage.run_folder import read_config
+from myxtts.training.resuming.checkpointer import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"
@@ -67,7 +66,9 @@ def prepare(
     require(most <= MAX_SHARD_CLIPS, "--shards", f"large enough for {MAX_SHARD_CLIPS} clips per shard", shards)
 
     def make(number):
-        index, audio = read_index(output, number, shards, dvae), _digests(clips[number])
+        paths = {one.id: Path(one.wav_path) for one in clips[number]}
+        audio = {name: digest_file(path) if path.is_file() else "" for name, path in paths.items()}
+        index = read_index(output, number, shards, dvae)
         if index is not None and index.get("audio") == audio:
             return
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
@@ -82,11 +83,6 @@ def prepare(
         tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
     else:
         tell(f"All {shards} shards are complete. Train with --prepared {output}")
-
-
-def _digests(utterances):
-    """Digests of the audio files by clip id; empty for a missing file."""
-    return {one.id: digest_file(one.wav_path) if Path(one.wav_path).is_file() else "" for one in utterances}
 
 
 def _config(checkpoint, train_data):

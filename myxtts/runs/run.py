@@ -4,6 +4,8 @@ TensorFlow is not imported before `Run.train`, so that `Run.open` can configure 
 """
 
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +27,7 @@ from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Speech
-    from myxtts.runs.figures import Picture
+    from myxtts.runs.samples import Picture
 
 
 class RunListener:
@@ -76,7 +78,7 @@ class Run:
         early = MemoryHandler(10**5)  # keeps the log lines until the run's log file can be written
         with _logging_to(early):
             if device_plan == "auto":
-                from myxtts.runs.device_choice import quickest_devices
+                from myxtts.runs.setup import quickest_devices
 
                 config, options = quickest_devices(config, options)
             run = cls(*set_up(config, **options), callbacks)
@@ -104,7 +106,7 @@ class Run:
     @property
     def pictures(self) -> dict[str, "Picture"]:
         """Pictures by file name: the loss curves, `curves`, and samples of validation clips."""
-        from myxtts.runs.figures import Picture
+        from myxtts.runs.samples import Picture
 
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
         return {path.stem: Picture(path) for path in paths}
@@ -194,43 +196,42 @@ class Run:
             self._stop.clear()
 
     def _train(self, guard, workers):
-        from myxtts.runs.figures import write_curves
-        from myxtts.runs.forecast import TimeLeft
+        from myxtts.runs.agenda import TimeLeft
         from myxtts.runs.opening import open_together
-        from myxtts.runs.samples import speak_last_words
+        from myxtts.runs.samples import speak_last_words, write_curves
         from myxtts.training.stages.classes import STAGE_CLASSES
 
         self.time_left = TimeLeft(self.config)
         self._notify("on_pipeline", self.config, self.plan)
-        dataset, works = open_together(self.config, workers, self._notify)
+        dataset, stages = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
         self.time_left.config = dataset.config
         self._notify("on_corpus", dataset)
         stopped_in = None
         with self.monitor:
-            for stage, is_fresh in works:
-                if workers.agree(self._stop) or not self._train_stage(stage, dataset, is_fresh, guard, workers):
+            for stage in stages:
+                if workers.agree(self._stop) or not self._train_stage(stage, dataset, guard, workers):
                     stopped_in = stage
                     break
-        if works and workers.is_chief:
+        if stages and workers.is_chief:
             write_curves(self.folder, self.history)
         if stopped_in is not None:
             self._notify("on_stopped", stopped_in)
             return False
         speaks = any(STAGE_CLASSES[name].speaks for name in self.history)
-        if works and speaks and self.config.training.sample_every_steps and workers.is_chief:
+        if stages and speaks and self.config.training.sample_every_steps and workers.is_chief:
             self.trainer = None  # frees the memory of its model
             self._notify("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
         self._notify("on_finished", dataset)
         return True
 
-    def _train_stage(self, stage, dataset, fresh, guard, workers):
+    def _train_stage(self, stage, dataset, guard, workers):
         """Trains one stage; returns False if it was stopped."""
         from myxtts.runs.opening import open_stage
 
         self._notify("on_stage", stage, dataset.order(stage))
         self.trainer = None  # frees the memory of its model
-        self.trainer, writers = open_stage(stage, self.plan, dataset, fresh)
+        self.trainer, writers = open_stage(stage, self.plan, dataset)
         if self._stop.is_set():
             self.trainer.stop_requested.set()
         self.trainer.watch.monitor = self.monitor
@@ -271,6 +272,37 @@ class _LogFile(logging.FileHandler):
     def close(self):
         with suppress(OSError):  # flushing its buffer can fail
             super().close()
+
+
+@contextmanager
+def stops_on_signals(trainer) -> Iterator[None]:
+    """Makes Ctrl-C and SIGTERM set the trainer's `stop_requested`; a second signal stops at once.
+
+    The trainer then finishes its step and writes a checkpoint. Before its first step, the signal ends the block.
+    """
+    NoStepYet = type("NoStepYet", (KeyboardInterrupt,), {})
+
+    def request(number, frame):
+        if trainer.stop_requested.is_set():
+            raise KeyboardInterrupt
+        trainer.stop_requested.set()
+        last = "finishing the step and writing a checkpoint; press again to stop at once"
+        follows = last if trainer.under_way else "stopping before the first step"
+        # Not `print`, which is not reentrant: the signal may have interrupted one.
+        os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
+        if not trainer.under_way:
+            raise NoStepYet
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except (NoStepYet, Exception):
+        # TensorFlow may raise an error of its own instead of the interrupt.
+        if trainer.under_way or not trainer.stop_requested.is_set():
+            raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -1,32 +1,156 @@
-"""Samples of a model in training, in the folder of its run and in TensorBoard, and its sentences at the end."""
+"""What a run shows of its model: metrics, curves, samples of validation clips, evaluations, sentences at the end."""
 
+import json
 import logging
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from matplotlib.figure import Figure
 
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import load_samples
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav, resample
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
-from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
-from myxtts.hearing.measuring import spread
+from myxtts.distributed.workers import Workers, current_workers
+from myxtts.hearing.measuring import Measurer, Sentence, Spoken, Tools, ends_well, is_usable, pooled, speak_all, spread
+from myxtts.hearing.networks import find_encoder
+from myxtts.hearing.recognizers import open_recognizer
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.runs.figures import draw_sounds
+from myxtts.storage.files import AnyPath, append_line, write_whole
+from myxtts.storage.run_folder import METRICS, read_metrics
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.device_pipeline import copy_to
 from myxtts.training.stage_trainer import StageTrainer
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback, EventFile
 
 logger = logging.getLogger(__name__)
+
+CURVES = "curves.png"
+SHOWN_HZ = (250, 500, 1000, 2000, 4000)
+"""Ticks on the frequency axis of a mel spectrogram."""
+FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 Maker = Callable[[], Synthesizer]
+FROM_RECOGNIZER = ("cer", "wer")
+PERCENT = (*FROM_RECOGNIZER, "limit", "doubtful")
+FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
+"""Figures that are logged if they are known."""
+UNENDED_SCORE = 100.0
+"""Added to the score of a model whose sentences do not end or are cut off, so that it is never the best."""
+
+
+class MetricsFile(Callback):
+    """Appends the figures of each log line and validation; logs the first error of the disk."""
+
+    def __init__(self, folder: str | Path):
+        self.path: Path = Path(folder, METRICS)
+        self._stage, self._failed = {}, False
+
+    def on_start(self, start):
+        self._stage = {"stage": start.stage, "total_steps": start.total_steps}
+
+    def on_log(self, step, losses, timing):
+        self._add("training", step, {**losses, **timing})
+
+    def on_validation(self, step, losses, is_best):
+        self._add("validation", step, {**losses, "is_best": is_best})
+
+    def _add(self, kind, step, figures):
+        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        line = json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float)
+        try:
+            append_line(self.path, line)
+        except OSError as error:
+            if not self._failed:
+                logger.error("%s cannot be written to: %s. Training continues.", self.path, error.strerror)
+            self._failed = True
+
+
+def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
+    """Draws the main training and validation losses of each stage; logs errors. `history` is that of `Run.history`."""
+    curves, metrics = {}, read_metrics(folder)
+    for stage, validations in history.items():
+        main, training = STAGE_CLASSES[stage].main_loss, {}
+        for line in metrics:
+            if line["stage"] == stage and line["kind"] == "training":
+                while training and next(reversed(training)) >= line["step"]:  # the run went back to an earlier step
+                    training.popitem()
+                if line.get(main) is not None:
+                    training[line["step"]] = line[main]
+        validation = {one["step"]: one[main] for one in validations}
+        shown = {f"training {main}": training, f"validation {main}": validation}
+        if shown := {name: losses for name, losses in shown.items() if losses}:
+            curves[stage] = shown
+    if not curves:
+        return
+    figure = Figure(figsize=(8, 0.6 + 2.4 * len(curves)), dpi=80, layout="constrained")
+    for axes, (stage, losses) in zip(figure.subplots(len(curves), 1, squeeze=False)[:, 0], curves.items()):
+        for name, by_step in losses.items():
+            marker = "o" if len(by_step) < 40 else None
+            axes.plot(*zip(*by_step.items()), label=name, marker=marker, markersize=4)
+        axes.set(xlabel="step", ylabel="loss", title=stage)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    try:
+        _write(figure, Path(folder, CURVES))
+    except (OSError, UserError) as error:
+        logger.error("The loss curves could not be written to %s: %s", Path(folder, CURVES), error)
+
+
+class Picture(NamedTuple):
+    """A PNG file that notebooks display."""
+
+    path: Path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
+def draw_sounds(path: AnyPath, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None) -> None:
+    """Writes a PNG of mel spectrograms on one time axis and color scale.
+
+    Args:
+        mels: Log-mels `(T, num_mels)` of `DVAE_MEL` by name, drawn one below the other.
+        attention: Attention of codes to text tokens, `(C, L)`, drawn at the bottom.
+    """
+    rows = len(mels) + (attention is not None)
+    figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")
+    all_axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    values = np.concatenate(list(mels.values()))
+    look = dict(origin="lower", aspect="auto", interpolation="nearest")
+    for axes, (name, mel) in zip(all_axes, mels.items()):
+        extent = (0, len(mel) * FRAME_SECONDS, 0, mel.shape[1])
+        image = axes.imshow(mel.T, extent=extent, vmin=values.min(), vmax=values.max(), **look)
+        axes.set_yticks([DVAE_MEL.band_at(hz) for hz in SHOWN_HZ], [str(hz) for hz in SHOWN_HZ])
+        axes.set(ylabel="Hz", xlim=(0, None))
+        axes.set_title(name, fontsize="medium", loc="left", parse_math=False)
+    figure.colorbar(image, ax=list(all_axes[: len(mels)]), label="log power")
+    if attention is not None:
+        axes, (codes, tokens) = all_axes[-1], attention.shape
+        extent = (0, codes * MEL_FRAMES_PER_CODE * FRAME_SECONDS, 0, tokens)
+        image = axes.imshow(attention.T, extent=extent, vmin=0, **look)
+        axes.set(ylabel="text token")
+        figure.colorbar(image, ax=axes, label="attention")
+    all_axes[-1].set(xlabel="seconds", xlim=(0, max(map(len, mels.values())) * FRAME_SECONDS))
+    figure.suptitle(title[:100], parse_math=False)
+    _write(figure, path)
+
+
+def _write(figure, path):
+    with write_whole(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # scripts that the font lacks
+        figure.savefig(temporary, format="png")
 
 
 class Sample(NamedTuple):
@@ -52,31 +176,28 @@ class SampleWriter(Callback):
     def keep(self, step: int, samples: list[Sample]) -> None:
         """Writes a sample for each of `clips`; logs errors of the disk."""
         try:
+            self._folder.mkdir(exist_ok=True)  # not its parent, the run's folder: it may have been moved
             for clip, sample in zip(self.clips, samples):
-                self._write(step, clip, sample)
+                name, recording = clip.id.replace("/", "_"), load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
+                stem, path = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
+                if not path.is_file():
+                    write_audio(path, recording, DECODER_SAMPLE_RATE)
+                write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
+                draw_sounds(f"{stem}.png", self._dataset.texts[clip.id], sample.mels, sample.attention)
+                # TensorBoard needs different tags for audio and images.
+                tag, image = f"{self._title}/{clip.id}", f"{self._title}, mel/{clip.id}"
+
+                def show():
+                    tf.summary.audio(tag, sample.samples[None, :, None], sample.sample_rate)
+                    tf.summary.image(image, tf.io.decode_png(tf.io.read_file(f"{stem}.png"))[None])
+                    if clip.id not in self._shown:
+                        tf.summary.audio(f"recording/{clip.id}", recording[None, :, None], DECODER_SAMPLE_RATE)
+
+                self._events.write(step, show)
+                self._shown.add(clip.id)
         except (OSError, UserError) as error:  # UserError: audio that is not finite
             message = "The %s of step %d could not be written to %s: %s. Training continues."
             logger.error(message, self._title, step, self._folder, error)
-
-    def _write(self, step, clip, sample):
-        self._folder.mkdir(exist_ok=True)  # not its parent, the run's folder: it may have been moved
-        name, is_first = clip.id.replace("/", "_"), clip.id not in self._shown
-        stem, recording = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
-        if not recording.is_file():
-            write_audio(recording, load_samples(clip.wav_path, DECODER_SAMPLE_RATE), DECODER_SAMPLE_RATE)
-        write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
-        draw_sounds(f"{stem}.png", self._dataset.texts[clip.id], sample.mels, sample.attention)
-
-        def show():
-            # TensorBoard needs different tags for audio and images.
-            tf.summary.audio(f"{self._title}/{clip.id}", sample.samples[None, :, None], sample.sample_rate)
-            tf.summary.image(f"{self._title}, mel/{clip.id}", tf.io.decode_png(tf.io.read_file(f"{stem}.png"))[None])
-            if is_first:
-                original = load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
-                tf.summary.audio(f"recording/{clip.id}", original[None, :, None], DECODER_SAMPLE_RATE)
-
-        self._events.write(step, show)
-        self._shown.add(clip.id)
 
 
 class SampleSpeaker(SampleWriter):
@@ -116,22 +237,21 @@ class Copier(SampleWriter):
         self._positions = [places[clip.id] for clip in self.clips]
 
     def on_validation(self, step: int, losses: dict, is_best: bool):
-        samples = [self._sample(position) for position in self._positions]
-        if None not in samples:
-            self.keep(step, samples)
-
-    def _sample(self, position):
-        wave = tf.nest.map_structure(tf.constant, self._loader(position))
-        batch, device = self._trainer.preparation(wave), self._trainer.model_device
-        with tf.device(device):
-            copies = self._stage.copies(copy_to(batch, device))
-            if copies is None:
-                return None
-            original, copy = (np.array(one[0], np.float32) for one in copies)
-            if original.ndim == 2:
-                return Sample(log_mel_to_wav(copy), MODEL_SAMPLE_RATE, {"recording": original, "copy": copy})
-            mels = (mel_of(resample(one[None], DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[0]) for one in (original, copy))
-            return Sample(copy, DECODER_SAMPLE_RATE, dict(zip(("recording", "copy"), mels)))
+        samples, device = [], self._trainer.model_device
+        for position in self._positions:
+            batch = self._trainer.preparation(tf.nest.map_structure(tf.constant, self._loader(position)))
+            with tf.device(device):
+                copies = self._stage.copies(copy_to(batch, device))
+                if copies is None:
+                    return
+                original, copy = (np.array(one[0], np.float32) for one in copies)
+                if original.ndim == 2:
+                    mels, rate, wav = (original, copy), MODEL_SAMPLE_RATE, log_mel_to_wav(copy)
+                else:
+                    lower = lambda one: resample(one[None], DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[0]
+                    mels, rate, wav = (mel_of(lower(original)), mel_of(lower(copy))), DECODER_SAMPLE_RATE, copy
+            samples.append(Sample(wav, rate, dict(zip(("recording", "copy"), mels))))
+        self.keep(step, samples)
 
 
 def mel_of(samples: np.ndarray) -> np.ndarray:
@@ -201,3 +321,67 @@ def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[
             if sum(map(seconds, chosen)) < low and other.speaker == chosen[0].speaker and other not in chosen:
                 chosen.append(other)
     return chosen
+
+
+class SpeechJudge:
+    """Speaks validation sentences, always with the same seed, and measures them.
+
+    Workers divide the sentences among them, and all get the figures of all sentences. `make_synthesizer` returns a
+    synthesizer with the weights in training; it is first called for the first evaluation.
+
+    Raises:
+        UserError: There is no such recognizer, or the workers have different tools.
+    """
+
+    def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, workers: Workers | None = None):
+        training = dataset.config.training
+        asked, self._workers = training.evaluation_recognizer, workers or current_workers()
+        # Without DNSMOS, which takes seconds per clip.
+        self._measure = Measurer(Tools(asked and open_recognizer(asked), find_encoder()))
+        tools = [asked, self._measure.tools.encoder is not None]
+        self._workers.require_equal("recognizer and speaker encoder", tools, "Install the same on each.")
+        self._sentences = []
+        for clip in spread(dataset.validation, training.evaluation_sentences):
+            text, voice = dataset.texts[clip.id], reference_of(dataset, clip)
+            self._sentences.append(Sentence(clip.id, text, clip.language, clip.speaker, voice, clip.wav_path))
+        self._make_synthesizer, self._device, self._seed = make_synthesizer, device, training.seed
+        self._trusts_recognizer: bool | None = None
+        """Whether it recognizes the recordings well; None until they are measured."""
+
+    def __call__(self, step: int) -> dict[str, float]:
+        """Returns figures by name, with `score` first; logs errors and returns no figures.
+
+        The score is the CER in percent or, without a recognizer that recognizes the recordings well, mel-cepstral
+        distortion in dB.
+        """
+        try:
+            with tf.device(self._device):
+                own, error = self._measure_own(), None
+        except (UserError, OSError) as caught:
+            own, error = None, str(caught)
+        shares = self._workers.gather([own, error])
+        if first := next((error for _, error in shares if error is not None), None):
+            logger.error("The speech of step %d could not be evaluated: %s Training continues.", step, first)
+            return {}
+        # Sorted by sentence, so that sums do not depend on the number of workers.
+        both = zip(*(own for own, _ in shares))
+        spoken, recorded = ([parts for _, parts in sorted(chain.from_iterable(of_all))] for of_all in both)
+        if self._trusts_recognizer is None:
+            self._trusts_recognizer = is_usable(pooled(recorded, "cer"))
+        found = {name: pooled(spoken, name) for name in FIGURES}
+        if not self._trusts_recognizer:
+            found |= dict.fromkeys(FROM_RECOGNIZER)
+        values = {name: value * (100 if name in PERCENT else 1) for name, value in found.items() if value is not None}
+        score = values.get("cer", values.get("mcd"))
+        if score is None:
+            return {}
+        return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
+
+    def _measure_own(self):
+        """Id and figures of each sentence of this worker, as spoken and, the first time, as recorded."""
+        own = self._sentences[self._workers.index :: self._workers.count]
+        spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
+        if self._trusts_recognizer is None:
+            recorded = (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in own)
+        parts = lambda one: {name: [*map(float, pair)] for name, pair in self._measure(one).parts.items()}
+        return [[[one.sentence.id, parts(one)] for one in some] for some in (spoken, recorded)]

@@ -1,32 +1,43 @@
-"""Preparation of a run: early checks, devices, then recordings.
+"""Preparation of a run: early checks, devices and recordings, before TensorFlow is imported."""
 
-TensorFlow is not imported before the devices are configured.
-"""
-
+import io
+import json
 import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
-from myxtts.config.checks import ConfigError, UserError, printable, require, say
-from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import config_from_dict
+from myxtts.config.checks import ConfigError, UserError, counted, printable, require, say
+from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
-from myxtts.config.workers import SLURM, workers_in, workers_of_slurm
-from myxtts.data.corpora import TextsMissing, load_corpus
-from myxtts.devices.configuration import check_devices, early_gpu_configuration
+from myxtts.config.training import SLURM, workers_in, workers_of_slurm
+from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
+from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices, count_gpus, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
-from myxtts.storage.base_model import is_base, require_model_folder
+from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.files import read_json
+from myxtts.storage.files import digest_bytes, digest_file, read_json, write_json
 from myxtts.storage.run_folder import GATHERED, refuse_file
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
 """Held-out sentences that a model of the sample corpus speaks at the end."""
+MEASURED_STEPS = 12
+"""Steps by which `--device-plan auto` compares devices."""
+ROOT = Path(__file__).resolve().parents[2]
+DATA_SETS = "dataset"
+"""Folder within the run's. Each set of recordings, language and recognizer has a folder of its own in it."""
+DEFAULT_RECOGNIZER = "base"
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
@@ -142,10 +153,9 @@ def _with_data(config, download):
 
 def require_source(source: str) -> None:
     """Raises `UserError` unless `--init-from` is the bundled model, a hub name or an existing folder."""
+    require_model_folder(source, "--init-from")
     if is_hub_name(source):
         parse_hub_name(source)
-    elif not is_base(source):
-        require_model_folder(source, "--init-from")
 
 
 def holds_run(folder: Path) -> bool:
@@ -166,3 +176,135 @@ def require_run(config: XTTSConfig) -> None:
 
 def _stores(folder):
     return [CheckpointStore(place / stage) for place in (folder, folder / GATHERED) for stage in STAGES]
+
+
+def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
+    """Measures all ways to use the devices and prints the times; returns arguments of `set_up` for the fastest."""
+    virtual = options.get("virtual_devices")
+    virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
+    count = virtual or count_gpus()
+    ways = {
+        "single": ({}, {"virtual_devices": 0}),
+        "dual": ({"data_gpu": 0, "model_gpu": 1}, {}),
+        "mirrored": ({"data_gpu": 0}, {"model_gpus": tuple(range(1, count))}),
+    }
+    requests = {
+        name: (replace(config, data=replace(config.data, **gpus)), {**options, **devices})
+        for name, (gpus, devices) in list(ways.items())[: max(1, count)]
+    }
+    if count < 2:
+        say("Device plan auto: there is only one device to train on.")
+        return requests["single"]
+    note = " on virtual devices, which say nothing about the speed of GPUs" if virtual else ""
+    say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(requests)}{note}...")
+    best, lines = choose({name: measure(*request) for name, request in requests.items()})
+    say("\n".join(lines))
+    return requests[best]
+
+
+def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
+    """Median seconds of a training step, measured in a new process, or the error if it does not run."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder:
+        request = Path(folder) / "request.json"
+        write_json(request, {"config": config.to_dict(), "options": options})
+        command = [sys.executable, "-m", "myxtts.runs.setup", str(request)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return json.loads(done.stdout.splitlines()[-1])["step_seconds"]
+
+
+def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
+    """Returns the name of the fastest way and lines with all results. Raises `UserError` if none of them runs."""
+    times = {name: result for name, result in measured.items() if not isinstance(result, str)}
+    if not times:
+        raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
+    best, lines = min(times, key=times.get), []
+    for name, result in measured.items():
+        lines.append(
+            f"  {name}: " + (f"{1e3 * result:.1f} ms per step" if name in times else f"does not run ({result})")
+        )
+    return best, [*lines, f"Device plan auto: {best} is the fastest"]
+
+
+def measure_here(path: str | Path):
+    """Runs a request of `measure` in this process and prints the result as the last line, in JSON."""
+    request = read_json(path)
+    config, plan = set_up(config_from_dict(request["config"]), **request["options"])
+    from myxtts.training.watching.measurement import measure_pipeline, open_trainer
+
+    with tempfile.TemporaryDirectory() as folder:
+        times = measure_pipeline(*open_trainer(config, plan, folder), MEASURED_STEPS)
+    print(json.dumps({"devices": plan.describe(), "step_seconds": median(times.step_times)}))
+
+
+def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -> XTTSConfig:
+    """Cuts the recordings into clips with texts, as `myxtts make-dataset` does; finished recordings are kept.
+
+    Subtitles beside a recording are used; else `evaluation_recognizer` transcribes it, by default Whisper base. Each
+    folder of recordings is a speaker; a single recording is a speaker of its own name. Recordings that cannot be used
+    are reported and skipped.
+
+    Returns:
+        The configuration with the new data set as its training data.
+
+    Raises:
+        UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
+    """
+    data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
+    outside = not home.resolve().is_relative_to(root.resolve())
+    require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
+    recognizer = config.training.evaluation_recognizer or ""
+    if not recognizer and not all(files_beside(path, SUBTITLES) for path in missing.recordings):
+        recognizer = DEFAULT_RECOGNIZER
+    language = data.language or "en"
+    files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
+    contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]
+    folder = home / DATA_SETS / digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)
+    finished, with_set = folder.with_suffix(".done"), replace(config, data=replace(data, train_data=str(folder)))
+    if finished.is_file() and folder.is_dir():
+        return with_set
+    if recognizer:
+        settle_recognizer(recognizer)
+    if not quiet:
+        how = f"with the recognizer {printable(recognizer)}" if recognizer else "by the subtitles"
+        recordings = counted(len(missing.recordings), "recording")
+        say(f"{printable(str(root))}: cutting {recordings} in {language} into clips {how}, in {folder}")
+    longest = min(11.5, data.max_seconds)
+    options = dict(recognizer=recognizer, language=language, max_seconds=longest, min_seconds=min(1.0, longest / 2))
+    with redirect_stdout(io.StringIO()) if quiet else nullcontext():
+        if _make(missing, folder, options):
+            finished.touch()
+    return with_set
+
+
+def _make(missing, folder, options):
+    """Adds the recordings of each speaker to the set, one by one if some cannot be used. Returns whether all could."""
+    import myxtts  # the data set maker is an app
+
+    speakers: dict[str, list[Path]] = {}
+    for path in missing.recordings:  # named by the folder below the recordings, a single one by itself
+        inner = path.stem if path == missing.root else "_".join(path.parent.relative_to(missing.root).parts)
+        name = " ".join(re.split(r"[|\s]+", inner or missing.root.resolve().name)).strip() or "speaker"
+        speakers.setdefault(name, []).append(path)
+    pending = list(speakers.items())
+    fault = None
+    while pending:
+        speaker, paths = pending.pop(0)
+        try:
+            myxtts.make_dataset(paths, folder, speaker=speaker, **options)
+        except UserError as error:
+            fault = error
+            if len(paths) > 1:
+                pending = [(speaker, [path]) for path in paths] + pending
+            else:
+                say(f"Skipped {printable(str(paths[0]))}: {error}")
+    lists = [one.read_text("utf-8").splitlines() for one in folder.glob("metadata_*.csv")]
+    if fault and not any(len(lines) > 1 for lines in lists):
+        raise fault
+    return fault is None
+
+
+if __name__ == "__main__":
+    measure_here(sys.argv[1])

@@ -11,16 +11,16 @@ BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 
 def require_model_folder(folder: AnyPath, what: str) -> None:
-    """Raises `CheckpointError` unless `folder` is a folder or a Coqui model; `what` is the option's name."""
-    path = Path(folder)
-    if not path.is_dir() and not (path.suffix == ".pth" and path.is_file()):
+    """Raises `CheckpointError` unless `folder` is a folder, a Coqui model, base or a hub name; `what` is the option."""
+    path, is_elsewhere = Path(folder), is_base(folder) or os.fspath(folder).startswith("hf://")
+    if not (is_elsewhere or path.is_dir() or (path.suffix == ".pth" and path.is_file())):
         forms = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"
         raise CheckpointError(f"{what} must be {forms}. {folder} is not a folder.")
 
 
 def refuse_exported(folder: AnyPath) -> None:
     """Raises `CheckpointError` for a folder of `myxtts export`, which this program only serves."""
-    if (Path(folder) / "gpt.onnx").is_file():
+    if not is_base(folder) and (Path(folder) / "gpt.onnx").is_file():
         raise CheckpointError(f"{folder} is an exported model: `myxtts serve` and its speak.py speak with it.")
 
 

@@ -12,25 +12,24 @@ are not followed.
 
 import json
 import logging
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from myxtts.storage import files
-from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, digest_file, free_path, read_json, write_json
+from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.saved_state import SavedState, checked_state
-from myxtts.storage.tensor_file import read_tensors, tensor_names
 
 logger = logging.getLogger(__name__)
-
 FORMAT = 1
 """Version of the layout above, the only one that is read."""
 MANIFEST = "manifest.json"
@@ -40,13 +39,80 @@ _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 
 
+def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
+    """Writes a file with only one tensor in memory; the library's writer holds all of them twice.
+
+    The format is a header of names, shapes and offsets, followed by the values
+    (https://huggingface.co/docs/safetensors/index#format).
+
+    Args:
+        values: The tensors, in the order of `shapes`.
+
+    Returns:
+        The file's entry in a checkpoint's manifest.
+    """
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    hasher = files.new_hasher()
+    with files.write_whole(path) as temporary, open(temporary, "wb") as file:
+
+        def write(content):
+            hasher.update(content)
+            file.write(content)
+
+        write(len(encoded).to_bytes(8, "little"))
+        write(encoded)
+        for (name, shape), value in zip(shapes.items(), values, strict=True):
+            if value.shape != tuple(shape):
+                raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
+            write(np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
+    return {"bytes": 8 + len(encoded) + end, "blake2b": hasher.hexdigest()}
+
+
+def tensor_names(path: AnyPath) -> list[str]:
+    """Returns the names of a file's tensors. Raises `CheckpointError` if it is missing or damaged."""
+    with _open(path) as file:
+        return list(file.keys())
+
+
+def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.ndarray]:
+    """Reads the tensors `names`, by default all, after checking the header's sizes.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    with _open(path) as file:
+        try:
+            arrays = [file.get_tensor(name) for name in (file.keys() if names is None else names)]
+            if foreign := [array.dtype for array in arrays if array.dtype.isbuiltin != 1]:  # bfloat16, if registered
+                raise TypeError(f"data type '{foreign[0]}' not understood")
+            return arrays
+        # NumPy has no bfloat16, no float8 and no array of 65 axes.
+        except (AttributeError, TypeError, ValueError, SafetensorError) as error:
+            stored = "MyXTTS stores float32 and whole numbers."
+            raise CheckpointError(f"{path} cannot be read: {error!s:.300}. {stored}") from None
+
+
+def _open(path):
+    try:
+        return safe_open(path, framework="numpy")
+    except (FileNotFoundError, SafetensorError) as error:  # which may quote the whole file
+        raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None
+
+
 class CheckpointVersionError(CheckpointError):
     """An intact checkpoint in another layout."""
 
 
 def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
     """Writes a checkpoint's manifest: `{file name: {"bytes": size, "blake2b": digest}}` and its checksum."""
-    write_json(folder / MANIFEST, {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)})
+    files.write_json(
+        folder / MANIFEST, {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
@@ -57,7 +123,7 @@ def read_manifest(folder: Path) -> dict[str, dict]:
         CheckpointError: The manifest is missing or damaged, or names a file outside the folder.
     """
     path = folder / MANIFEST
-    manifest = read_json(path)
+    manifest = files.read_json(path)
     entries = manifest.get("files") if isinstance(manifest, dict) else None
     # The checksum comes before the format: a flipped bit in the number must not pass for another version.
     if not isinstance(entries, dict) or manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
@@ -75,31 +141,23 @@ def read_manifest(folder: Path) -> dict[str, dict]:
 
 
 def _manifest_digest(number, entries):
-    return digest_bytes(json.dumps([number, entries], sort_keys=True).encode())
+    return files.digest_bytes(json.dumps([number, entries], sort_keys=True).encode())
 
 
-def _save_tensors(path, arrays):
-    path.touch()  # with the permissions of the umask; the library makes private files
-    mode = path.stat().st_mode
-    try:
-        # `ascontiguousarray` would make a scalar an array of one.
-        save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, path)
-    except SafetensorError as error:
-        # The library wraps the system's errors, such as a full disk.
-        raise OSError(f"{path.name}: {error}") from error
-    path.chmod(mode & 0o777)
+def _entry(entries, file):
+    if file.name not in entries:
+        raise CheckpointError(f"{file} is not part of the checkpoint.")
+    return entries[file.name]
 
 
 def _check_file(file, entry):
-    if entry is None:
-        raise CheckpointError(f"{file} is not part of the checkpoint.")
     if not file.is_file():
         raise CheckpointError(f"{file} is missing from the checkpoint.")
     if file.is_symlink():
         raise CheckpointError(f"{file} is a link, which is not followed. Put the file itself there.")
     if (size := file.stat().st_size) != entry["bytes"]:
         raise CheckpointError(f"{file} has {size} bytes instead of {entry['bytes']}.")
-    if digest_file(file) != entry["blake2b"]:
+    if files.digest_file(file) != entry["blake2b"]:
         raise CheckpointError(f"{file} has been altered: its checksum does not match the manifest.")
 
 
@@ -143,17 +201,12 @@ class CheckpointStore:
     def _list_best(self):
         best, path = self.best_step(), self.folder / "best.json"
         with suppress(CheckpointError):
-            if best is None or read_json(path) == {"step": best}:
+            if best is None or files.read_json(path) == {"step": best}:
                 return
-        write_json(path, {"step": best})
+        files.write_json(path, {"step": best})
 
     def write(
-        self,
-        step: int,
-        tensors: Mapping[str, Mapping],
-        state: dict,
-        best: bool = False,
-        copies: Mapping[str, bytes] | None = None,
+        self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False, copies: Mapping | None = None
     ) -> Path:
         """Writes a checkpoint, removes those that are no longer kept, and returns its folder.
 
@@ -161,7 +214,7 @@ class CheckpointStore:
             tensors: `{file name: {tensor name: NumPy array}}`.
             state: Other values that a run needs to resume, as JSON.
             best: Marks the best checkpoint so far, which is kept until there is a better one.
-            copies: Contents of other files by name.
+            copies: Contents of other files by name, as bytes.
 
         Raises:
             OSError: It could not be written; earlier checkpoints are unchanged.
@@ -171,12 +224,23 @@ class CheckpointStore:
         path = self.folder / f"step_{step:08d}"
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
             for name, arrays in tensors.items():
-                _save_tensors(folder / f"{name}.safetensors", arrays)
+                file = folder / f"{name}.safetensors"
+                file.touch()  # with the permissions of the umask; the library makes private files
+                mode = file.stat().st_mode & 0o777
+                try:
+                    # `ascontiguousarray` would make a scalar an array of one.
+                    save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, file)
+                except SafetensorError as error:
+                    # The library wraps the system's errors, such as a full disk.
+                    raise OSError(f"{file.name}: {error}") from error
+                file.chmod(mode)
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
-            write_json(folder / STATE, marks | state | marks)
+            files.write_json(folder / STATE, marks | state | marks)
             written = sorted(folder.iterdir())
-            write_manifest(folder, {f.name: {"bytes": f.stat().st_size, "blake2b": digest_file(f)} for f in written})
+            write_manifest(
+                folder, {f.name: {"bytes": f.stat().st_size, "blake2b": files.digest_file(f)} for f in written}
+            )
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in kept:
@@ -199,19 +263,15 @@ class CheckpointStore:
 
     def digest(self, step: int, name: str = "model") -> str:
         """Returns the digest of a tensor file from the manifest."""
-        entries, file = read_manifest(self.path(step)), f"{name}.safetensors"
-        if file not in entries:
-            _check_file(self.path(step) / file, None)
-        return entries[file]["blake2b"]
+        file = self.path(step) / f"{name}.safetensors"
+        return _entry(read_manifest(file.parent), file)["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
         """Returns the path of a file after checking it; None if the checkpoint has no such file."""
         path = self.path(step) / name
-        entry = read_manifest(path.parent).get(name)
-        if entry is None:
-            return None
-        _check_file(path, entry)
-        return path
+        if (entry := read_manifest(path.parent).get(name)) is not None:
+            _check_file(path, entry)
+        return None if entry is None else path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
         """Returns the step of the newest intact checkpoint; damaged ones are renamed and reported by `warn`.
@@ -230,33 +290,27 @@ class CheckpointStore:
                 follows = "the checkpoint before it is used" if self._folders() else "there is none before it"
                 warn(f"{error} It was set aside as {aside}; {follows}.")
             else:
+                # Finishes what a kill interrupted: the renaming of replaced checkpoints, and `best.json`.
                 with suppress(OSError):  # only tidying, and the folder may belong to another user
-                    self._tidy()
+                    for replaced in self.folder.glob(".step_*.replaced"):
+                        path = replaced.with_name(replaced.stem[1:])
+                        shutil.rmtree(replaced) if path.exists() else replaced.replace(path)
+                    self._list_best()
                 return step
         return None
 
     def has_sound(self) -> bool:
         """Whether there is an intact checkpoint of any format. Changes nothing."""
         for step in self.steps():
-            try:
-                self.verify(step)
-            except CheckpointVersionError:
+            with suppress(CheckpointError):
+                with suppress(CheckpointVersionError):
+                    self.verify(step)
                 return True
-            except CheckpointError:
-                continue
-            return True
         return False
-
-    def _tidy(self):
-        """Finishes what a kill interrupted: the renaming of replaced checkpoints, and `best.json`."""
-        for replaced in self.folder.glob(".step_*.replaced"):
-            path = replaced.with_name(replaced.stem[1:])
-            shutil.rmtree(replaced) if path.exists() else replaced.replace(path)
-        self._list_best()
 
     def put_away(self, step: int, why: str) -> Path:
         """Renames a checkpoint to `{why}_step_…`, so that no run finds it; returns the new path."""
-        return self.path(step).replace(free_path(self.folder / f"{why}_step_{step:08d}"))
+        return self.path(step).replace(files.free_path(self.folder / f"{why}_step_{step:08d}"))
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
         """Reads the tensor files `names` as `{file name: {tensor name: array}}`, and the state."""
@@ -265,8 +319,7 @@ class CheckpointStore:
         tensors = {}
         for name in names:
             path = self.path(step) / f"{name}.safetensors"
-            if path.name not in self._sound[step]:
-                _check_file(path, None)
+            _entry(self._sound[step], path)
             tensors[name] = dict(zip(tensor_names(path), read_tensors(path)))
         return tensors, self.read_state(step)
 
@@ -277,8 +330,8 @@ class CheckpointStore:
             CheckpointError: It is damaged or belongs to another step; or later, when a missing key is read.
         """
         path = self.path(step) / STATE
-        _check_file(path, read_manifest(path.parent).get(STATE))
-        state = read_json(path)
+        _check_file(path, _entry(read_manifest(path.parent), path))
+        state = files.read_json(path)
         found = state.get("step") if isinstance(state, dict) else None
         if found != step:
             raise CheckpointError(f"{path} is of step {found!s:.20} and not of step {step}: it was moved or damaged.")

@@ -1,6 +1,7 @@
 """Writes checkpoints in a background thread while training continues."""
 
 import logging
+import os
 import threading
 import time
 
@@ -25,7 +26,8 @@ class CheckpointWriter:
 
     def __init__(self, store: CheckpointStore):
         self.store = store
-        self._home = _identity(store.folder.parent)
+        home = store.folder.parent
+        self._home = home.stat() if home.exists() else None
         self._thread = self._job = self._step = self._error = None
         self._last_good = store.steps()[-1:]
         self._failures = 0
@@ -84,7 +86,7 @@ class CheckpointWriter:
         try:
             home = self.store.folder.parent
             # Writing to a folder that was moved would create half a run there, or change another run.
-            if self._home is not None and _identity(home) != self._home:
+            if self._home and not (home.exists() and os.path.samestat(home.stat(), self._home)):
                 raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
             self.store.write(*self._job)
             self._failures, self._last_good = 0, [self._step]
@@ -110,12 +112,3 @@ class CheckpointWriter:
             self._join()
             if self._error is not None:
                 logger.error("%s", self._describe(self._error))
-
-
-def _identity(folder):
-    """Returns what distinguishes a folder from a later one of the same name; None if there is none."""
-    try:
-        status = folder.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino

@@ -1,11 +1,13 @@
-"""Writes files and folders completely or not at all, reads JSON, and computes digests."""
+"""Writes files and folders completely or not at all, reads JSON, computes digests, and locks."""
 
 import csv
 import errno
+import fcntl
 import hashlib
 import io
 import itertools
 import json
+import logging
 import os
 import re
 import secrets
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.config.checks import UserError, printable, read_bounded
+
+logger = logging.getLogger(__name__)
 
 AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
@@ -62,41 +66,30 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not path.is_file():
-        with tempfile.TemporaryDirectory() as folder:
-            yield (temporary := Path(folder, "content"))
-            with _named(path), open(temporary, "rb") as source, open(path, "wb") as device:
-                shutil.copyfileobj(source, device)
-        return
-    target = Path(os.path.realpath(path))
-    temporary = temporary_path(target)
+    is_special = path.exists() and not path.is_file()
+    target = Path(tempfile.gettempdir(), path.name) if is_special else Path(os.path.realpath(path))
+    temporary, is_ours = temporary_path(target), False
     try:
         # If the old file is private, the new one is so from the start.
-        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
+        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o600 if is_special else 0o666
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        is_ours = True
+        yield temporary
+        if is_special:
+            with open(temporary, "rb") as source, open(path, "wb") as device:
+                shutil.copyfileobj(source, device)
+            return
+        if target.exists():
+            shutil.copymode(target, temporary)
+        sync_path(temporary)
+        os.replace(temporary, target)
     except OSError as error:
-        error.filename = str(path)  # instead of the temporary name
-        raise
-    try:
-        with _named(path, temporary):
-            yield temporary
-            if target.exists():
-                shutil.copymode(target, temporary)
-            sync_path(temporary)
-            os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _named(path, temporary=None):
-    """Sets `path` as the file name in system errors that name no file, such as a full disk, or the temporary one."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno and error.filename in (None, str(temporary)):
+        if error.errno and error.filename in (None, str(temporary)):  # as of a full disk
             error.filename = str(path)
         raise
+    finally:
+        if is_ours:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -217,5 +210,53 @@ def sync_path(path: AnyPath) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Locks a folder, without leaving a file in it; warns where the file system has no locks.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            lock(descriptor)
+        except OSError as error:
+            if isinstance(error, BlockingIOError):
+                raise
+            message = "%s cannot be locked (%s): make sure that no second run writes to it."
+            logger.warning(message, folder, error.strerror)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int) -> None:
+    """Locks an open file or folder until it is closed. Raises `BlockingIOError` if another process has locked it."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
+    """Claims part `number` of work that processes on several machines divide; yields whether it succeeded.
+
+    Locks a byte of the file `path`, which is created and stays. Without locks in the file system, all claims succeed.
+
+    Args:
+        waits: Whether to wait for another process that has claimed the part.
+    """
+    descriptor, is_ours = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), True
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
+        except (BlockingIOError, PermissionError):  # POSIX permits either
+            is_ours = False
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): let one process at a time make one part.", path, error.strerror)
+        yield is_ours
     finally:
         os.close(descriptor)

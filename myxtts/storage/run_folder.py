@@ -1,21 +1,41 @@
-"""The folder of a run: checked, locked, moved aside when training is reset."""
+"""The folder of a run: settings, vocabulary and chosen checkpoints; checked, locked, moved aside for a reset.
+
+A checkpoint contains the settings and the vocabulary that it was trained with, under its checksums. They take
+precedence over `config.json` and `vocab.json` in the folder.
+"""
 
 import json
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from myxtts.config.checks import UserError
+from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
-from myxtts.storage.files import AnyPath, CheckpointError, free_path, remove_leftovers, sync_path, write_whole_folder
-from myxtts.storage.locks import locked_folder
-from myxtts.storage.provenance import VOCABULARY
+from myxtts.storage import files
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import AnyPath, CheckpointError
+from myxtts.storage.saved_state import config_of
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 
+logger = logging.getLogger(__name__)
+
+VOCABULARY = "vocab.json"
+MEL_STATS = "mel_stats"
+"""Name of the tensor, and of its file in the GPT's checkpoint of a model without a DVAE."""
+JUDGED = ("gpt", "decoder")
+"""Parts that speak with their best checkpoint; other parts use the last one, on which the next stages were trained."""
+TAKEN_FROM = "taken_from"
+"""Key of a checkpoint's state: the folder that the weights were copied from."""
+_CONFIG = "config.json"
+_OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
+"""Prefixes of model settings that the GPT does not depend on."""
 GATHERED = ".before_reset"
 """Folder in which files are gathered before they are set aside together."""
 METRICS = "metrics.jsonl"
@@ -26,6 +46,61 @@ RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *_SHOWN)
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 """Reports of a run, which stay when a run is set aside."""
+
+
+def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
+    """Returns the `best` or `last` step of a part in `JUDGED`, and the last step of other parts.
+
+    `store` must have a checkpoint.
+    """
+    best = store.best_step() if which == "best" and part in JUDGED else None
+    return store.steps()[-1] if best is None else best
+
+
+def is_start(state: dict | None) -> bool:
+    """Whether the state belongs to copied weights that a stage starts from, before any training."""
+    return bool(state) and TAKEN_FROM in state and not state["finished"]
+
+
+def read_config(folder: Path) -> XTTSConfig:
+    """Reads the settings of a run, with the model shape that its GPT was trained with.
+
+    Raises:
+        CheckpointError: The settings are missing or invalid.
+    """
+    store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
+    state = store.newest_state()
+    own = None if state is None else config_of(state, str(store.folder))
+    if own is not None and not path.exists():
+        logger.warning("%s is missing: using the settings in the checkpoints of %s.", path, store.folder)
+        return own
+    config = config_from_dict(files.read_json(path))
+    if own is None:  # from before checkpoints contained settings
+        return config
+    model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}
+    beside = vars(config.model)
+    if differing := [f"{name} {beside[name]} for {value}" for name, value in model.items() if beside[name] != value]:
+        message = "%s describes another model (%s) than the checkpoints in %s, which are used."
+        logger.warning(message, path, "; ".join(differing[:3]), store.folder)
+    # The g2p setting belongs to the weights as well: it decides which letters or phonemes the ids mean.
+    return replace(config, model=replace(config.model, **model), data=replace(config.data, g2p=own.data.g2p))
+
+
+def vocabulary_path(folder: Path) -> Path:
+    """Returns the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
+    store, beside = CheckpointStore(folder / "gpt"), folder / VOCABULARY
+    for step in reversed(store.steps()):
+        try:
+            own = store.file(step, VOCABULARY)
+        except CheckpointError as error:
+            logger.warning("%s", error)
+            continue
+        if own is None:  # from before checkpoints contained it
+            break
+        if not beside.is_file() or files.digest_file(beside) != files.digest_file(own):
+            logger.warning("%s is not the vocabulary that the GPT was trained with: using %s.", beside, own)
+        return own
+    return beside
 
 
 @contextmanager
@@ -45,17 +120,22 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(bytes(4096))
-            stack.enter_context(locked_folder(folder))
+            stack.enter_context(files.locked_folder(folder))
         except BlockingIOError:
             message = f"Another run is writing to {folder}. Wait for it, stop it, or name another --checkpoint-dir."
             raise CheckpointError(message) from None
         except OSError as error:
             rule = "--checkpoint-dir must be a folder that can be written to."
             raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or name another.") from error
-        _refuse_links(folder)
+        # Through links and devices a run would write to other files.
+        places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
+        for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                rule = f"{path} is a link, a pipe or a device, which a run does not write to"
+                raise CheckpointError(f"{rule}. Put the file or folder itself there, or name another --checkpoint-dir.")
         _put_back(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
-            remove_leftovers(place)
+            files.remove_leftovers(place)
         try:
             yield folder
         except UserError:
@@ -67,11 +147,11 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             raise
 
 
-def refuse_file(folder: AnyPath) -> None:
-    """Raises `CheckpointError` if a run's folder, or one that contains it, is a file."""
+def refuse_file(folder: AnyPath, flag: str = "--checkpoint-dir") -> None:
+    """Raises `CheckpointError` if the folder that `flag` names, or one that contains it, is a file."""
     for place in (folder := Path(folder), *folder.parents):
         if place.exists() and not place.is_dir():
-            raise CheckpointError(f"--checkpoint-dir must be a folder. {place} is a file. Name another.")
+            raise CheckpointError(f"{flag} must be a folder. {place} is a file. Name another.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
@@ -81,19 +161,19 @@ def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) ->
     copied instead, since the next run uses them too.
     """
     gathered = folder / GATHERED
-    with write_whole_folder(gathered) as new:
+    with files.write_whole_folder(gathered) as new:
         for name in shared:
             shutil.copytree(folder / name, new / name)
     try:
         for name in filter(lambda name: os.path.lexists(folder / name), names):
             os.replace(folder / name, gathered / name)
-        aside = gathered.replace(free_path(folder / "before_reset"))
+        aside = gathered.replace(files.free_path(folder / "before_reset"))
     except BaseException:
         for name in shared:
             shutil.rmtree(gathered / name, ignore_errors=True)
         _put_back(folder)
         raise
-    sync_path(folder)
+    files.sync_path(folder)
     return aside
 
 
@@ -106,20 +186,9 @@ def _put_back(folder):
             entry.replace(folder / entry.name)
     # After a kill, copies of shared folders are left. They are kept, since the user may need them.
     if any(gathered.iterdir()):
-        gathered.replace(free_path(folder / "before_reset"))
+        gathered.replace(files.free_path(folder / "before_reset"))
     else:
         gathered.rmdir()
-
-
-def _refuse_links(folder):
-    """Raises `CheckpointError` for links and devices, through which a run would write to other files."""
-    places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
-    for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise CheckpointError(
-                f"{path} is a link, a pipe or a device, which a run does not write to. Put the file or folder itself "
-                "there, or name another --checkpoint-dir."
-            )
 
 
 def read_metrics(folder: AnyPath) -> list[dict]:

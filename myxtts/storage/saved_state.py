@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.config.checks import ConfigError
-from myxtts.config.config import XTTSConfig
-from myxtts.config.loading import config_from_dict
+from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.storage.files import CheckpointError
 
 _HINT = "Take another checkpoint, or start over with --reset-training."
@@ -35,27 +34,20 @@ def _is_number(value):
     return type(value) is float or (type(value) is int and -_MOST < value < _MOST)
 
 
-def _is_history(value):
-    return isinstance(value, list) and all(
-        isinstance(row, dict) and all(map(_is_number, row.values())) for row in value
-    )
+def _is_row(value):
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
 
 
-def _is_best(value):
-    return isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_count(value[1])
-
-
+_IS_BEST = lambda value: isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_count(value[1])
 _CHECKS = {
-    "step": _is_count,
-    "best_step": lambda value: value is None or _is_count(value),
-    "position": _is_count,
-    "bad_steps_in_row": _is_count,
-    "history": _is_history,
-    "best": lambda value: value is None or _is_best(value),
-    "data": lambda value: value is None or isinstance(value, str),
-    "parts": lambda value: isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()),
+    **dict.fromkeys(("step", "position", "bad_steps_in_row"), _is_count),
     **dict.fromkeys(("finished", "averaged"), lambda value: isinstance(value, bool)),
     **dict.fromkeys(("lineage", "config", "versions", "order", "switches"), lambda value: isinstance(value, dict)),
+    "best_step": lambda value: value is None or _is_count(value),
+    "history": lambda value: isinstance(value, list) and all(map(_is_row, value)),
+    "best": lambda value: value is None or _IS_BEST(value),
+    "data": lambda value: value is None or isinstance(value, str),
+    "parts": lambda value: isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()),
 }
 """Type checks of the values that are read again."""
 

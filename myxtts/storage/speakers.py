@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,16 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.config.checks import UNPRINTABLE, read_bounded
-from myxtts.storage.files import (
-    MAX_JSON_BYTES,
-    AnyPath,
-    CheckpointError,
-    digest_bytes,
-    read_json,
-    write_json,
-    write_whole,
-)
-from myxtts.storage.tensor_file import read_tensors, tensor_names, write_tensors
+from myxtts.storage import files
+from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
+from myxtts.storage.files import AnyPath, CheckpointError
 
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
@@ -78,7 +71,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
     vocabulary = ""
     if prefixes:
         with suppress(ValueError, OSError):  # reported by those who need the vocabulary
-            vocabulary = read_bounded(Path(folder) / _VOCABULARY, MAX_JSON_BYTES)
+            vocabulary = read_bounded(Path(folder) / _VOCABULARY, files.MAX_JSON_BYTES)
     languages = {name: language for name, language in prefixes.items() if f'"[{language}]"' in vocabulary}
     found = {name: StoredSpeaker(language=languages.get(name)) for name in names}
     return dict(sorted((found | _read_index(Path(folder) / SPEAKER_CLIPS)).items()))
@@ -99,15 +92,10 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     if name not in speakers:
         known = {one.casefold(): one for one in speakers}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=NEAR)]
-        hint = f"Near it: {', '.join(near):.300}." if near else some_names([*speakers])
+        more = ", … (--list-speakers shows all)" if not near and len(speakers) > FEW_NAMES else ""
+        hint = f"{'Near it' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
         raise CheckpointError(f"--speaker must be one of the model's {len(speakers)} voices. Received: {name}. {hint}")
     return speakers[name]
-
-
-def some_names(names: Sequence[str]) -> str:
-    """A sentence with the first few names of speakers, and how to list all if there are more."""
-    few, rest = f"Speakers: {', '.join(names[:FEW_NAMES]):.300}", len(names) > FEW_NAMES
-    return f"{few}, … (--list-speakers shows all)." if rest else f"{few}."
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -132,13 +120,13 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
     speakers = _read_index(home)
     home.mkdir(exist_ok=True)
     for name, (content, language, sources) in clips.items():
-        path = home / f"{digest_bytes(content)}.flac"
+        path = home / f"{files.digest_bytes(content)}.flac"
         if not path.is_file():
-            with write_whole(path) as temporary:
+            with files.write_whole(path) as temporary:
                 temporary.write_bytes(content)
         speakers[name] = StoredSpeaker(path, language, tuple(sources))
     entries = {name: asdict(speaker) | {"clip": speaker.clip.name} for name, speaker in sorted(speakers.items())}
-    write_json(home / _INDEX, entries)
+    files.write_json(home / _INDEX, entries)
     for stale in set(home.glob("*.flac")) - {speaker.clip for speaker in speakers.values()}:
         if _CLIP_NAME.fullmatch(stale.name):
             stale.unlink()
@@ -157,7 +145,7 @@ def copy_speaker_clips(source: AnyPath, folder: AnyPath) -> None:
 def _read_index(home: Path) -> dict[str, StoredSpeaker]:
     if not (home / _INDEX).is_file():
         return {}
-    entries, speakers = read_json(home / _INDEX), {}
+    entries, speakers = files.read_json(home / _INDEX), {}
     for name, entry in entries.items() if isinstance(entries, dict) else [("", None)]:
         clip, language, sources = map((entry if isinstance(entry, dict) else {}).get, ("clip", "language", "sources"))
         sound = isinstance(clip, str) and _CLIP_NAME.fullmatch(clip) and isinstance(language, str)

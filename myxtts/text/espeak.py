@@ -34,8 +34,11 @@ def text_to_ipa(text: str, voice: str) -> str:
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with _LOCK:
         library = load_library()
-        if library.espeak_SetVoiceByName(voice.encode()):
-            raise ValueError(f"eSpeak NG does not know the language {voice}.")
+        if voice != library.voice:  # each call of espeak_SetVoiceByName leaks 1.3 kB
+            library.voice = ""
+            if library.espeak_SetVoiceByName(voice.encode()):
+                raise ValueError(f"eSpeak NG does not know the language {voice}.")
+            library.voice = voice
         return "".join(_words_to_ipa(library, part) if spoken else part for spoken, part in parts)
 
 
@@ -76,4 +79,5 @@ def load_library() -> ctypes.CDLL:
         data = short
     if library.espeak_Initialize(AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data), INITIALIZE_DONT_EXIT) <= 0:
         raise ValueError(f"eSpeak NG could not be initialized with its data in {data}.")
+    library.voice = ""
     return library

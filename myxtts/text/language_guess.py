@@ -15,7 +15,9 @@ _FEW_LETTERS = 300
 _FOREIGN_SHARE = 0.3
 """Largest share of names and quotations in another script."""
 _OWN_SHARE = 0.005
-_MOST_TEXTS, _LETTERS_TO_IDENTIFY, _CERTAIN = 500, 120, 0.99
+_MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
+"""Fewest letters and lowest probability to identify a language. Of 255 sentences in the base model's English, German,
+French and Spanish, 250 are identified so, and none wrongly; the others are read as English."""
 
 
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
@@ -41,16 +43,21 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
     return language, f"{found}, and {expected.name} is not written in them. {hint}"
 
 
-def identify_language(texts: Iterable[str]) -> str | None:
+def identify_language(
+    texts: Iterable[str], among: Collection[str] | None = None, least: tuple[int, float] = _OF_A_CORPUS
+) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns a code, or None if the texts are too short or the language is not certain.
+    Returns a code of `among`, by default of any language, or None if the texts are too short or the language is not
+    certain: `least` has the fewest letters and the lowest probability.
     """
-    text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))
-    if sum(map(str.isalpha, text)) < _LETTERS_TO_IDENTIFY:
+    text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
+    if sum(map(str.isalpha, text)) < least[0]:
         return None
-    found, probability = _identifier().classify(text)
-    return next(code for code in LANGUAGES if code.partition("-")[0] == found) if probability > _CERTAIN else None
+    codes = {code.partition("-")[0]: code for code in LANGUAGES if among is None or code in among}
+    found = {codes[code]: probability for code, probability in _identifier().rank(text) if code in codes}
+    best = max(found, key=found.get)
+    return best if found[best] > least[1] * sum(found.values()) else None
 
 
 @cache
@@ -65,7 +72,9 @@ def _identifier():
 def language_to_read(
     text: str | None, asked: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses the language of a text: the one asked for, else the speaker's `own`, else English (`guess_language`).
+    """Chooses the language of a text: the one asked for, else the speaker's `own`, else that of its words, or English.
+
+    Letters that rule it out come first (`guess_language`).
 
     Returns a code, and a message for users about the choice if nobody asked for it, else `""`.
     """
@@ -73,9 +82,12 @@ def language_to_read(
     language, note = asked or own or "en", ""
     if text is not None:
         language, note = guess_language([text], language, among)
-    if own and not note:
-        name = get_language(own).name
-        note = f"The text is read as {own} ({name}), which {speaker} speaks; --language chooses another language."
+    if not (asked or note):
+        language = own or identify_language([text or ""], among, _OF_A_SENTENCE) or language
+        if own or language != "en":
+            why = f"which {speaker} speaks" if own else "by its words"
+            name = f"{language} ({get_language(language).name})"
+            note = f"The text is read as {name}, {why}; --language chooses another language."
     return language, note
 
 

@@ -14,24 +14,21 @@ from myxtts.config.stages import STAGES, StageConfig
 from myxtts.data.batch import noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.devices.kinds import runs_on_cpu
+from myxtts.devices.machine import runs_on_cpu
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers
-from myxtts.storage.provenance import is_start
+from myxtts.storage.run_folder import is_start
 from myxtts.training.loop.batching import Batching, fit_batch_size, with_batch
-from myxtts.training.loop.device_pipeline import DevicePipeline, StepClock, prefetch_depth
-from myxtts.training.loop.optimizations import settle_switches
-from myxtts.training.loop.optimizers import learning_rate, total_steps
-from myxtts.training.loop.replicas import LOST_WORKER, Replicas
+from myxtts.training.loop.device_pipeline import LOST_WORKER, DevicePipeline, Replicas, StepClock, prefetch_depth
 from myxtts.training.loop.step import TrainStep
+from myxtts.training.loop.switches import Ledger, settle_switches
+from myxtts.training.loop.updates import learning_rate, total_steps
 from myxtts.training.resuming.checkpointer import Checkpointer
 from myxtts.training.resuming.state import TrainingState
 from myxtts.training.stages.base import Stage
 from myxtts.training.stages.classes import STAGE_CLASSES
-from myxtts.training.watching.guards import TrainingDiverged
-from myxtts.training.watching.ledger import Ledger
-from myxtts.training.watching.watch import Watch
+from myxtts.training.watching.watch import TrainingDiverged, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +43,6 @@ class StageTrainer:
         foundations: Frozen models of the stages it depends on, on the data device: `{"dvae": XTTS}` for the GPT.
         lineage: Digests of the foundations; checkpoints with other digests are not resumed.
         model, resume_checkpoint: See `XTTSTrainer`.
-        measured: Result of `Stage.measure`; None measures when training starts.
 
     Raises:
         UserError: A setting, the model or a checkpoint cannot be used.
@@ -62,7 +58,6 @@ class StageTrainer:
         *,
         model: XTTS | None = None,
         resume_checkpoint: str | None = None,
-        measured=None,
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
@@ -73,7 +68,7 @@ class StageTrainer:
         before = store.newest_state() if resumed_folder else None
         self._settle_switches(model, before or {})
         starting_weights = store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None
-        self.train_step = self._build(model, measured, starting_weights)
+        self.train_step = self._build(model, starting_weights)
         self.model: XTTS = self.stage.model
         sizes = self.stage_config.batch_size, config.training.gradient_accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
@@ -111,20 +106,16 @@ class StageTrainer:
             require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
 
-    def _build(self, model, measured, starting_weights):
+    def _build(self, model, starting_weights):
         """Builds the stage's model and its train step on the model devices."""
         training, stage, switches = self.config.training, self.stage, self.switches
         # Seeded per stage, so that its initial weights do not depend on the stages before it.
         keras.utils.set_random_seed(training.seed)
         with self.replicas.scope():
-            stage.build(model, switches, measured, starting_weights)
+            stage.build(model, switches, starting_weights)
             settings = self.stage_config, training.gradient_accumulation, switches.precision
             options = dict(xla=switches.xla, ema=switches.ema)
-            train_step = TrainStep(stage.updates(self.stage_config), self.replicas.strategy, *settings, **options)
-        if self.workers.count > 1:
-            self.replicas.share(stage.all_weights().values(), training.worker_timeout_seconds)
-            train_step.restart_averages()
-        return train_step
+            return TrainStep(stage.updates(self.stage_config), self.replicas.strategy, *settings, **options)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -168,8 +159,11 @@ class StageTrainer:
         if self.workers.is_chief:
             remove_leftovers(self.store.folder)
         dataset = self.state.take_up(dataset, self.stage.name)
-        if self.step == 0 and self.stage.lacks_measurement():
-            self.stage.begin(self.switches, self.stage.measure(dataset))
+        if self.step == 0:
+            self.stage.measure(dataset)
+            if self.workers.count > 1:
+                self.replicas.share(self.stage.all_weights().values(), self.config.training.worker_timeout_seconds)
+            self.stage.begin()
             self.train_step.restart_averages()
         self.checkpointer.companions = dataset.what_speaking_needs()
         if self.step >= total and not self.state.finished:

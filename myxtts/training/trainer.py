@@ -8,9 +8,9 @@ from myxtts.config.stages import STAGES
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.devices.kinds import device_named
+from myxtts.devices.machine import device_named
 from myxtts.models.xtts import XTTS
-from myxtts.runs.alone import StageAlone
+from myxtts.runs.opening import StageAlone
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.stage_trainer import StageTrainer
 

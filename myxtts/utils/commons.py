@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from myxtts.config.checks import console_log
-from myxtts.devices.kinds import default_device, runs_on_cpu
+from myxtts.devices.machine import default_device, runs_on_cpu
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"

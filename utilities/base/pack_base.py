@@ -19,7 +19,7 @@ from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
 from myxtts.storage.checkpoint import CheckpointStore  # noqa: E402
 from myxtts.storage.files import write_json, write_whole_folder  # noqa: E402
-from myxtts.storage.provenance import VOCABULARY, chosen_step, read_config  # noqa: E402
+from myxtts.storage.run_folder import VOCABULARY, chosen_step, read_config  # noqa: E402
 from myxtts.storage.speakers import write_speakers  # noqa: E402
 from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  # noqa: E402
 

@@ -29,8 +29,8 @@ from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E4
 from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.devices.machine import peak_resident_bytes, resident_bytes  # noqa: E402
-from myxtts.memory import ESTIMATES  # noqa: E402
 from myxtts.memory.estimates import Optimizations, Shapes  # noqa: E402
+from myxtts.memory.report import ESTIMATES  # noqa: E402
 
 VOCABULARY = 512
 LARGEST_ERROR = 0.15
@@ -64,8 +64,8 @@ def training_step(stage, model_config, shapes, optimizations=CASES["none"]):
     import tensorflow as tf
 
     from myxtts.models.xtts import XTTS
-    from myxtts.training.loop.optimizations import recompute
     from myxtts.training.loop.step import TrainStep
+    from myxtts.training.loop.switches import recompute
     from myxtts.training.stages.base import Update
     from myxtts.training.stages.decoder import ADVERSARIAL
     from myxtts.training.stages.dvae import DVAEObjective
@@ -93,7 +93,6 @@ def training_step(stage, model_config, shapes, optimizations=CASES["none"]):
 def decoder_updates(model, config, settings, precision):
     """Of the decoder stage: the discriminators' and the decoder's."""
     from myxtts.models.discriminators import Discriminators
-    from myxtts.models.layers.linear import built
     from myxtts.training.stages.base import Update
     from myxtts.training.stages.decoder import (
         ADVERSARIAL,
@@ -105,7 +104,7 @@ def decoder_updates(model, config, settings, precision):
     )
 
     divisor = DIVISORS.get(config.model.size, 1)
-    discriminators = built(Discriminators(divisor, dtype=precision), (None, None))
+    discriminators = Discriminators(divisor, dtype=precision)
     models = model.decoder, discriminators, config.model.decoder_type
     discriminator = Update("discriminator", DiscriminatorObjective(*models), settings, (JUDGING, ADVERSARIAL))
     generator = Update("", DecoderObjective(*models, config.training), settings, (SPECTRAL, ADVERSARIAL))
@@ -168,7 +167,7 @@ def decoder_batch(model_config, shapes):
     import tensorflow as tf
 
     from myxtts.data.batch import DecoderBatch
-    from myxtts.models.waveform_decoder import make_decoder
+    from myxtts.models.waveform_decoders import make_decoder
 
     grid, count = make_decoder(model_config), shapes.batch
     length = grid.history_frames + shapes.slice_frames + grid.lookahead_frames

@@ -62,7 +62,7 @@ def remat():
     """What recomputes a segment: with TensorFlow as training does."""
     if keras.backend.backend() != "tensorflow":
         return lambda segment, block: keras.remat(segment)
-    from myxtts.training.loop.optimizations import recompute
+    from myxtts.training.loop.switches import recompute
 
     return recompute
 

@@ -115,8 +115,8 @@ class Step:
 
         from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
         from myxtts.models.xtts import XTTS
-        from myxtts.training.loop.optimizations import recompute, settle_switches
         from myxtts.training.loop.step import TrainStep
+        from myxtts.training.loop.switches import recompute, settle_switches
         from myxtts.training.stages.base import Update
         from myxtts.training.stages.gpt import GPTObjective
 

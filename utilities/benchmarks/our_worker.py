@@ -31,15 +31,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig  # noqa: E402
-from myxtts.config.loading import config_from_dict, read_yaml  # noqa: E402
+from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig, config_from_dict, read_yaml  # noqa: E402  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
-from myxtts.interchange.onnx.steps import OnnxSteps  # noqa: E402
+from myxtts.interchange.onnx.engines import OnnxSteps  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.training.loop.step import TrainStep  # noqa: E402
 from myxtts.training.stages.base import Update  # noqa: E402

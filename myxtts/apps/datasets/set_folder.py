@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.config.checks import UserError
-from myxtts.storage.files import csv_text, read_json, remove_leftovers, write_json, write_text
-from myxtts.storage.locks import locked_folder
+from myxtts.storage.files import csv_text, locked_folder, read_json, remove_leftovers, write_json, write_text
 
 MARK = "make_dataset.json"
 TRAINING, VALIDATION, SEGMENTS, REPORT = "metadata_train.csv", "metadata_eval.csv", "segments.csv", "report.html"

@@ -10,7 +10,7 @@ from myxtts.apps.evaluation.subjects import JSON_FILE, PAGE, WHICH, check_output
 from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
-from myxtts.devices.kinds import check_device
+from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import model_name
 from myxtts.storage.files import read_json
@@ -119,7 +119,7 @@ def _evaluate(arguments, judged):
     from myxtts.apps.evaluation.sentences import choose_sentences
     from myxtts.apps.evaluation.sources import rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.kinds import device_named
+    from myxtts.devices.machine import device_named
     from myxtts.hearing.measuring import Tools
     from myxtts.utils.commons import get_device_context
 

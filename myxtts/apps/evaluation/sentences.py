@@ -20,7 +20,7 @@ from myxtts.data.sample_corpus import VOICES, Clip, speak_clips, unheard_sentenc
 from myxtts.hearing.measuring import Sentence, spread
 from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.files import CheckpointError
-from myxtts.storage.provenance import read_config
+from myxtts.storage.run_folder import read_config
 from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from myxtts.apps.server.options import build_parser, check_options
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, open_port
 from myxtts.config.checks import UserError
 
 
@@ -20,18 +20,17 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f'The server needs: pip install "myxtts[server]" ({error.name} is missing.)') from error
     log_as_json()
     app, speaker, voices, settings = open_model(arguments, key)
-    speaker.start()
     wyoming = None
     if arguments.wyoming_port is not None:
         from myxtts.apps.server.wyoming_protocol import serve_wyoming
 
-        place = arguments.wyoming_host, arguments.wyoming_port
-        wyoming = serve_wyoming(*place, speaker, voices, settings)
+        place = open_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
+        wyoming = serve_wyoming(place, speaker, voices, settings)
     if arguments.ui:
         _mount_page(app, Path(arguments.ui), key)
-    place = arguments.host, arguments.port, arguments.max_connections
-    serving = Serving(app, speaker, *place, arguments.grace_seconds, wyoming)
-    serving.run()
+    listener = open_port("--port", arguments.host, arguments.port)
+    serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
+    serving.run([listener])
     return 0 if serving.started else 1
 
 

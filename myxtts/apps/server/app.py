@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 import myxtts
-from myxtts.apps.server.errors import ApiError, as_api_error
+from myxtts.apps.server.errors import ApiError
 from myxtts.apps.server.gate import CAPTIONED, PAGE, SPEECH, VOICES, Gate, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, CaptionedResponse, SpeechRequest, SpeechResponse, make_job
@@ -61,25 +61,26 @@ async def _answer_error(request, error):
             error = ApiError(400, f"{param}: {first['msg']}.", param, first["type"])
     elif isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
-    return as_api_error(error).response()
+    request.state.speech = {"error": error.code}
+    return error.response()
 
 
 def _add_speech(app, speaker, voices, settings):
     audio = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
 
+    async def answer(kind, asked, request):
+        job = await asyncio.to_thread(make_job, asked, speaker, voices, settings, id=request.state.request_id)
+        return kind(speaker, job, asked)
+
     @app.post(SPEECH, response_class=Response, responses=audio)
     async def speech(asked: SpeechRequest, request: Request) -> Response:
         """Speaks a text."""
-        of_job = dict(loop=asyncio.get_running_loop(), id=request.state.request_id)
-        job = await asyncio.to_thread(make_job, asked, speaker, voices, settings, **of_job)
-        return SpeechResponse(speaker, job, asked.response_format, asked.is_open, asked.stream_format == "sse")
+        return await answer(SpeechResponse, asked, request)
 
     @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
     async def captioned_speech(asked: SpeechRequest, request: Request) -> Response:
         """Speaks a text, with the time of each word, as Kokoro-FastAPI does; streamed, a line of JSON per sentence."""
-        of_job = dict(loop=asyncio.get_running_loop(), id=request.state.request_id)
-        job = await asyncio.to_thread(make_job, asked, speaker, voices, settings, **of_job)
-        return CaptionedResponse(speaker, job, asked.response_format, asked.is_open, events=False)
+        return await answer(CaptionedResponse, asked, request)
 
 
 def _add_lists(app, voices, settings):

@@ -34,8 +34,8 @@ class ServerSettings:
     api_key: str | None = None
     """None needs no key, and answers only requests to a local host name."""
     max_characters: int = 4096
-    language: str = "en"
-    """Language of texts if neither request nor voice names one."""
+    language: str | None = None
+    """Language of texts if neither request nor voice names one; None: by their letters and words."""
     allow_uploads: bool = False
     has_page: bool = False
     """Whether the page of `--ui` is mounted."""
@@ -77,6 +77,7 @@ class Gate:
         except Exception as error:
             if not isinstance(error, ApiError):
                 log.exception("A request failed", extra={"fields": {"request_id": request.state.request_id}})
+            request.state.speech = {"error": as_api_error(error).code}
             if sent["status"] is None:
                 await as_api_error(error).response()(scope, receive, send_counted)
         finally:

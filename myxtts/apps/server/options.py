@@ -8,13 +8,22 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import require_port
 from myxtts.config.checks import UserError, read_bounded, require
-from myxtts.devices.kinds import check_device
+from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub.fetching import is_hub_name
 from myxtts.storage.base_model import is_base, require_model_folder
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
+LIMITS = {
+    "--queue": (32, 0, 10_000, "maximum queue length; excess is rejected"),
+    "--queue-seconds": (120.0, 1, 86_400, "maximum time in the queue, in seconds"),
+    "--max-seconds": (600.0, 1, 86_400, "maximum total time of a request, in seconds"),
+    "--max-characters": (4096, 1, 10**6, "maximum characters per text"),
+    "--max-connections": (100, 0, 10_000, "open connections from one address (0: no limit)"),
+    "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
+}
+"""Default, least and greatest value, and help."""
 EXAMPLES = """
 examples:
   myxtts serve --checkpoint runs/mine --voices voices
@@ -52,15 +61,11 @@ def build_parser() -> argparse.ArgumentParser:
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
     mapped = "voice aliases: alloy=emma,nova=anna (default for OpenAI's names: a voice of the text's language)"
     voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
-    voices.add_argument("--language", default="en", help="language if neither request nor voice sets one")
+    language = "language if neither request nor voice sets one (default: by the letters and words of the text)"
+    voices.add_argument("--language", help=language)
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--queue", type=int, default=32, metavar="N", help="maximum queue length; excess is rejected")
-    limits.add_argument("--queue-seconds", type=float, default=120.0, help="maximum time in the queue, in seconds")
-    limits.add_argument("--max-seconds", type=float, default=600.0, help="maximum total time of a request, in seconds")
-    limits.add_argument("--max-characters", type=int, default=4096, metavar="N", help="maximum characters per text")
-    connections = "open connections from one address (0: no limit)"
-    limits.add_argument("--max-connections", type=int, default=100, metavar="N", help=connections)
-    limits.add_argument("--grace-seconds", type=int, default=30, help="time limit for active requests at shutdown")
+    for flag, (default, _, _, what) in LIMITS.items():
+        limits.add_argument(flag, type=type(default), default=default, metavar="N", help=what)
     model = parser.add_argument_group("model")
     warm = "warm-up before the first request: short traces the graphs; all also compiles every batch shape (minutes)"
     model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=warm)
@@ -79,13 +84,11 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
     require_port("--port", arguments.host, arguments.port)
     require_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
-    limits = {"queue": (0, 10_000), "max_characters": (1, 10**6), "max_connections": (0, 10_000)}
-    limits |= {"queue_seconds": (1, 86_400), "max_seconds": (1, 86_400), "grace_seconds": (0, 3600)}
-    for name, (least, most) in limits.items():
-        value, flag = getattr(arguments, name), f"--{name.replace('_', '-')}"
-        require(value is None or least <= value <= most, flag, f"{least} to {most}", value)
+    for flag, (_, least, most, _) in LIMITS.items():
+        value = getattr(arguments, flag[2:].replace("-", "_"))
+        require(least <= value <= most, flag, f"{least} to {most}", value)
     try:
-        get_language(arguments.language)
+        get_language(arguments.language or "en")
     except ValueError as error:
         raise UserError(f"--language: {error}") from error
     key = _read_key(arguments)

@@ -22,9 +22,12 @@ from myxtts.config.checks import UserError
 from myxtts.interchange.hub.fetching import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
 from myxtts.storage.files import CheckpointError
+from myxtts.text.language_guess import language_to_read
 
 HEAD_SECONDS = 10.0
 """Time limit for the head of a request."""
+MOST_IN_TURNS = 32
+"""Texts that an exported model speaks by turns."""
 MOST_CONNECTIONS = 500
 """Most open connections from all addresses."""
 
@@ -32,9 +35,11 @@ MOST_CONNECTIONS = 500
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
     """Builds the parts of a server from its options; an exported model loads no TensorFlow."""
     run = local_folder(arguments.checkpoint)
-    model, speakers, open_speaker, scope = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
+    model, speakers, scope = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
+    if arguments.warm != "none" and not arguments.language:
+        language_to_read("Loads the words of all languages.", None, None, "")
     folder = arguments.voices and Path(arguments.voices)
-    voices = VoiceBook(model, speakers, open_speaker, folder, arguments.voice_map)
+    voices = VoiceBook(model, speakers, folder, arguments.voice_map)
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(model, *limits, arguments.warm, **scope)
     settings = ServerSettings(
@@ -50,7 +55,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """The model, languages of its voices by name, a function that opens a voice, and options of `Speaker`."""
+    """The model, languages of its voices by name, and options of `Speaker`."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is for models that were not exported: {run} speaks in ONNX Runtime on the CPU.")
@@ -59,7 +64,7 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, since a damaged graph must end the command and not a thread
     except Exception as error:  # ONNX Runtime raises classes of its own, which share no base but this
         raise CheckpointError(f"{run} is not a whole export: {error}. Run `myxtts export` again.") from error
-    return model, model.speakers, model.as_voice, {}
+    return model, model.speakers, {"most_texts": MOST_IN_TURNS}
 
 
 def _open_trained(run, arguments):
@@ -68,8 +73,7 @@ def _open_trained(run, arguments):
     filter_native_errors()
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.kinds import device_named
-    from myxtts.inference.voices import stored_voice
+    from myxtts.devices.machine import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
     from myxtts.storage.speakers import read_speakers
     from myxtts.utils.commons import get_device_context
@@ -78,23 +82,18 @@ def _open_trained(run, arguments):
     scope = partial(get_device_context, arguments.device and device_named(arguments.device))
     with scope():
         model = load_synthesizer(run, arguments.which, arguments.engine, decoder=arguments.decoder)
-    speakers = {name: one.language for name, one in read_speakers(run).items()}
-    return model, speakers, lambda name: stored_voice(run, name, model.as_voice), {"device": scope}
-
-
-class _WithoutTexts(logging.Filter):
-    """Replaces texts that the log of `inference` quotes by their lengths."""
-
-    def filter(self, record):
-        if record.name.startswith("myxtts.inference.text_") and isinstance(record.args, tuple):
-            record.args = tuple(f"[{len(one)} characters]" if isinstance(one, str) else one for one in record.args)
-        return True
+    return model, {name: one.language for name, one in read_speakers(run).items()}, {"device": scope}
 
 
 class _JSONLines(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message and the record's `fields`."""
+    """Formats a record as a JSON object: time, level, logger, message and the record's `fields`.
+
+    Texts that the log of `inference` quotes are replaced by their lengths.
+    """
 
     def format(self, record):
+        if record.name.startswith("myxtts.inference.text_") and isinstance(record.args, tuple):
+            record.args = tuple(f"[{len(one)} characters]" if isinstance(one, str) else one for one in record.args)
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = {"time": f"{at}.{record.msecs:03.0f}Z", "level": record.levelname.lower(), "logger": record.name}
         fields |= {"message": record.getMessage()} | getattr(record, "fields", {})
@@ -107,7 +106,6 @@ def log_as_json() -> None:
     """Logs the package's records and uvicorn's errors to standard error as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONLines())
-    handler.addFilter(_WithoutTexts())
     for name in ("myxtts", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
@@ -170,14 +168,14 @@ class Serving(uvicorn.Server):
         beside: Coroutine that runs as long as the server, such as another protocol.
     """
 
-    def __init__(self, app, speaker: Speaker, host, port, connections, grace_seconds, beside: Coroutine | None = None):
+    def __init__(self, app, speaker: Speaker, connections: int, grace_seconds: int, beside: Coroutine | None = None):
         limits = dict(http=limited_protocol(connections), timeout_graceful_shutdown=grace_seconds)
         quiet = dict(log_config=None, access_log=False, server_header=False)
-        super().__init__(uvicorn.Config(app, host, port, lifespan="on", ws="none", **limits, **quiet))
+        super().__init__(uvicorn.Config(app, lifespan="on", ws="none", **limits, **quiet))
         self.speaker, self._beside, self._task = speaker, beside, None
 
     async def startup(self, sockets=None):
-        """Binds the port and logs the addresses."""
+        """Starts answering and logs the addresses."""
         await super().startup(sockets)
         if self.started:
             self._task = self._beside and asyncio.ensure_future(self._beside)
@@ -187,6 +185,11 @@ class Serving(uvicorn.Server):
     async def shutdown(self, sockets=None):
         """Rejects queued texts and finishes those in progress."""
         self.speaker.refuse_more()
+        end = time.monotonic() + self.config.timeout_graceful_shutdown
+        # uvicorn waits for its own connections, not for those of `beside`.
+        while self._task and self.speaker.load[1] and not self.force_exit and time.monotonic() < end:
+            await asyncio.sleep(0.1)
+        self.config.timeout_graceful_shutdown = max(0.0, end - time.monotonic())
         await super().shutdown(sockets)
         if self._task:
             self._task.cancel()

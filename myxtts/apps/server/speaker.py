@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from myxtts.apps.server.errors import ApiError
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
-from myxtts.inference.speech import silence
+from myxtts.inference.speech import Voice, silence
 from myxtts.inference.text_front import Piece
-from myxtts.inference.voice import Voice
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -63,18 +62,17 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak; a coroutine of `loop` receives its audio from `next`."""
+    """A text to speak; a coroutine of the loop that submits it receives its audio from `next`."""
 
-    loop: asyncio.AbstractEventLoop
-    num_characters: int
     pieces: list[Piece]
     """Pieces of the text; empty if there is nothing to say."""
+    silences: tuple[float, float]
+    """Seconds of silence before and after the pieces."""
     find_voice: Callable[[], Voice]
     """Called in the speaker's thread, since it may encode a recording."""
     language: str
     sampling: SamplingConfig
-    silences: tuple[float, float] = (0.0, 0.0)
-    """Seconds of silence before and after the pieces."""
+    num_characters: int
     num_ignored: int = 0
     """Unknown fields of the request."""
     seed: int = 0
@@ -87,10 +85,13 @@ class SpeechJob:
     begun: float | None = None
     """Time at which it left the queue."""
     first_sound: float | None = None
+    last_sound: float = 0.0
+    """Times of its audio; the text whose last audio is oldest comes first."""
     num_samples: int = 0
     stream: "SpeechStream | ExportedStream | None" = None
     cancelled: bool = False
     ended: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
     _audio: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     @property
@@ -112,7 +113,7 @@ class SpeechJob:
 
 
 class Speaker:
-    """Speaks texts in the order of their arrival, up to `MOST_ROWS` of them at once.
+    """Speaks texts in the order of their arrival, up to `most_texts` of them at once.
 
     The engine's thread samples codes. The thread of this object makes audio of them, first audio first, ends texts that
     are cancelled or late, and begins others. The next sentences of a text are sampled only in rows that no text needs.
@@ -123,6 +124,7 @@ class Speaker:
         total_seconds: Time limit from arrival to the end.
         warm: As in `Synthesizer.warm_up`, done before the first text.
         device: Device scope of its thread.
+        most_texts: Texts spoken at once; those of an exported model share no batch and take turns.
     """
 
     def __init__(
@@ -133,8 +135,9 @@ class Speaker:
         total_seconds: float = 600.0,
         warm: str = "short",
         device: Callable[[], AbstractContextManager] = nullcontext,
+        most_texts: int = MOST_ROWS,
     ):
-        self.synthesizer, self.max_waiting = synthesizer, max_waiting
+        self.synthesizer, self.max_waiting, self._most_texts = synthesizer, max_waiting, most_texts
         self.metrics: Metrics = Metrics(lambda: self.load)
         self._queue_seconds, self._total_seconds, self._warm, self._device = queue_seconds, total_seconds, warm, device
         self._waiting: deque[SpeechJob] = deque()
@@ -165,11 +168,12 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text; one without pieces is answered at once.
+        """Queues a text, in an event loop; one without pieces is answered at once.
 
         Raises:
             ApiError: The queue is full (429), or the server stops (503).
         """
+        job.loop = asyncio.get_running_loop()
         with self._changed:
             if self._refusing:
                 raise _stopping()
@@ -178,8 +182,8 @@ class Speaker:
                 job.put(silence(sum(job.silences), self.synthesizer.sample_rate))
                 job.put(None)
                 return
-            if len(self._waiting) >= self.max_waiting + MOST_ROWS - len(self._running):
-                ahead = (len(self._waiting) + len(self._running)) / MOST_ROWS
+            if len(self._waiting) >= self.max_waiting + self._most_texts - len(self._running):
+                ahead = (len(self._waiting) + len(self._running)) / self._most_texts
                 seconds = max(1, math.ceil(ahead * self._text_seconds))
                 busy = f"{len(self._waiting)} texts are waiting already. Try again in {seconds} s."
                 raise ApiError(429, busy, code="queue_full", retry_after_seconds=seconds)
@@ -199,10 +203,8 @@ class Speaker:
         """Refuses the queue and new texts; those being spoken are finished."""
         with self._changed:
             self._refusing = True
-            left = list(self._waiting)
-            self._waiting.clear()
-        for job in left:
-            job.put(_stopping())
+            while self._waiting:
+                self._waiting.popleft().put(_stopping())
 
     def stop(self) -> None:
         """Ends the thread after its current call of the model, and with it the texts being spoken."""
@@ -222,8 +224,10 @@ class Speaker:
                     try:
                         self._drop()
                         self._admit()
-                        for job in sorted(self._running, key=lambda job: job.first_sound is not None):
+                        for job in sorted(self._running, key=lambda job: job.last_sound):
                             self._speak(job)
+                            if self._can_begin():
+                                break
                     except Exception as error:  # the next texts must be spoken all the same
                         logger.exception("A fault of the server ended all texts that were being spoken")
                         for job in list(self._running):
@@ -237,12 +241,14 @@ class Speaker:
         """Waits until there is audio to make, or a text to begin or end; returns False once stopped."""
 
         def has_work():
-            can_begin = self._waiting and len(self._running) < MOST_ROWS
-            return self._ended or can_begin or any(job.cancelled or job.stream.ready() for job in self._running)
+            return self._ended or self._can_begin() or any(job.cancelled or job.stream.ready() for job in self._running)
 
         with self._changed:
             self._changed.wait_for(has_work, timeout=1.0 if self._running or self._waiting else None)
             return not self._ended
+
+    def _can_begin(self):
+        return bool(self._waiting) and len(self._running) < self._most_texts
 
     def _drop(self):
         """Ends texts that are cancelled or late."""
@@ -252,17 +258,15 @@ class Speaker:
                 self._end(job)
             elif now - job.arrived > self._total_seconds:
                 self._end(job, ApiError(503, f"It took longer than {self._total_seconds:g} s.", code="timeout"))
+        waited, retry = f"It waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
         with self._changed:
-            late = [job for job in self._waiting if now - job.arrived > self._queue_seconds]
-            for job in late:
-                self._waiting.remove(job)
-        for job in late:
-            waited, retry = f"It waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
-            self._fail(job, ApiError(503, waited, code="queue_timeout", retry_after_seconds=retry))
+            while self._waiting and now - self._waiting[0].arrived > self._queue_seconds:
+                late = ApiError(503, waited, code="queue_timeout", retry_after_seconds=retry)
+                self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
         """Begins queued texts while there are places; gives free rows to the next sentences."""
-        while len(self._running) < MOST_ROWS:
+        while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:
                     break
@@ -300,6 +304,7 @@ class Speaker:
                 job.first_sound = time.monotonic()
                 samples = np.concatenate([silence(job.silences[0], self.synthesizer.sample_rate), samples])
                 self.metrics.first_sound.observe(job.first_sound - job.arrived)
+            job.last_sound = time.monotonic()
             job.num_samples += len(samples)
             self.metrics.sound.inc(len(samples) / self.synthesizer.sample_rate)
             job.put(samples)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
 from myxtts.apps.server.errors import ApiError, as_api_error
@@ -18,10 +18,10 @@ from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder
 from myxtts.config.checks import UNPRINTABLE, UserError
+from myxtts.inference.speech import word_times
 from myxtts.inference.text_front import SpeechError
-from myxtts.inference.word_times import word_times
 from myxtts.text.g2p import ESPEAK
-from myxtts.text.language_guess import guess_language
+from myxtts.text.language_guess import guess_language, language_to_read
 from myxtts.text.languages import get_language
 
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
@@ -39,11 +39,14 @@ _PAUSE = re.compile(r"\[pause:\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)?\s*\]", re.IGN
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 
 
+VoiceName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+
+
 class VoiceId(BaseModel):
     """A custom voice, as OpenAI's clients send it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    id: Annotated[str, Field(min_length=1, max_length=200)]
+    id: VoiceName
 
 
 class SpeechRequest(BaseModel):
@@ -52,7 +55,7 @@ class SpeechRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
     input: Annotated[str, Field(description="the text; [pause:1s] is silence; Markdown and URLs are not read out")]
-    voice: Annotated[str, Field(min_length=1, max_length=200)] | VoiceId
+    voice: VoiceName | VoiceId
     response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = Field(
         "mp3", description="pcm: 16 bit, little-endian, mono, 24 000 Hz"
     )
@@ -61,7 +64,7 @@ class SpeechRequest(BaseModel):
     instructions: str | None = Field(None, max_length=10_000, description="accepted, no effect")
     user: str | None = Field(None, max_length=200, description="accepted, no effect")
     stream: bool | None = Field(None, description="false: all at once, with its length; default: true, but for flac")
-    language: str | None = Field(None, max_length=20, description="code; default: the voice's, if the script fits")
+    language: str | None = Field(None, max_length=20, description="code; default: the voice's, else by the text")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(lt=2**31)] | None = None
@@ -127,23 +130,19 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 
 
 def make_job(
-    asked: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, **of_job
+    asked: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
 ) -> SpeechJob:
-    """Checks a request and makes its job; reads files.
-
-    Args:
-        of_job: `loop` and other fields of `SpeechJob`.
+    """Checks a request and makes its job, with an id for the log; reads files.
 
     Raises:
         ApiError: A field is invalid, or the text cannot be spoken.
     """
     _check_fields(asked, settings)
     lead, parts = spoken_parts(asked.input)
-    said = [part for part, _ in parts]
-    among = speaker.synthesizer.tokenizer.languages
-    likely = asked.language or guess_language(said, settings.language, among)[0]
+    said, among = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
+    likely = asked.language or language_to_read(said, settings.language, None, "", among)[0]
     voice, find = voices.find(asked.voice if isinstance(asked.voice, str) else asked.voice.id, likely)
-    language = _settle_language(asked, said, voice.language or settings.language, among)
+    language = _settle_language(asked.language, said, voice.language or settings.language, among)
     given = {name: getattr(asked, name) for name in _SAMPLING if getattr(asked, name) is not None}
     try:
         sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
@@ -158,9 +157,9 @@ def make_job(
             after = seconds
     except (SpeechError, ImportError) as error:  # ImportError: the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
-    of_job |= dict(sampling=sampling, seed=asked.seed, speed=asked.speed, hurry=asked.is_open, language=language)
-    of_job |= dict(num_characters=len(asked.input), num_ignored=len(asked.model_extra or ()))
-    return SpeechJob(pieces=pieces, silences=(lead, after), find_voice=find, **of_job)
+    manner = dict(language=language, sampling=sampling, seed=asked.seed, speed=asked.speed, hurry=asked.is_open)
+    facts = dict(num_characters=len(asked.input), num_ignored=len(asked.model_extra or ()), id=id)
+    return SpeechJob(pieces, (lead, after), find, **manner, **facts)
 
 
 def _check_fields(asked, settings):
@@ -179,28 +178,26 @@ def _check_fields(asked, settings):
 
 
 def _settle_language(asked, said, usual, among):
-    if asked.language:
+    if asked:
         try:
-            return get_language(asked.language).code
+            return get_language(asked).code
         except ValueError as error:
             raise ApiError(400, str(error), "language") from error
-    language, note = guess_language(said, usual, among)
-    if note and language == usual:
-        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
+    language = language_to_read(said, usual, None, "", among)[0]
+    if unfit := guess_language([said], language, among)[1]:
+        raise ApiError(400, UNPRINTABLE.sub("", unfit).replace("--language", "language"), "language")
     return language
 
 
 class SpeechResponse(Response):
-    """Speaks one job and sends its audio, or an error that comes before the first byte.
+    """Speaks one job and sends its audio, or an error that comes before the first byte."""
 
-    Args:
-        is_open: Stream the audio, without a length.
-        events: Send it as server-sent events, in OpenAI's form.
-    """
-
-    def __init__(self, speaker: Speaker, job: SpeechJob, sound_format: str, is_open: bool, events: bool):
-        self.speaker, self.job, self.events, self.background = speaker, job, events, None
-        self.encoder = SoundEncoder(sound_format, SOUND_RATE, is_open, speaker.synthesizer.sample_rate)
+    def __init__(self, speaker: Speaker, job: SpeechJob, asked: SpeechRequest):
+        self.speaker, self.job, self.background = speaker, job, None
+        self.sound_type = MEDIA_TYPES[asked.response_format]
+        self.events = asked.stream_format == "sse" and self.media_type is None
+        from_rate = speaker.synthesizer.sample_rate
+        self.encoder = SoundEncoder(asked.response_format, SOUND_RATE, asked.is_open, from_rate)
 
     async def __call__(self, scope, receive, send):
         """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
@@ -222,7 +219,12 @@ class SpeechResponse(Response):
         try:
             async for content, is_last in self._parts():
                 if not started:
-                    await send(self._start(len(content) if is_last and not self.events else None))
+                    kind = "text/event-stream" if self.events else self.media_type or self.sound_type
+                    headers = {"content-type": kind, "content-language": self.job.language}
+                    headers |= {"cache-control": "no-store", "x-accel-buffering": "no"}
+                    headers |= {"content-length": str(len(content))} if is_last and not self.events else {}
+                    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+                    await send({"type": "http.response.start", "status": 200, "headers": encoded})
                     started = True
                 await _send_body(send, content, more=not is_last)
         except TimeoutError:
@@ -250,17 +252,11 @@ class SpeechResponse(Response):
     def _audio_event(self, content):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(content).decode()})
 
-    def _start(self, num_bytes):
-        kind = "text/event-stream" if self.events else self.media_type or MEDIA_TYPES[self.encoder.sound_format]
-        headers = {"content-type": kind, "cache-control": "no-store", "x-accel-buffering": "no"}
-        headers |= {} if num_bytes is None else {"content-length": str(num_bytes)}
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        return {"type": "http.response.start", "status": 200, "headers": encoded}
-
     def _facts(self):
         """Fields for the request's log line; of the text only its length."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
-        facts = dict(characters=job.num_characters, codes=job.num_codes, cancelled=job.cancelled)
+        facts = dict(characters=job.num_characters, language=job.language)
+        facts |= dict(codes=job.num_codes, cancelled=job.cancelled)
         facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=job.num_ignored)
         facts |= dict(first_sound=round(job.first_sound - job.arrived, 4)) if job.first_sound else {}
         return facts | (dict(queued=round(job.begun - job.arrived, 4)) if job.begun else {})
@@ -298,14 +294,16 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Length of a word in phonemes where the model reads them, else in letters."""
-        tokenizer, language = self.speaker.synthesizer.tokenizer, self.job.language
-        return len(tokenizer.encode(word, language)) - 1 if ESPEAK in tokenizer.g2p else sum(map(str.isalnum, word))
+        """Phonemes of a word as it is read, letters if the model does not read phonemes; 0 if it is not spoken."""
+        tokenizer = self.speaker.synthesizer.tokenizer
+        ids = tokenizer.encode(word, self.job.language)[1:]
+        letters = sum(map(str.isalnum, tokenizer.decode(ids)))
+        return len(ids) if letters and ESPEAK in tokenizer.g2p else letters
 
     def _captioned(self, content, times):
         stamps = [dict(word=one.word, start_time=one.start, end_time=one.end) for one in times]
-        audio, kind = base64.b64encode(content).decode(), MEDIA_TYPES[self.encoder.sound_format]
-        return (json.dumps(dict(audio=audio, audio_format=kind, timestamps=stamps)) + "\n").encode()
+        audio = base64.b64encode(content).decode()
+        return (json.dumps(dict(audio=audio, audio_format=self.sound_type, timestamps=stamps)) + "\n").encode()
 
 
 async def _send_body(send, content, more):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from myxtts.apps.server.errors import ApiError
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.config.checks import UserError
-from myxtts.inference.voice import VOICE_SUFFIX, Voice
+from myxtts.inference.speech import VOICE_SUFFIX, Voice
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -30,6 +30,9 @@ OPENAI_VOICES = {
     **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
 }
 """OpenAI's voices, female (f) or male (m)."""
+KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
+"""Languages of Kokoro's voices by their first letter, as in `af_heart`; the second is `f` or `m`."""
+_KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
 """Suffix of a name for a female or male voice, as in `en_f1`."""
 
@@ -51,12 +54,11 @@ class VoiceBook:
     """Finds voices by name; a name is never made part of a path.
 
     Args:
-        model: Encodes recordings.
+        model: Opens voices.
         speakers: The model's own voices by name, each with its language.
-        open_speaker: Makes the `Voice` of one of them.
         folder: Folder with a file per voice, which may change at any time.
         aliases: Other names for voices. `OPENAI_VOICES` without an alias stand for a voice of the text's language,
-            female or male as names such as `en_f1` tell.
+            Kokoro's for one of their own, female or male as names such as `en_f1` tell.
 
     Raises:
         UserError: The folder does not exist, or an alias leads to no voice.
@@ -66,13 +68,12 @@ class VoiceBook:
         self,
         model: "Synthesizer | ExportedModel",
         speakers: Mapping[str, str | None],
-        open_speaker: Callable[[str], Voice],
         folder: Path | None,
         aliases: Mapping[str, str] | None = None,
     ):
         self.model, self.folder, self.aliases = model, folder, aliases or {}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
-        self._open_speaker, self._opened = open_speaker, lru_cache(KEPT_VOICES)(self._open)
+        self._opened = lru_cache(KEPT_VOICES)(self._open)
         self._adding = threading.Lock()
         if unknown := set(self.aliases.values()) - set(self.all()):
             raise UserError(f"--voice-map must lead to the server's voices. There is no voice {min(unknown)}.")
@@ -101,7 +102,7 @@ class VoiceBook:
         """
         voices = self.all()
         name = name if name in voices else self.aliases.get(name, name)
-        if voices and (not name or name in OPENAI_VOICES) and name not in voices:
+        if voices and name not in voices:
             name = _stand_in(name, [*voices.values()], language)
         if name not in voices:
             some = ", ".join(list(voices)[:20]) or "none: start the server with --voices FOLDER"
@@ -133,21 +134,24 @@ class VoiceBook:
         return self.all()[name]
 
     def _open(self, served):
-        if served.path is None:
-            return self._open_speaker(served.name)
         try:
-            return self.model.as_voice(served.path)
+            return self.model.as_voice(served.path or served.name)
         except UserError as error:
             sentence = str(error).replace(str(served.path), f"The file of the voice {served.name}")
             raise ApiError(400, sentence, "voice", "voice_unusable") from error
 
 
 def _stand_in(name, voices, language):
-    """The voice for one of `OPENAI_VOICES`, or for no name: always the same for the same voices."""
-    voices = [one for spoken in (language, None) for one in voices if one.language == spoken] or voices
-    kind = OPENAI_VOICES.get(name, "")
+    """The voice for a name of OpenAI or Kokoro, or for no name, always the same for the same voices; else the name."""
+    kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
+    if kind:
+        place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)
+    elif kokoro := _KOKORO.fullmatch(name):
+        kind, spoken, place = kokoro[2], (KOKORO_LANGUAGES[kokoro[1]], *spoken), sum(name.encode())
+    elif name:
+        return name
+    voices = next((same for each in spoken if (same := [one for one in voices if one.language == each])), voices)
     kinds = [match and match[1] for match in (_KIND.search(one.name) for one in voices)]
-    alike = [one for wanted in (kind, None) for one, found in zip(voices, kinds) if found == wanted] or voices
-    alike = alike[: kinds.count(kind) or None]
-    place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name) if kind else 0
+    alike = [one for one, found in zip(voices, kinds) if found == kind]
+    alike = alike or [one for one, found in zip(voices, kinds) if not found] or voices
     return alike[place % len(alike)].name

@@ -5,6 +5,7 @@ The protocol has no keys: it is for this machine or for a trusted network.
 
 import asyncio
 import re
+import socket
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.error import Error
@@ -26,10 +27,10 @@ MOST_DATA_BYTES = 2**20
 _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
 
 
-async def serve_wyoming(host: str, port: int, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:
-    """Answers Wyoming clients through the queue of the HTTP server until it is cancelled."""
+async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:
+    """Answers Wyoming clients of a listening socket through the queue of the HTTP server until it is cancelled."""
     answer = lambda reader, writer: _Conversation(reader, writer, speaker, voices, settings).run()
-    async with await asyncio.start_server(answer, host, port) as server:
+    async with await asyncio.start_server(answer, sock=listener) as server:
         await server.serve_forever()
 
 
@@ -117,8 +118,7 @@ class _Conversation(AsyncEventHandler):
         language = voice.get("language") and str(voice["language"])
         fields = dict(model=self.settings.model, input=text, voice=name, language=language, response_format="pcm")
         asked = SpeechRequest.model_construct(**fields)
-        given = (asked, self.speaker, self.voices, self.settings)
-        job = await asyncio.to_thread(make_job, *given, loop=asyncio.get_running_loop())
+        job = await asyncio.to_thread(make_job, asked, self.speaker, self.voices, self.settings)
         form = self.speaker.synthesizer.sample_rate, 2, 1
         self.speaker.submit(job)
         try:

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
-from myxtts.cli.errors import exits_with_sentence, require_port
+from myxtts.cli.errors import exits_with_sentence, open_port, require_output, require_port
 from myxtts.config.checks import UserError
+from myxtts.storage.run_folder import refuse_file
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 
@@ -19,11 +20,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", metavar="FOLDER", default="runs", help="folder with a folder for each run")
     host = f"listen address; anything but localhost requires {PASSWORD_VARIABLE}"
     parser.add_argument("--host", default="127.0.0.1", help=host)
-    parser.add_argument("--port", type=int, default=7860)
+    parser.add_argument("--port", type=int, default=7860, help="listen port; 0 picks a free one")
     parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
     arguments = parser.parse_args(argv)
     password = os.environ.get(PASSWORD_VARIABLE) or None
     require_port("--port", arguments.host, arguments.port)
+    require_output("--runs", arguments.runs, makes_folders=True)
+    refuse_file(arguments.runs, "--runs")
+    if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
+        raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
     try:
         import uvicorn
 
@@ -31,12 +36,13 @@ def main(argv: list[str] | None = None) -> int:
         from myxtts.apps.studio.studio import Studio
     except ModuleNotFoundError as error:
         raise UserError(f'The page needs: pip install "myxtts[ui]" ({error.name} is missing.)') from error
-    if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
-        raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
-    print(f"Open http://{arguments.host}:{arguments.port}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
-    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
+    listener = open_port("--port", arguments.host, arguments.port)
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    place = f"{host}:{listener.getsockname()[1]}"
+    print(f"Open http://{place}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])
     return 0
 
 

@@ -9,7 +9,7 @@ from myxtts.apps.studio.run_view import named_folder, view_run
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
-from myxtts.config.loading import recipe_names
+from myxtts.config.config import recipe_names
 from myxtts.config.stages import STAGES
 from myxtts.storage.base_model import BASE_NAME
 

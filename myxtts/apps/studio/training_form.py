@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.config import XTTSConfig
+from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict
 from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
-from myxtts.config.loading import SAMPLE, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
 from myxtts.interchange.hub.fetching import folder_here
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import read_json
-from myxtts.storage.provenance import read_config
+from myxtts.storage.run_folder import read_config
 from myxtts.text.languages import DEFAULT_LANGUAGE
 
 XTTS_V2 = "hf://coqui/XTTS-v2"

@@ -6,7 +6,6 @@ import os
 import pickle
 import struct
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from myxtts.storage.files import write_whole
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _SIGNS_OF_DAMAGE = (
-    *(ArithmeticError, AttributeError, EOFError, LookupError, NotImplementedError, TypeError, ValueError),
+    *(ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
     *(struct.error, zipfile.BadZipFile),
 )
 """What unpickling and unzipping raise over bytes that make no sense."""
@@ -84,46 +83,37 @@ def _read_zip(path, data):
                 raise HostileCheckpointError(
                     f"{path} has a compressed entry, {brief(entry.filename)}. Write it with torch.save, which has none."
                 )
-    if sum(entry.file_size for entry in entries.values()) > data.size:
-        raise HostileCheckpointError(f"{path} claims entries of more bytes than the file has.")
-    pickles = [name for name in entries if name.endswith("/data.pkl")]
-    if len(pickles) != 1:
-        raise DamagedCheckpointError(f"{path} is a zip file with {len(pickles)} data.pkl entries, not one.")
-    root, storages = pickles[0].removesuffix("data.pkl"), {}
+        if sum(entry.file_size for entry in entries.values()) > data.size:
+            raise HostileCheckpointError(f"{path} claims entries of more bytes than the file has.")
+        pickles = [name for name in entries if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise DamagedCheckpointError(f"{path} is a zip file with {len(pickles)} data.pkl entries, not one.")
+        root, storages = pickles[0].removesuffix("data.pkl"), {}
 
-    def load_storage(dtype, key, num_values):
-        if key not in storages:
-            storages[key] = _content(path, data, entries, f"{root}data/{key}")
-        claimed = num_values * dtype.itemsize
-        if claimed > storages[key].size:
-            held = f"for storage {key:.40}, of {storages[key].size}"
-            raise HostileCheckpointError(f"{path} claims {claimed} bytes {held}.")
-        return storages[key][:claimed].view(dtype)
+        def content(name):
+            """Bytes of an entry, as a view of the mapped file."""
+            if (entry := entries.get(name)) is None:
+                raise DamagedCheckpointError(f"{path} has no entry {brief(name)}.")
+            # Checks header and checksum, by plain reads: pages of a memory map would count as used memory.
+            with archive.open(entry) as file:
+                while file.read(2**20):
+                    pass
+            lengths = struct.unpack("<26xHH", data[entry.header_offset :][:30].tobytes())
+            start = entry.header_offset + 30 + sum(lengths)
+            return data[start : start + entry.file_size]
 
-    if root + "byteorder" in entries and _content(path, data, entries, root + "byteorder").tobytes() != b"little":
-        raise DamagedCheckpointError(f"{path} was written on a big-endian machine, which is not supported.")
-    return unpickle(_content(path, data, entries, pickles[0]).tobytes(), str(path), load_storage)[0]
+        def load_storage(dtype, key, num_values):
+            if key not in storages:
+                storages[key] = content(f"{root}data/{key}")
+            claimed = num_values * dtype.itemsize
+            if claimed > storages[key].size:
+                held = f"for storage {key:.40}, of {storages[key].size}"
+                raise HostileCheckpointError(f"{path} claims {claimed} bytes {held}.")
+            return storages[key][:claimed].view(dtype)
 
-
-def _content(path, data, entries, name):
-    """Bytes of a zip entry, as a view of the mapped file."""
-    if (entry := entries.get(name)) is None:
-        raise DamagedCheckpointError(f"{path} has no entry {brief(name)}.")
-    header = data[entry.header_offset :][:30].tobytes()
-    signature, name_length, extra_length = struct.unpack("<4s22xHH", header)
-    start = entry.header_offset + 30 + name_length + extra_length
-    if signature != b"PK\x03\x04" or entry.header_offset < 0 or start + entry.file_size > data.size:
-        raise DamagedCheckpointError(f"{path} is cut short or altered at entry {brief(name)}.")
-    # By plain reads: pages of a memory map would count as used memory.
-    checksum, left = 0, entry.file_size
-    with open(path, "rb") as file:
-        file.seek(start)
-        while chunk := file.read(min(left, 2**20)):
-            checksum = zlib.crc32(chunk, checksum)
-            left -= len(chunk)
-    if checksum != entry.CRC:
-        raise DamagedCheckpointError(f"{path} is altered: the checksum of entry {brief(name)} is wrong.")
-    return data[start : start + entry.file_size]
+        if root + "byteorder" in entries and content(root + "byteorder").tobytes() != b"little":
+            raise DamagedCheckpointError(f"{path} was written on a big-endian machine, which is not supported.")
+        return unpickle(content(pickles[0]).tobytes(), str(path), load_storage)[0]
 
 
 def _read_legacy(path, data):

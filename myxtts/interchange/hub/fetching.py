@@ -19,7 +19,7 @@ import yaml
 
 from myxtts.config.checks import UserError, printable
 from myxtts.config.stages import STAGES
-from myxtts.interchange.coqui.importing import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
+from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
 from myxtts.storage.base_model import base_folder, is_base
 from myxtts.storage.files import write_whole_folder
 from myxtts.storage.speakers import SPEAKERS_FILE

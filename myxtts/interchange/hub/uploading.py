@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import yaml
 
 import myxtts
@@ -20,28 +21,29 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_text
 from myxtts.storage.speakers import SPEAKERS_FILE
 
-_CARD = Path(__file__).with_name("card.md")
-"""Template of the card."""
 
-
-def push_model(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads an `XTTS` with its card and voices and returns its address; see `api.push`.
+def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
+    """Uploads an `XTTS` with its card and voices to `hf://owner/name`, and returns its address.
 
     Creates the repository if necessary, and removes the checkpoints of an earlier model from it. Paths of this machine
     and recordings of speakers are not uploaded.
 
+    Args:
+        private: Whether a new repository is private.
+        licence: Identifier for the model card, such as `cc-by-4.0`.
+
     Raises:
         HubError: `target` is not a hub name, or the hub reports an error.
-        UserError: The model cannot be written.
+        UserError: The model has no tokenizer.
     """
     if not is_hub_name(target):
         raise HubError(f"A model must be pushed to hf://owner/name. Received: {target}.")
-    from myxtts.inference.loading import save_preset  # imports TensorFlow, which the card does not need
+    from myxtts.inference.loading import save_to_preset  # imports TensorFlow, which the card does not need
 
     (repository, branch), hub = parse_hub_name(target), import_hub()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "model")
-        save_preset(model, folder)
+        save_to_preset(model, folder)
         config = model.preset[1]
         write_json(folder / "config.json", without_places(config).to_dict())
         if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():
@@ -77,45 +79,35 @@ def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | 
         "base_model": parse_hub_name(base)[0] if is_hub_name(base) else None,
         "tags": ["text-to-speech", "xtts", "voice-cloning"],
     }
-    steps, scores = _stages(Path(origin)) if origin else ([], [])
-    return _CARD.read_text("utf-8").format(
+    template = Path(__file__).with_name("card.md").read_text("utf-8")
+    return jinja2.Template(template, trim_blocks=True, keep_trailing_newline=True).render(
         repository=repository,
         head=yaml.safe_dump({name: value for name, value in head.items() if value}, sort_keys=False),
         version=myxtts.__version__,
-        data="\n".join(_data(Path(origin)) if origin else []) or "Not recorded.",
-        steps="\n".join(steps) or "| not recorded | | |",
-        scores="\n".join(scores) or "Not recorded.",
-        **{name: getattr(config.model, name) for name in ("layers", "width", "num_text_tokens")},
+        model=config.model,
+        lists=list(_lists(Path(origin))) if origin else [],
+        stages=list(_stages(Path(origin))) if origin else [],
     )
 
 
-def _data(origin):
-    """Yields a line of the card for each list of accepted clips."""
-    is_split = not (origin / "clips_validation.csv").is_file()
+def _lists(origin):
+    """Yields title, number and minutes of each list of accepted clips."""
     for name, title in (("train", "Training"), ("validation", "Validation")):
         path = origin / f"clips_{name}.csv"
         if path.is_file():
             with open(path, encoding="utf-8", newline="") as file:
                 rows = [row for row in csv.DictReader(file) if row.get("verdict") != "rejected"]
-            minutes = sum(float(row["seconds"] or 0) for row in rows) / 60
-            length = f"{minutes:.1f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
-            yield f"- {title}: {len(rows)} recordings, {length}" + ", some kept for validation" * is_split
+            yield title, len(rows), sum(float(row["seconds"] or 0) for row in rows) / 60
 
 
 def _stages(origin):
-    """Returns rows of the table of steps, and lines with the losses of each stage's best checkpoint."""
-    steps, scores = [], []
+    """Yields each stage, its last and best step if it was trained, and step and losses of its best checkpoint."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
-        if not store.steps():
-            continue
-        state, best_step = store.read_state(store.steps()[-1]), store.best_step()
-        if "position" in state and "taken_from" not in state:
-            steps.append(f"| {stage} | {state['step']} | {best_step or state['step']} |")
-        else:
-            steps.append(f"| {stage} | not trained: as in the model that training started from | |")
-        history = {row["step"]: row for row in state.get("history", [])}
-        best = history.get(best_step) or (history[max(history)] if history else {})
-        if losses := [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]:
-            scores.append(f"- {stage}, step {best['step']}: {', '.join(losses)}")
-    return steps, scores
+        if steps := store.steps():
+            state, best_step = store.read_state(steps[-1]), store.best_step()
+            was_trained = "position" in state and "taken_from" not in state
+            history = {row["step"]: row for row in state.get("history", [])}
+            best = history.get(best_step) or (history[max(history)] if history else {})
+            losses = [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]
+            yield stage, was_trained and (state["step"], best_step or state["step"]), best.get("step"), losses

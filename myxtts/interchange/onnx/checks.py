@@ -9,8 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
+from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voice import Voice
 from myxtts.interchange.onnx.builder import FLOAT32
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 
@@ -20,7 +20,7 @@ ROUNDING, ROUNDINGS = 1e-7, 5.0
 """The encoders may also differ by `ROUNDINGS` times the effect of relative noise of `ROUNDING` on the samples: they can
 amplify the last bit of a sample, which processors round differently."""
 NUM_SENTENCES, MOST_CODES = 8, 48
-"""Number of sentences whose codes are compared, and codes of each."""
+"""Number of sentences along which the GPT is compared, and codes of each."""
 MOST_OTHER_CODES = 0.25
 """Share of sampled codes that may differ. With float32 only ties of rounding do."""
 LONG_TEXTS, LACKING = 2.2, 0.4
@@ -45,17 +45,11 @@ class Finding(NamedTuple):
 
 
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
-    """Compares each graph on random input, the tokenizer, the codes of sentences, and a long text."""
+    """Compares encoders and decoder on random input, the tokenizer and the GPT along sentences, and a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
     yield from _encoders(speaker, synthesizer.model, random)
     yield from _decoder(speaker, synthesizer.model, random)
-    for what, found, expected in _reading(speaker, synthesizer.model, random):
-        yield Finding(what, _difference(found, expected), LIMITS[weights])
-    texts = [_text(synthesizer.tokenizer, random) for _ in range(NUM_SENTENCES)]
-    reference = Tokenizer.from_str(synthesizer.tokenizer.to_json())
-    ids = [speaker.vocabulary.raw_ids(text) for text in texts]
-    yield Finding("text to ids", np.mean([one != reference.encode(text).ids for one, text in zip(ids, texts)]), 0.0)
-    yield Finding("codes", _other_codes(speaker, synthesizer, ids, random), MOST_OTHER_CODES)
+    yield from _sentences(speaker, synthesizer, random, LIMITS[weights])
     yield from _long_text(speaker, synthesizer, random)
 
 
@@ -83,7 +77,7 @@ def _encoders(speaker, model, random):
     for what, output, encode in (("conditioning", "latents", latents), ("speaker", "speaker", vector)):
         expected = encode(wav)
         rounding = max(_difference(encode(wav * noise.astype(np.float32)), expected) for noise in noises)
-        found = speaker.graphs(what, wav=wav)[output]
+        found = speaker.run(what, wav=wav)[output]
         yield Finding(what, _difference(found, expected), max(LIMITS[FLOAT32], ROUNDINGS * rounding))
 
 
@@ -95,59 +89,42 @@ def _decoder(speaker, model, random):
     yield Finding("decoder, whole", whole, LIMITS[FLOAT32])
     window = dict(start=np.array([11]), end=np.array([60]))
     expected = model.decoder.frames_to_samples(model.decoder.latents_to_frames(latents)[:, 11:60], vector)
-    found = speaker.graphs("decoder", latents=latents, speaker=vector, **window)["samples"]
+    found = speaker.run("decoder", latents=latents, speaker=vector, **window)["samples"]
     yield Finding("decoder, window", _difference(found, expected), LIMITS[FLOAT32])
 
 
-def _reading(speaker, model, random):
-    """Yields `(name, output of the graph, output of the model)` for a prompt and the two codes after it."""
-    config, start = model.config, model.config.start_audio_token
-    latents = _normal(random, 1, config.num_latents, config.width)
-    text = random.integers(0, config.num_text_tokens, (1, min(20, config.max_text_tokens))).astype(np.int32)
-    cache = Cache(speaker.model)
-    found = cache.read(speaker.graphs, latents, text, start, 0)
-    *expected, state = model.gpt.prefill(latents, text, np.ones(text.shape, bool), start, 2)
-    yield "gpt, prompt: logits", found[0], expected[0]
-    yield "gpt, prompt: state", found[1], expected[1]
-    for number in range(2):
-        code, row = number % config.num_codes, config.num_latents + text.shape[1] + 1 + number
-        found = cache.read(speaker.graphs, latents[:, :0], text[:, :0], code, number + 1)
-        *expected, state = model.gpt.advance(np.array([code], np.int32), np.array([number]), row, state)
-    yield "gpt, step: logits", found[0], expected[0]
-    yield "gpt, step: state", found[1], expected[1]
-
-
-def _text(tokenizer, random):
-    """A language tag and eight random tokens that are words, separated by spaces."""
-    pieces = (tokenizer.decode([number]) for number in random.permutation(tokenizer.num_tokens))
-    words = [piece for piece in pieces if piece.isalpha()][:8]
-    return f"[{tokenizer.languages[0]}]" + "[SPACE]".join(words)
-
-
-def _other_codes(speaker, synthesizer, all_ids, random):
-    """Share of codes that the graphs sample differently, after the same earlier codes; every second text is greedy."""
-    config, sampling, streams = synthesizer.model.config, synthesizer.config.sampling, []
+def _sentences(speaker, synthesizer, random, limit):
+    """Compares ids, and the GPT's states and samples after the model's earlier codes; every second text is greedy."""
+    tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [latents[None] for latents, _ in speaker.voices.values()]
     voices = voices or [_normal(random, 1, config.num_latents, config.width)]
-    for number, ids in enumerate(all_ids):
-        latents = voices[number % len(voices)]
+    reference, ids_differ, streams = Tokenizer.from_str(tokenizer.to_json()), [], []
+    for number in range(NUM_SENTENCES):
+        pieces = (tokenizer.decode([token]) for token in random.permutation(tokenizer.num_tokens))
+        text = f"[{tokenizer.languages[0]}]" + "[SPACE]".join([one for one in pieces if one.isalpha()][:8])
+        ids_differ.append((ids := speaker.vocabulary.raw_ids(text)) != reference.encode(text).ids)
         drawn = replace(sampling, temperature=0.0) if number % 2 else sampling
+        latents = voices[number % len(voices)]
         streams.append(synthesizer.engine.open(ids[: config.max_text_tokens], latents, drawn, 0, number, MOST_CODES))
+    yield Finding("text to ids", np.mean(ids_differ), 0.0)
     synthesizer.engine.finish(streams)
-    differs, model = [], speaker.model
+    states, expected, codes_differ, model = [], [], [], speaker.model
     for stream in streams:
         cache, ids = Cache(model), [model["start_text_token"], *stream.ids, model["stop_text_token"]]
         text, latents, code = np.array([ids], np.int32), stream.voice_latents, model["start_audio_token"]
         values = {name: getattr(stream.sampling, name) for name in speaker.config["sampling"]}
-        seen = np.zeros((1, config.num_audio_tokens), bool)
-        for number, sampled in enumerate([*stream.codes, *[model["stop_audio_token"]] * stream.stopped]):
-            logits, _ = cache.read(speaker.graphs, latents, text, code, number)
+        seen, sampled = np.zeros((1, config.num_audio_tokens), bool), [model["stop_audio_token"]] * stream.stopped
+        for number, expected_code in enumerate([*stream.codes, *sampled]):
+            logits, hidden = cache.read(speaker.run, latents, text, code, number)
             noise = gumbel_noise(stream.seed, stream.sentence, number, logits.shape[1])
             arrays = dict(logits=logits, noise=noise, seen=seen, **speaker.sampling_values(**values))
-            differs.append(speaker.graphs("draw", **arrays)["code"][0] != sampled)
-            latents, text, code = latents[:, :0], text[:, :0], sampled
-            seen[0, sampled] = True
-    return float(np.mean(differs))
+            codes_differ.append(speaker.run("draw", **arrays)["code"][0] != expected_code)
+            states.append(hidden)
+            latents, text, code = latents[:, :0], text[:, :0], expected_code
+            seen[0, code] = True
+        expected.append(stream.latents()[: number + 1])
+    yield Finding("gpt, states", _difference(np.concatenate(states), np.concatenate(expected)), limit)
+    yield Finding("codes", float(np.mean(codes_differ)), MOST_OTHER_CODES)
 
 
 def _long_text(speaker, synthesizer, random):

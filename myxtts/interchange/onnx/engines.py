@@ -1,16 +1,21 @@
-"""Opens a model with a sampling engine: the fastest exact one by default."""
+"""Sampling engines: the GPT's steps in ONNX Runtime, for CPUs, and the choice of the fastest exact engine."""
 
 import importlib.util
 import logging
 from pathlib import Path
 
+import numpy as np
 import psutil
 import tensorflow as tf
 
 from myxtts.config.checks import require
+from myxtts.config.model import ModelConfig
+from myxtts.inference.advancing import MOST_CODES, Request, RowState
 from myxtts.inference.choices import ENGINES
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.interchange.onnx.steps import OnnxSteps
+from myxtts.interchange.onnx.builder import INT8
+from myxtts.interchange.onnx.graphs import build_drawing, build_reading
+from myxtts.models.gpt import GPT
 
 logger = logging.getLogger(__name__)
 
@@ -43,3 +48,87 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
     logger.info("Engine: %s", engine)
     synthesizer.make_steps = lambda name: OnnxSteps(model.gpt, model.config, ENGINES[name])
     return synthesizer.with_engine(engine)
+
+
+class OnnxSteps:
+    """The methods of `TensorflowSteps` on arrays, with a copy of the GPT's weights.
+
+    The keys of a `RowState` are `(B, heads, D, S)` here. `draw` writes into the cache of the state that it is given,
+    which must not be used again.
+
+    Args:
+        weights: `float32`, which samples the same codes as TensorFlow, or `int8`.
+        threads: Threads of ONNX Runtime; 0 means all cores.
+    """
+
+    def __init__(self, gpt: GPT, config: ModelConfig, weights: str = INT8, threads: int = 0):
+        self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
+        self._reading = build_reading(gpt, config, weights).session(threads)
+        # One thread is fastest for sorting a thousand scores.
+        self._drawing = build_drawing(config).session(1)
+
+    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
+        """Reads prompts `(B, N, width)` and `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
+        config, rows = self.config, len(text)
+        depth = config.width // config.heads
+        keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
+        values = [np.zeros((rows, config.heads, 1, depth), np.float32)] * config.layers
+        mask = np.pad(text_mask, ((0, 0), (config.num_latents, 1)), constant_values=True)
+        mask = np.pad(mask, ((0, 0), (1, 0)))  # the one row of the empty cache
+        code, index = np.full(rows, config.start_audio_token, np.int32), np.zeros(rows, np.int32)
+        logits, hidden, *new = self._read(latents, text, code, index, mask, keys, values)
+        seen = np.zeros(logits.shape, bool)
+        return RowState(tuple(new[0::2]), tuple(new[1::2]), logits, hidden, seen)
+
+    def _read(self, latents, text, code, index, mask, keys, values):
+        arrays = dict(latents=latents, text=text, code=code[:, None], index=index, mask=mask)
+        for number, (key, value) in enumerate(zip(keys, values)):
+            arrays |= {f"keys_{number}": key, f"values_{number}": value}
+        return self._reading.run(None, arrays)
+
+    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
+        """Selects `rows` of a state and `start:end` of their cache, padded by `before` and `after` empty positions."""
+        room = (before, after)
+        keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
+        values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)
+        return RowState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))
+
+    def join(self, state: RowState, other: RowState) -> RowState:
+        """Concatenates the rows of two states, whose caches have the same size."""
+        join = lambda one, two: np.concatenate([one, two])
+        caches = (tuple(map(join, *layers)) for layers in zip(state[:2], other[:2]))
+        return RowState(*caches, *map(join, state[2:], other[2:]))
+
+    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
+        """False: nothing needs compiling."""
+        return False
+
+    def compile(self, num_rows: int, cache_size: int) -> None:
+        """Does nothing."""
+
+    def draw(self, state: RowState, request: Request) -> tuple[np.ndarray, np.ndarray, int, RowState]:
+        """Samples codes as `TensorflowSteps.draw`."""
+        sampling = request.sampling._asdict()
+        config, stop = self.config, self.config.stop_audio_token
+        rows, position = len(request.key_mask), int(request.position)
+        keys, values, logits, hidden, seen = state
+        codes = np.full((MOST_CODES, rows), stop, np.int32)
+        states = np.zeros((MOST_CODES + 1, rows, config.width), np.float32)
+        mask = np.pad(request.key_mask, ((0, 0), (0, 1)), constant_values=True)
+        nothing = np.zeros((rows, 0, config.width), np.float32), np.zeros((rows, 0), np.int32)
+        stopped, taken = request.left <= 0, 0
+        while taken < request.steps and not stopped.all():
+            noise = np.ascontiguousarray(request.noise[:, taken])
+            code, seen = self._drawing.run(None, dict(logits=logits, noise=noise, seen=seen, **sampling))
+            code = np.where(stopped | (taken >= request.left), np.int32(stop), code)
+            codes[taken], states[taken] = code, hidden
+            stopped = stopped | (code == stop)
+            index = np.minimum(request.index + taken + 1, self._longest)
+            logits, hidden, *new = self._read(*nothing, code, index, mask, keys, values)
+            row = position + taken
+            for layer in range(config.layers):
+                keys[layer][..., row], values[layer][:, :, row] = new[2 * layer][..., 0], new[2 * layer + 1][:, :, 0]
+            mask[:, row] = True
+            taken += 1
+        states[taken] = hidden
+        return codes, states, taken, RowState(keys, values, logits, hidden, seen)

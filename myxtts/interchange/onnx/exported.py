@@ -6,8 +6,10 @@ Imports neither TensorFlow nor Keras.
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -16,9 +18,8 @@ from myxtts.audio.files import read_audio
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference.speech import silence
+from myxtts.inference.speech import VOICE_SUFFIX, Voice, silence
 from myxtts.inference.text_front import Piece, TextFront
-from myxtts.inference.voice import VOICE_SUFFIX, Voice
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
 from myxtts.text.g2p import ESPEAK
@@ -65,14 +66,12 @@ class ExportedModel:
             if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
                 raise UserError(f"{voice} belongs to another model. Make a voice with this model from recordings.")
             return found
+        found = self.exported.voices.get(voice)
         try:
-            found = self.exported.voices.get(voice) or self.exported.listen(*self._samples(voice))
+            found = found or self.exported.listen(read_audio(voice, MODEL_SAMPLE_RATE).samples, MODEL_SAMPLE_RATE)
         except ValueError as error:
             raise UserError(f"{voice}: {error}") from error
         return Voice(*(array[None] for array in found))
-
-    def _samples(self, recording):
-        return read_audio(recording, MODEL_SAMPLE_RATE).samples, MODEL_SAMPLE_RATE
 
     def _no_voice(self):
         shapes = [("num_latents", "width"), ("speaker_width",)]
@@ -88,27 +87,23 @@ class ExportedModel:
         return ExportedStream(self, text, *manner)
 
 
+@dataclass
 class ExportedStream:
     """Speech of one text, with the methods of `SpeechStream`; each call of `more` speaks one piece."""
 
-    num_rows = 1
-
-    def __init__(
-        self,
-        model: ExportedModel,
-        pieces: Sequence[Piece],
-        voice: Voice,
-        language: str,
-        sampling: SamplingConfig,
-        seed: int = 0,
-        speed: float = 1.0,
-    ):
-        self.model, self.pieces, self.voice, self.language = model, pieces, voice, language
-        self.manner = {name: getattr(sampling, name) for name in model.exported.config["sampling"]}
-        self.manner |= dict(seed=seed, speed=speed)
-        self.finished, self.num_codes, self._number, self._num_samples = False, 0, 0, 0
-        self.spans: list[tuple[str, int, int]] = []
-        """Text, first sample and end of each sentence whose audio is out."""
+    model: ExportedModel
+    pieces: Sequence[Piece]
+    voice: Voice
+    language: str
+    sampling: SamplingConfig
+    seed: int = 0
+    speed: float = 1.0
+    finished: bool = False
+    num_codes: int = 0
+    spans: list[tuple[str, int, int]] = field(default_factory=list)
+    """Text, first sample and end of each sentence whose audio is out."""
+    num_samples: int = 0
+    num_rows: ClassVar[int] = 1
 
     def open(self) -> None:
         """Does nothing."""
@@ -121,18 +116,19 @@ class ExportedStream:
 
     def more(self) -> np.ndarray:
         """Samples of the next piece and the pause after it, `(S,)` float32."""
-        piece, number, rate = self.pieces[self._number], self._number, self.model.sample_rate
+        exported, number = self.model.exported, len(self.spans)
+        piece, voice = self.pieces[number], (self.voice.latents[0], self.voice.speaker[0])
         ids = self.model.text_front.ids(piece.text, self.language)
-        voice = self.voice.latents[0], self.voice.speaker[0]
-        samples, codes, stopped = self.model.exported.sentence(ids, *voice, number=number, **self.manner)
+        manner = {name: getattr(self.sampling, name) for name in exported.config["sampling"]}
+        samples, codes, stopped = exported.sentence(ids, *voice, self.seed, number, self.speed, **manner)
         if not stopped:
             logger.warning("Speech was cut off after %d codes.", len(codes))
         self.num_codes += len(codes)
-        self.spans.append((piece.text, self._num_samples, self._num_samples + len(samples)))
-        self._number += 1
-        self.finished = self.finished or self._number == len(self.pieces)
-        samples = samples if self.finished else np.concatenate([samples, silence(piece.pause_seconds, rate)])
-        self._num_samples += len(samples)
+        self.spans.append((piece.text, self.num_samples, self.num_samples + len(samples)))
+        self.finished = self.finished or len(self.spans) == len(self.pieces)
+        if not self.finished:
+            samples = np.concatenate([samples, silence(piece.pause_seconds, self.model.sample_rate)])
+        self.num_samples += len(samples)
         return samples
 
     def close(self) -> None:

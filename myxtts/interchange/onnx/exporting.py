@@ -1,24 +1,28 @@
-"""Exports a trained model as ONNX graphs with `speak.py`, which needs no MyXTTS."""
+"""Exports a trained model as ONNX graphs with `speak.py`, which needs no MyXTTS, or a page that speaks in a browser."""
 
+import base64
+import hashlib
 import logging
 import shutil
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from myxtts.audio.files import AudioError
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, require, say
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
-from myxtts.interchange.onnx import speak, web
+from myxtts.interchange.onnx import speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
 from myxtts.interchange.onnx.checks import Finding, compare
-from myxtts.interchange.onnx.gpt import build_drawing, build_reading
-from myxtts.interchange.onnx.sound import build_decoder
-from myxtts.interchange.onnx.voice import build_conditioning, build_speaker
-from myxtts.storage.files import write_json, write_whole_folder
+from myxtts.interchange.onnx.graphs import build_all
+from myxtts.storage.files import user_cache, write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
 from myxtts.text import espeak
 from myxtts.text.g2p import espeak_voice
@@ -33,6 +37,36 @@ MODEL_NUMBERS = (
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
 )
 """Fields of `ModelConfig` that `speak.py` needs."""
+PAGE = Path(__file__).parent / "web"
+
+
+class Package(NamedTuple):
+    """A release of an npm package, and those of its files that the page needs, in `folder`."""
+
+    name: str
+    version: str
+    integrity: str
+    licence: str
+    folder: str
+    files: tuple[str, ...]
+
+
+RUNTIME = Package(
+    "onnxruntime-web",
+    "1.30.0",
+    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
+    "MIT",
+    "ort",
+    ("dist/ort.wasm.min.mjs", "dist/ort-wasm-simd-threaded.mjs", "dist/ort-wasm-simd-threaded.wasm"),
+)
+ESPEAK = Package(
+    "@echogarden/espeak-ng-emscripten",
+    "0.3.5",
+    "Izbkm7NWccwb//RKgOp1/0k21StKN1DFIn+K7GU1XN7n6pmSi4bsk/0tYUsgQbysC4GVyrVompNmLInU/BFE+A==",
+    "GPL-3.0-or-later",
+    "espeak",
+    ("espeak-ng.js", "espeak-ng.data", "COPYING"),
+)
 
 
 def export_model(
@@ -65,7 +99,7 @@ def export_model(
     import_package("onnx")
     import_package("onnxruntime")
     if form == "web":
-        web.fetch_package(web.RUNTIME)
+        fetch_package(RUNTIME)
     synthesizer = Synthesizer.load(folder, which, compiled=False)
     if "decoder" not in synthesizer.model.parts:
         raise UserError(
@@ -79,12 +113,10 @@ def export_model(
         np.savez(new / "voices.npz", **voices)
         for module in (speak, espeak):
             shutil.copy(module.__file__, new)
-        model = synthesizer.model
-        reading, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
-        for graph in (reading, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)):
+        for graph in build_all(synthesizer.model, weights):
             graph.save(new / f"{graph.name}.onnx")
         if form == "web":
-            web.write_page(new, voices, uses_espeak=bool(described["espeak_voices"]))
+            write_page(new, voices, uses_espeak=bool(described["espeak_voices"]))
         wrong = []
         for finding in compare(new, synthesizer, weights):
             tell(finding)
@@ -140,3 +172,53 @@ def _voices(folder, synthesizer):
         "latents": np.concatenate([np.zeros((0, config.num_latents, config.width), np.float32), *latents]),
         "speakers": np.concatenate([np.zeros((0, config.speaker_width), np.float32), *speakers]),
     }
+
+
+def fetch_package(package: Package) -> Path:
+    """Archive of an npm package in the user's cache; downloaded once, by `npm`. Its SHA-512 is checked.
+
+    Raises:
+        UserError: It cannot be downloaded, or is not what was published.
+    """
+    cache = user_cache() / "npm"
+    path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
+    if not path.is_file():
+        say(f"Downloading {release} ({package.licence}) from npm")
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as folder:
+                command = ["npm", "pack", release, "--pack-destination", folder]
+                subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+                next(Path(folder).glob("*.tgz")).replace(path)
+        except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+            reason = "npm (Node.js) is not installed" if isinstance(error, FileNotFoundError) else "npm failed"
+            hint = f"`npm pack {release}` downloads it: save the archive as {path}, and repeat the command"
+            raise UserError(f"{release}, which the page needs, cannot be downloaded: {reason}. {hint}.") from error
+    with open(path, "rb") as file:
+        digest = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
+    if digest != package.integrity:
+        raise UserError(f"{path} is not {release} as published. Delete it and repeat the command.")
+    return path
+
+
+def write_page(folder: Path, voices: dict[str, np.ndarray], uses_espeak: bool) -> None:
+    """Adds the page, its packages and `voices.json` to an exported folder.
+
+    Args:
+        voices: Arrays of `voices.npz`.
+        uses_espeak: Whether a language of the model is converted to phonemes by eSpeak NG.
+    """
+    for file in PAGE.iterdir():
+        shutil.copy(file, folder)
+    for package in [RUNTIME, *[ESPEAK] * uses_espeak]:
+        (target := folder / package.folder).mkdir()
+        with tarfile.open(fetch_package(package)) as archive:
+            for name in package.files:
+                with archive.extractfile(f"package/{name}") as packed, open(target / Path(name).name, "wb") as file:
+                    shutil.copyfileobj(packed, file)
+    encode = lambda array: base64.b64encode(np.ascontiguousarray(array, "<f4").tobytes()).decode()
+    rows = [
+        {"name": str(name), "language": str(language), "latents": encode(latents), "speaker": encode(speaker)}
+        for name, language, latents, speaker in zip(*(voices[k] for k in ("names", "languages", "latents", "speakers")))
+    ]
+    write_json(folder / "voices.json", rows)

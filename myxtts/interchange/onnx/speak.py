@@ -29,28 +29,6 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
 
-class OnnxGraphs:
-    """ONNX Runtime sessions of the graphs in a folder, loaded on first use."""
-
-    def __init__(self, folder, threads=None):
-        import onnxruntime
-
-        self.folder, self.runtime, self.loaded = Path(folder), onnxruntime, {}
-        self.options = onnxruntime.SessionOptions()
-        if threads is None:
-            threads = int(sum(path.stat().st_size for path in self.folder.glob("gpt.*")) < SMALL_BYTES)
-        self.options.intra_op_num_threads = threads
-
-    def __call__(self, name, **arrays):
-        """Runs a graph and returns its outputs by name."""
-        if name not in self.loaded:
-            path = str(self.folder / f"{name}.onnx")
-            session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
-            self.loaded[name] = session, [output.name for output in session.get_outputs()]
-        session, names = self.loaded[name]
-        return dict(zip(names, session.run(names, arrays)))
-
-
 class Vocabulary:
     """Byte-pair tokenizer of `vocab.json`."""
 
@@ -108,15 +86,29 @@ class Speaker:
     """An exported model: text to samples, recordings to voices."""
 
     def __init__(self, folder=".", threads=None):
+        import onnxruntime
+
         self.folder = folder = Path(folder)
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
         self.vocabulary = Vocabulary(folder / "vocab.json")
-        self.graphs = OnnxGraphs(folder, threads)
+        self.runtime, self.sessions, self.options = onnxruntime, {}, onnxruntime.SessionOptions()
+        if threads is None:
+            threads = int(sum(path.stat().st_size for path in folder.glob("gpt.*")) < SMALL_BYTES)
+        self.options.intra_op_num_threads = threads
         with np.load(folder / "voices.npz") as voices:
             names = voices["names"].tolist()
             self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
             self.voice_languages = dict(zip(names, voices["languages"].tolist()))
+
+    def run(self, name, **arrays):
+        """Runs a graph, which is loaded on first use, and returns its outputs by name."""
+        if name not in self.sessions:
+            path = str(self.folder / f"{name}.onnx")
+            session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
+            self.sessions[name] = session, [output.name for output in session.get_outputs()]
+        session, names = self.sessions[name]
+        return dict(zip(names, session.run(names, arrays)))
 
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Speaks a text and returns samples `(S,)` float32.
@@ -184,17 +176,17 @@ class Speaker:
             raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
         cache = Cache(model)
         text = np.array([[model["start_text_token"], *ids, model["stop_text_token"]]], np.int32)
-        logits, hidden = cache.read(self.graphs, latents[None], text, model["start_audio_token"], 0)
+        logits, hidden = cache.read(self.run, latents[None], text, model["start_audio_token"], 0)
         seen, codes, states = np.zeros(logits.shape, bool), [], [hidden]
         most = min(max_codes or model["max_codes"], model["max_codes"])
         while len(codes) < most:
             noise = gumbel_noise(seed, sentence, len(codes), logits.shape[1])
-            drawn = self.graphs("draw", logits=logits, noise=noise, seen=seen, **values)
+            drawn = self.run("draw", logits=logits, noise=noise, seen=seen, **values)
             code, seen = int(drawn["code"][0]), drawn["now_seen"]
             if code == model["stop_audio_token"]:
                 return codes, np.concatenate(states), True
             codes.append(code)
-            logits, hidden = cache.read(self.graphs, latents[None, :0], text[:, :0], code, len(codes))
+            logits, hidden = cache.read(self.run, latents[None, :0], text[:, :0], code, len(codes))
             states.append(hidden)
         return codes, np.concatenate(states), False
 
@@ -208,7 +200,7 @@ class Speaker:
     def sound(self, states, speaker, speed=1.0):
         """Decodes the GPT states of one sentence to samples."""
         arrays = dict(latents=squeezed(states, speed)[None], speaker=speaker[None])
-        return self.graphs("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
+        return self.run("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
 
     def voice(self, voice):
         """Latents `(num_latents, width)` and speaker vector of a voice, by its name or from a WAV file."""
@@ -230,9 +222,9 @@ class Speaker:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
         pieces = [samples[at : at + length] for at in range(0, len(samples), length)]
         pieces = [piece for piece in pieces if len(piece) >= least] or pieces[:1]
-        latents = [self.graphs("conditioning", wav=piece[None])["latents"] for piece in pieces]
+        latents = [self.run("conditioning", wav=piece[None])["latents"] for piece in pieces]
         wav = resampled(whole, heard["sample_rate"], heard["speaker_sample_rate"])
-        return np.concatenate(latents).mean(axis=0), self.graphs("speaker", wav=wav[None])["speaker"][0]
+        return np.concatenate(latents).mean(axis=0), self.run("speaker", wav=wav[None])["speaker"][0]
 
     def _faded(self, samples):
         length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
@@ -268,14 +260,14 @@ class Cache:
         self.keys = [np.zeros((1, heads, depth, 1), np.float32) for _ in range(model["layers"])]
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
-    def read(self, graphs, latents, text, code, index):
-        """Runs the GPT on new inputs; returns the logits of the next code and the hidden state."""
+    def read(self, run, latents, text, code, index):
+        """Runs the GPT on new inputs by `Speaker.run`; returns the logits of the next code and the hidden state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
         arrays |= {f"values_{i}": one for i, one in enumerate(self.values)}
         arrays |= dict(code=np.array([[code]], np.int32), index=np.array([index], np.int32), mask=mask[None])
-        found = graphs("gpt", latents=latents, text=text, **arrays)
+        found = run("gpt", latents=latents, text=text, **arrays)
         if self.filled + new > size:
             room = -(-(self.filled + new) // CACHE_ROWS) * CACHE_ROWS - size
             self.keys = [np.pad(one, ((0, 0), (0, 0), (0, 0), (0, room))) for one in self.keys]

@@ -13,9 +13,8 @@ import tensorflow as tf
 from myxtts.config.checks import ConfigError, counted, require
 from myxtts.config.config import XTTSConfig
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.kinds import runs_on_cpu
-from myxtts.devices.machine import PeakMemory, read_memory, resident_bytes
-from myxtts.training.loop.replicas import Replicas
+from myxtts.devices.machine import PeakMemory, read_memory, resident_bytes, runs_on_cpu
+from myxtts.training.loop.device_pipeline import Replicas
 from myxtts.training.loop.step import TrainStep
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ micro-batches whatever their number of tokens.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import tensorflow as tf
 
@@ -104,21 +104,22 @@ class TrainStep:
 
     def averages(self) -> dict[str, tf.Variable]:
         """Moving averages of the weights by name; empty if none are kept."""
-        return self._of_rules(lambda rule: rule.averages.variables if rule.averages else {})
+        return self._of_rules(lambda rule: rule.averages)
 
     def restart_averages(self) -> None:
         for rule in self.rules:
-            if rule.averages:
-                rule.averages.restart()
+            rule.restart_averages()
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Puts the averages, if any, in place of the weights within the block, for validation and synthesis."""
-        with ExitStack() as stack:
-            for rule in self.rules:
-                if rule.averages:
-                    stack.enter_context(rule.averages.in_place_of_weights())
+        for rule in self.rules:
+            rule.exchange_averages()
+        try:
             yield
+        finally:
+            for rule in self.rules:
+                rule.exchange_averages()
 
     @property
     def bad_steps(self) -> int:
@@ -132,8 +133,10 @@ class TrainStep:
 
     def make_accumulators(self) -> None:
         """Creates the gradient accumulators; must be called in the strategy's scope."""
+        kind = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+        zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="accumulator", **kind)
         for rule in self.rules:
-            rule.make_accumulators()
+            rule.sums = rule.sums or [zeros(weight) for weight in rule.variables]
 
     def drop_accumulators(self) -> None:
         """Frees the gradient accumulators."""

@@ -1,12 +1,12 @@
-"""One update of a train step: gradients, finite check, clipping, loss scale, optimizer, weight averages."""
+"""One update of a train step: AdamW as in the XTTS recipe, learning rate, finite check, loss scale, weight averages."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
-from myxtts.training.loop.optimizers import make_optimizer
+from myxtts.config.stages import StageConfig
 from myxtts.training.stages.base import Update
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -22,7 +22,7 @@ class UpdateRule:
 
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
-        ema: Decay of the weight averages; 0 keeps none.
+        ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
         stage_learning_rate: Peak learning rate of the stage; the update's own rate keeps its ratio to it.
     """
 
@@ -30,24 +30,28 @@ class UpdateRule:
         self, update: Update, strategy: tf.distribute.Strategy, scaled: bool, ema: float, stage_learning_rate: float
     ):
         self.name, self.objective, settings, self.phases, averaged = update
-        self.strategy = strategy
-        self.gradient_clip = settings.gradient_clip
+        self.strategy, self.scaled, self.gradient_clip = strategy, scaled, settings.gradient_clip
         self.rate_share = settings.learning_rate / stage_learning_rate
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
         self.optimizer = make_optimizer(settings, self.trainable)
         # The optimizer gets gradients that are reduced already.
         self.optimizer._all_reduce_sum_gradients = list
-        self.scaled = scaled
         self.loss_scale = tf.Variable(FIRST_LOSS_SCALE if scaled else 1.0, trainable=False, name="loss_scale")
         counters = ("good_steps", "bad_steps_in_row", "bad_steps", "updates_begun")
         self.good_steps, self.bad_steps_in_row, self.bad_steps, self.begun = (
             tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in counters
         )
-        self.averages = WeightAverages(self.trainable, ema, strategy) if ema and averaged else None
+        self.ema = ema if averaged else 0.0
+        named = self.trainable.items() if self.ema else ()
+        zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="average")
+        self.averages: dict[str, tf.Variable] = {f"average/{name}": zeros(weight) for name, weight in named}
+        """Exponential moving averages of the weights, on every replica; empty if none are kept."""
+        self.restart_averages()
         self.clip_factor = None
         """Factor, at most 1, that bounded the global norm of the last gradients."""
         self.sums = []
+        """Gradient accumulators."""
 
     def compile(self, xla: bool) -> None:
         """Sets whether XLA compiles the gradients and, on one device, the update; must be called before a step."""
@@ -72,13 +76,6 @@ class UpdateRule:
         slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
         scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
         return slots | {name: getattr(self, name) for name in scalars}
-
-    def make_accumulators(self) -> None:
-        """Creates the gradient accumulators; must be called in the strategy's scope."""
-        kind = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
-        self.sums = self.sums or [
-            tf.Variable(tf.zeros(v.shape), trainable=False, name="accumulator", **kind) for v in self.variables
-        ]
 
     def all_reduce(self, value):
         """Sums a value over all replicas; must be called in a replica."""
@@ -156,58 +153,103 @@ class UpdateRule:
     def _apply(self, gradients, statistics, factor):
         taken = tf.identity(self.optimizer.iterations.value)
         self.optimizer.apply([gradient * factor for gradient in gradients], self.variables)
-        if self.averages is not None:
-            self.averages.update(taken)
+        if self.averages:
+            self.update_averages(taken)
         if statistics:
             self.objective.apply_statistics(statistics)
 
+    def _pairs(self):
+        return zip(self.averages.values(), self.variables)
 
-class WeightAverages:
-    """Exponential moving averages of trained weights (Polyak and Juditsky 1992), on every replica.
+    def update_averages(self, step: tf.Tensor) -> None:
+        """Updates the averages (Polyak and Juditsky 1992), in a replica; `step` is the number of earlier steps.
 
-    The decay of step t is `min(decay, (1 + t) / (10 + t))`, as in `tf.train.ExponentialMovingAverage` with
-    `num_updates`. Keras's `use_ema` has no such warm-up: at a decay of 0.999, the initial weights would still make up a
-    third of the average after a thousand steps.
-
-    Must be created in the strategy's scope and on the model device. `decay` is in `[0, 1)`.
-    """
-
-    def __init__(self, named: dict[str, keras.Variable], decay: float, strategy: tf.distribute.Strategy):
-        self.decay, self._strategy = decay, strategy
-        self.variables: dict[str, tf.Variable] = {
-            f"average/{name}": tf.Variable(tf.zeros(v.shape), trainable=False, name="average")
-            for name, v in named.items()
-        }
-        self._pairs = list(zip(self.variables.values(), named.values()))
-        self.restart()
-
-    def restart(self) -> None:
-
-        def assign():
-            for average, weight in self._pairs:
-                average.assign(weight.value)
-
-        self._strategy.run(assign)
-
-    def update(self, step: tf.Tensor) -> None:
-        """Updates the moving averages after an optimizer step, in a replica; `step` is the number of earlier steps."""
+        The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
+        Keras's `use_ema` has no such warm-up: at a decay of 0.999, the initial weights would still make up a third of
+        the average after a thousand steps.
+        """
         step = tf.cast(step, tf.float32)
-        rate = 1.0 - tf.minimum(self.decay, (1.0 + step) / (10.0 + step))
-        for average, weight in self._pairs:
+        rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
+        for average, weight in self._pairs():
             average.assign_add((weight.value - average) * rate)
 
-    @contextmanager
-    def in_place_of_weights(self) -> Iterator[None]:
-        """Exchanges weights and averages within the block."""
+    def restart_averages(self) -> None:
+        def restart():
+            for average, weight in self._pairs():
+                average.assign(weight.value)
+
+        self.strategy.run(restart)
+
+    def exchange_averages(self) -> None:
+        """Exchanges weights and averages."""
 
         def exchange():
-            for average, weight in self._pairs:
+            for average, weight in self._pairs():
                 held = tf.identity(weight.value)
                 weight.assign(average.read_value())
                 average.assign(held)
 
-        self._strategy.run(exchange)
-        try:
-            yield
-        finally:
-            self._strategy.run(exchange)
+        self.strategy.run(exchange)
+
+
+def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
+    """Creates the optimizer of weights, given by name, and its slots; must be called on the weights' device."""
+    beta_1, beta_2 = settings.betas
+    rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
+    optimizer = AdamW(settings.learning_rate, **rates)
+    excluded = [v for name, v in trainable.items() if no_weight_decay(name)]
+    if excluded:
+        optimizer.exclude_from_weight_decay(var_list=excluded)
+    optimizer.build(list(trainable.values()))
+    return optimizer
+
+
+def no_weight_decay(name: str) -> bool:
+    """Whether the XTTS recipe leaves a weight undecayed: biases, norms (not the perceiver's), embeddings."""
+    last = name.rsplit("/", 1)[-1]
+    return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
+
+
+class AdamW(keras.optimizers.AdamW):
+    """AdamW with epsilon after the bias correction (Loshchilov and Hutter 2019, algorithm 2), as in PyTorch.
+
+    Keras adds epsilon before the correction, which makes it `1 / sqrt(1 - beta_2)` times as large in the first step and
+    changes the update of weights with gradients near epsilon. Keras also needs a dozen passes over weights and moments;
+    this is one kernel. Takes the arguments of `keras.optimizers.AdamW`.
+    """
+
+    def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
+        dtype = variable.dtype
+        beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
+        step = tf.cast(self.iterations + 1, dtype)
+        index = self._get_variable_index(variable)
+        beta_2_power = tf.pow(beta_2, step)
+        # The kernel adds epsilon before the correction; multiplied by the correction, it has the effect of after.
+        epsilon = tf.cast(self.epsilon, dtype) * tf.sqrt(1 - beta_2_power)
+        m, v = _handle(self._momentums[index]), _handle(self._velocities[index])
+        betas = dict(beta1_power=tf.pow(beta_1, step), beta2_power=beta_2_power, beta1=beta_1, beta2=beta_2)
+        rates = dict(lr=tf.cast(learning_rate, dtype), epsilon=epsilon)
+        tf.raw_ops.ResourceApplyAdam(var=_handle(variable), m=m, v=v, grad=tf.cast(gradient, dtype), **betas, **rates)
+
+
+def _handle(variable):
+    return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+
+
+def total_steps(max_steps: int | None, epochs: int, batches_per_epoch: int, accumulation: int) -> int:
+    """Number of optimizer steps of a stage: `max_steps`, or those of its epochs."""
+    return max_steps or max(1, epochs * batches_per_epoch // accumulation)
+
+
+def learning_rate(settings: StageConfig, step: int, total_steps: int) -> float:
+    """Learning rate after `step` of `total_steps` steps: linear warm-up, then a half cosine.
+
+    The warm-up takes at most a tenth of the steps. After `total_steps`, the rate stays at its final value. Source:
+    Loshchilov and Hutter (2017).
+    """
+    peak, final_share = settings.learning_rate, settings.final_learning_rate
+    warmup = min(settings.warmup_steps, total_steps // 10)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    return peak * (final_share + (1.0 - final_share) * 0.5 * (1.0 + math.cos(math.pi * progress)))

@@ -1,8 +1,9 @@
-"""A training stage: which part of the model it trains, on what data and by which updates.
+"""What a training stage is made of: `Stage`, `Objective`, `Update`, `Preparation`, and losses summed over items.
 
 A stage is a subclass of `Stage` in a file of its own; `config/stages.py` lists it.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,15 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
+from myxtts.audio.augment import Change, change_speed, draw_change, limit_speed
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES, StageConfig
-from myxtts.data.batch import WaveBatch
+from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch
 from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.machine import runs_on_cpu
+from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
-from myxtts.training.loop.optimizations import Switches
-from myxtts.training.watching.ledger import LedgerRow
+from myxtts.training.loop.switches import LedgerRow, Switches
 
 if TYPE_CHECKING:
     from myxtts.training.loop.step import TrainStep
@@ -96,11 +101,6 @@ class Stage(ABC):
         self.config, self.foundations = config, foundations
         self.model: XTTS | None = None
 
-    @classmethod
-    def measure(cls, dataset) -> Any:
-        """Measures the training clips of a `SpeechDataset` for a fresh start; `begin` takes the result."""
-        return None
-
     def choose_clips(self, dataset: SpeechDataset) -> SpeechDataset:
         """Returns the data set with the clips to train and validate on."""
         return dataset
@@ -123,23 +123,20 @@ class Stage(ABC):
         """
         return None
 
-    def build(self, model: XTTS | None, switches: Switches, measured: Any, starting: dict[str, np.ndarray] | None):
+    def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Makes the model, or adopts the one given; called in the strategy's scope, on the model device.
 
-        `measured` is the result of `measure`, or None if the checkpoint contains it. `starting` are pretrained weights
-        by name; they replace the random initialization of a new run.
+        `starting` are pretrained weights by name; they replace the random initialization of a new run.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
-        self.begin(switches, measured)
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
-    def lacks_measurement(self) -> bool:
-        """Whether the recordings must still be measured before the first step."""
-        return False
+    def measure(self, dataset: SpeechDataset) -> None:
+        """Sets initial weights that depend on the recordings, unless the model has them."""
 
-    def begin(self, switches: Switches, measured: Any) -> None:
-        """Prepares the model for training, before starting weights are assigned."""
+    def begin(self) -> None:
+        """Called before the first step of a run, when the weights are set and equal on all workers."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
@@ -199,3 +196,88 @@ class Stage(ABC):
 def arrays_of(variables: dict[str, keras.Variable]) -> dict[str, np.ndarray]:
     """Copies variables to the host, by name."""
     return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """Cross-entropy of each target: `(..., V)` float32, `(...)` int32 -> `(...)` float32.
+
+    `tf.nn.sparse_softmax_cross_entropy_with_logits` cannot be used: it adds assertions to the graph, whose strings
+    cannot be placed on a GPU without soft placement.
+    """
+    if is_op_determinism_enabled():  # GPUs have no deterministic kernel of the fused operation
+        return -tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=len(targets.shape))
+    shape, classes = tf.shape(targets), logits.shape[-1]
+    losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+        features=tf.reshape(logits, (-1, classes)), labels=tf.reshape(targets, (-1,))
+    )
+    return tf.reshape(losses, shape)
+
+
+def masked_cross_entropy(
+    logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
+) -> tf.Tensor:
+    """Sum of the cross-entropy over unmasked targets: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
+
+    `label_smoothing` is the probability spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
+    """
+    logits = tf.cast(logits, tf.float32)
+    losses = cross_entropy(logits, targets)
+    if label_smoothing:
+        uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+        losses = (1.0 - label_smoothing) * losses + label_smoothing * uniform
+    return tf.reduce_sum(tf.where(mask, losses, 0.0))
+
+
+def masked_squared_error(predicted: tf.Tensor, target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Sum of the squared differences over unmasked rows: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
+    difference = tf.cast(predicted, tf.float32) - tf.cast(target, tf.float32)
+    return tf.reduce_sum(tf.where(mask, tf.reduce_sum(tf.square(difference), axis=-1), 0.0))
+
+
+class Preparation(ABC):
+    """Turns a `WaveBatch` into a stage's batch; each stage has its own `make_batch`.
+
+    Args:
+        model: Mel scale and frozen parts, on the data device.
+        device: Name of the data device.
+        augment: Whether to change voices at random (`audio/augment.py`), a clip and its conditioning clip alike.
+        seed: Seed of the augmentation.
+    """
+
+    def __init__(self, model: XTTS, device: str, augment: bool, seed: int):
+        self.model, self.device = model, device
+        self.augment, self.seed, workers = augment, seed, current_workers()
+        self.share = (workers.index, workers.count)
+        """Index and number of the parts that the workers split each batch into; see `augment.draw_rows`."""
+        self.mel = MelSpectrogram(DVAE_MEL)
+        # Unknown sizes: one trace serves all shapes.
+        wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))
+        self._prepare = tf.function(self.make_batch, input_signature=[wave, tf.TensorSpec((), tf.int32)])
+
+    def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
+        """Prepares a batch from any device. Its training position seeds the augmentation; None turns that off."""
+        seed_position = tf.constant(-1 if position is None else position, tf.int32)
+        with tf.device(self.device):
+            return self._prepare(batch, seed_position)
+
+    @abstractmethod
+    def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> NamedTuple:
+        """Returns the stage's batch; `position` is scalar int32, below 0 for no augmentation. Traced once."""
+
+    def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
+        """Returns waveforms and lengths with the voices changed, and the change."""
+        size = tf.shape(batch.wav)[0], self.mel.spec.num_mels
+        if not self.augment:
+            unchanged = Change(tf.ones(size[:1]), tf.zeros((size[0], 1, size[1])))
+            return batch.wav, batch.wav_lengths, unchanged
+        change = draw_change(*size, self.seed, position, position >= 0, self.share)
+        change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
+        return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
+
+    def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
+        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
+        log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
+        floor = math.log(extractor.spec.log_floor)
+        # Silence stays silence at any level.
+        changed = tf.where(log_mel > floor + 1e-3, tf.maximum(log_mel + change.offset, floor), log_mel)
+        return self.model.normalize_mel(changed if self.augment else log_mel)

@@ -9,21 +9,14 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.config.training import TrainingConfig
 from myxtts.data.batch import DecoderBatch, WaveBatch
-from myxtts.memory.decoder import DIVISORS
+from myxtts.memory.parts import DIVISORS
 from myxtts.models.discriminators import PERIODS, RESOLUTIONS, Discriminators
 from myxtts.models.gpt import teacher_forcing
-from myxtts.models.layers.linear import built
-from myxtts.models.speaker_encoder import SpeakerEncoder
-from myxtts.models.waveform_decoder import WaveformDecoder, make_decoder
+from myxtts.models.speaker_encoder import SpeakerEncoder, make_speaker_encoder
+from myxtts.models.waveform_decoders import WaveformDecoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.base import Objective, Stage, Update
-from myxtts.training.stages.decoder_losses import (
-    SCORE_LOSSES,
-    LogMelDistance,
-    feature_distance,
-    score_loss,
-    stft_distance,
-)
+from myxtts.training.stages.decoder_losses import LogMelDistance, feature_distance, score_loss, stft_distance
 from myxtts.training.stages.gpt import GPTPreparation
 
 DISCRIMINATORS = "discriminators"
@@ -63,16 +56,13 @@ class DecoderStage(Stage):
         require(settings.frames % 2 == 0, "training.decoder.frames", "even", settings.frames)
         self._lowest_mel = None
 
-    def build(self, model, switches, measured, starting):
-        super().build(model, switches, measured, starting)
+    def build(self, model, switches, starting):
+        super().build(model, switches, starting)
         shape = DIVISORS.get(self.config.model.size, 1), self.periods, self.resolutions
-        self.discriminators = built(Discriminators(*shape, dtype=switches.precision), (None, None))
+        self.discriminators = Discriminators(*shape, dtype=switches.precision)
         self.speaker_encoder = None
         if self.config.training.decoder.speaker_weight:
-            encoder = SpeakerEncoder(
-                self.config.model.speaker_channels, embedding_width=self.config.model.speaker_width
-            )
-            self.speaker_encoder = built(encoder, (None, None, SPEAKER_MEL.num_mels))
+            self.speaker_encoder = make_speaker_encoder(self.config.model)
             self.speaker_encoder.trainable = False
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
@@ -94,7 +84,7 @@ class DecoderStage(Stage):
         return [ResynthesisDistance(self.model.decoder)]
 
     def make_preparation(self, device, shares_device):
-        return DecoderPreparation(self.foundations, device, self.config)
+        return DecoderPreparation(self.foundations, device, self.config, self.model.decoder)
 
     def copies(self, batch):
         return batch.target, copy_of(self.model.decoder, batch)
@@ -129,7 +119,7 @@ class DiscriminatorObjective(Objective):
     loss_weights = {"real": 1.0, "made": 1.0}
 
     def __init__(self, decoder: WaveformDecoder, discriminators: Discriminators, decoder_type: str):
-        self.decoder, self.discriminators, self.losses = decoder, discriminators, SCORE_LOSSES[decoder_type]
+        self.decoder, self.discriminators, self.decoder_type = decoder, discriminators, decoder_type
 
     def trainable(self):
         return named_weights(self.discriminators)
@@ -139,8 +129,10 @@ class DiscriminatorObjective(Objective):
 
     def loss_sums(self, batch, seed=None):
         waves = batch.target, tf.stop_gradient(copy_of(self.decoder, batch))
-        losses = (score_loss(loss, self.discriminators(wav)) for loss, wav in zip(self.losses, waves))
-        return {name: tf.reduce_sum(loss) for name, loss in zip(self.loss_weights, losses)}, {}
+        sums = {}
+        for name, wav in zip(self.loss_weights, waves):
+            sums[name] = tf.reduce_sum(score_loss(self.decoder_type, self.discriminators(wav), name == "real"))
+        return sums, {}
 
 
 class DecoderObjective(Objective):
@@ -154,8 +146,8 @@ class DecoderObjective(Objective):
         training: TrainingConfig,
         speaker_encoder: SpeakerEncoder | None = None,
     ):
-        self.decoder, self.discriminators, self.speaker_encoder = decoder, discriminators, speaker_encoder
-        self.generator_loss = SCORE_LOSSES[decoder_type][0]
+        self.decoder, self.discriminators, self.decoder_type = decoder, discriminators, decoder_type
+        self.speaker_encoder = speaker_encoder
         self._mel_distance, self._speaker_mel = LogMelDistance(), MelSpectrogram(SPEAKER_MEL)
         own = training.decoder
         weights = {"mel": own.mel_weight, "stft": own.stft_weight, "adversarial": own.adversarial_weight}
@@ -178,7 +170,7 @@ class DecoderObjective(Objective):
             losses["speaker"] = self._speaker_distance(batch.target, made)
         if self.phase == ADVERSARIAL:
             of_real, of_made = (self.discriminators(wav) for wav in (batch.target, made))
-            losses["adversarial"] = score_loss(self.generator_loss, of_made)
+            losses["adversarial"] = score_loss(self.decoder_type, of_made, real=True)
             losses["features"] = feature_distance(of_real, of_made)
         zero = tf.zeros(())
         return {name: tf.reduce_sum(losses[name]) if name in losses else zero for name in weights}, {}
@@ -233,14 +225,14 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that no clip always has the same vector.
+    `grid` is a decoder, of which only the grid of frames is used.
     """
 
-    def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig):
+    def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
         # Not augmented: the output is compared with the recording itself.
         super().__init__(foundations["dvae"], device, augment=False, seed=config.training.seed)
         self.gpt, self.speaker_encoder = foundations["gpt"].gpt, foundations["speaker"].speaker_encoder
-        self.config, self.crop = config, config.training.decoder.frames
-        self.grid = make_decoder(config.model)  # for the grid of frames alone, which needs no weights
+        self.config, self.crop, self.grid = config, config.training.decoder.frames, grid
         self._speaker_mel = MelSpectrogram(SPEAKER_MEL)
 
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> DecoderBatch:

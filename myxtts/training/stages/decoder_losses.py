@@ -1,13 +1,11 @@
 """Losses of waveform decoders and their discriminators, one number per clip."""
 
-from collections.abc import Callable
-
 import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.mel import MelSpec
 from myxtts.config.rates import DECODER_SAMPLE_RATE
-from myxtts.models.layers.spectrum import short_time_spectrum
+from myxtts.models.discriminators import short_time_spectrum
 
 Maps = list[list[tf.Tensor]]
 """Feature maps of each discriminator, `(B, ...)`; the last one is the score."""
@@ -87,35 +85,19 @@ def _mean(x):
     return tf.reduce_mean(x, axis=list(range(1, x.shape.rank)))
 
 
-def least_squares_real(score: tf.Tensor) -> tf.Tensor:
-    """Least-squares loss of scores that should be 1."""
-    return tf.square(score - 1.0)
+def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
+    """Mean loss of the scores of each discriminator on recordings or on generated audio, summed over them, `(B,)`.
 
-
-def hinge_real(score: tf.Tensor) -> tf.Tensor:
-    """Hinge loss of scores that should be 1 or more."""
-    return tf.nn.relu(1.0 - score)
-
-
-def hinge_generated(score: tf.Tensor) -> tf.Tensor:
-    """Hinge loss of scores that should be -1 or less."""
-    return tf.nn.relu(1.0 + score)
-
-
-SCORE_LOSSES: dict[str, tuple[Callable, Callable]] = {
-    "hifigan": (least_squares_real, tf.square),
-    "istft": (hinge_real, hinge_generated),
-}
-"""Discriminator losses by decoder type: of scores of recordings, and of scores of generated audio.
-
-The first is also the generator's loss on its own output. Least squares: Mao et al. (2017), equation 2; HiFi-GAN,
-equation 1. Hinge: Lim and Ye (2017); Vocos, section 3.3.
-"""
-
-
-def score_loss(loss: Callable, maps: Maps) -> tf.Tensor:
-    """Mean of a loss over the scores of each discriminator, summed over discriminators, `(B,)`."""
-    return tf.add_n([_mean(loss(tf.cast(one[-1], tf.float32))) for one in maps])
+    That on recordings is also the generator's loss on its own output. For `hifigan` least squares, from 1 or 0: Mao et
+    al. (2017), equation 2; HiFi-GAN, equation 1. For `istft` hinge loss, beyond 1 or -1: Lim and Ye (2017); Vocos,
+    section 3.3.
+    """
+    scores = [tf.cast(one[-1], tf.float32) for one in maps]
+    if decoder_type == "hifigan":
+        losses = [tf.square(score - 1.0 if real else score) for score in scores]
+    else:
+        losses = [tf.nn.relu(1.0 - score if real else 1.0 + score) for score in scores]
+    return tf.add_n([_mean(loss) for loss in losses])
 
 
 def feature_distance(real: Maps, made: Maps) -> tf.Tensor:

@@ -10,9 +10,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.data.batch import DVAEBatch, WaveBatch
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.stages.base import Objective, Stage, Update
-from myxtts.training.stages.losses import masked_squared_error
-from myxtts.training.stages.preparation import Preparation
+from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
 
 DEAD_CODE_SHARE = 0.03
 """A code is dead if it is used less often than this share of the average code."""
@@ -27,28 +25,17 @@ class DVAEStage(Stage):
 
     name = part = "dvae"
     main_loss = "reconstruction"
-    front: XTTS | None = None
-    """Holder of the mel scale on the data device; None until `make_preparation`."""
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
-    @classmethod
-    def measure(cls, dataset):
-        return measure_mel_stats(dataset.train_loader(cls.name), 16)
-
-    def lacks_measurement(self):
-        return bool(np.all(self.model.mel_stats.numpy() == 1))
-
-    def begin(self, switches, measured):
+    def measure(self, dataset):
         """Sets the scale of the mel bands, and the output's bias to their mean."""
-        if measured is not None:
-            scale, mean = measured
+        if np.all(self.model.mel_stats.numpy() == 1):
+            scale, mean = measure_mel_stats(dataset.train_loader(self.name), 16)
             self.model.mel_stats.assign(scale)
             self.model.dvae.decoder_output.bias.assign(mean)
-            self._share_mel_stats()
 
-    def _share_mel_stats(self):
-        if self.front is not None:
-            self.front.mel_stats.assign(self.model.mel_stats.numpy())
+    def begin(self):
+        self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
     def updates(self, settings):
         self._strategy = tf.distribute.get_strategy()
@@ -56,8 +43,9 @@ class DVAEStage(Stage):
 
     def make_preparation(self, device, shares_device):
         with tf.device(device):
-            self.front = self.model if shares_device else XTTS(self.config.model, parts=())  # for the mel scale alone
-        self._share_mel_stats()
+            # Holds the mel scale on the data device.
+            self.front = self.model if shares_device else XTTS(self.config.model, parts=())
+        self.begin()
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 
     def copies(self, batch):

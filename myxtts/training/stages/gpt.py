@@ -10,16 +10,13 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.data.batch import GPTBatch
+from myxtts.models.attention import SITES_PER_BLOCK
 from myxtts.models.gpt import GPT, teacher_forcing
-from myxtts.models.layers.dropout import site_offset
-from myxtts.models.layers.transformer import SITES_PER_BLOCK
+from myxtts.models.layers import site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import assign_by_name
-from myxtts.training.loop.optimizations import on_or_off, recompute
-from myxtts.training.stages.base import Objective, Stage, Update
-from myxtts.training.stages.losses import masked_cross_entropy
-from myxtts.training.stages.preparation import Preparation
-from myxtts.training.watching.ledger import LedgerRow, attention_forms, recomputed_blocks
+from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
+from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_cross_entropy
 
 TEXT_ROWS = ("text_embedding", "text_head/kernel", "text_head/bias")
 """Weights that LoRA trains besides the adapters, because the vocabulary may have grown."""
@@ -34,13 +31,11 @@ class GPTStage(Stage):
     speaks = True
     takes_init_from = True
 
-    def build(self, model, switches, measured, starting):
-        super().build(model, switches, measured, starting)
+    def build(self, model, switches, starting):
+        super().build(model, switches, starting)
+        self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
         settings = self.config.training.gpt
         self.lora = LoRA(self.model.gpt, settings) if settings.lora_rank else None
-
-    def begin(self, switches, measured):
-        self.model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
 
     def updates(self, settings):
         return [Update("", GPTObjective(self.model, self.config, self.lora), settings)]

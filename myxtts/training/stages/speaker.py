@@ -12,16 +12,13 @@ from myxtts.audio.augment import change_speed, disturb, draw_rows
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import SpeakerBatch
-from myxtts.devices.kinds import runs_on_cpu
-from myxtts.models.layers.angular_margin import AngularMarginClassifier
-from myxtts.models.layers.linear import built
+from myxtts.devices.machine import runs_on_cpu
+from myxtts.models.speaker_encoder import AngularMarginClassifier
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes
-from myxtts.training.loop.replicas import synchronize_statistics
-from myxtts.training.stages.base import Objective, Stage, Update
-from myxtts.training.stages.losses import cross_entropy
-from myxtts.training.stages.preparation import Preparation
+from myxtts.training.loop.device_pipeline import synchronize_statistics
+from myxtts.training.stages.base import Objective, Preparation, Stage, Update, cross_entropy
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +45,11 @@ class SpeakerStage(Stage):
     name = part = "speaker"
     main_loss = "speaker"
 
-    def build(self, model, switches, measured, starting):
-        super().build(model, switches, measured, starting)
+    def build(self, model, switches, starting):
+        super().build(model, switches, starting)
         # At least one speaker: models are also built before any recording is read.
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
-        self.classifier = built(AngularMarginClassifier(*shape, name=CLASSIFIER), None)
+        self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
         """1 for trained speakers, 0 for held-out ones; all speakers, once for each of `SPEEDS`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:

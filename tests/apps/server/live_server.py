@@ -3,6 +3,7 @@
 import http.client
 import json
 import logging
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from tiny import WORDS, tiny_run_config, voiced
 
 from myxtts.audio.encoding import write_audio
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voices import stored_voice
 from myxtts.models.xtts import XTTS
 from myxtts.storage.speakers import read_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -95,10 +95,12 @@ def live_server(
 
     speaker = Speaker(synthesizer, max_waiting, queue_seconds, warm="none")
     speakers = {name: one.language for name, one in read_speakers(run).items()}
-    book = VoiceBook(synthesizer, speakers, lambda name: stored_voice(run, name, synthesizer.as_voice), voices)
+    synthesizer.folder = run
+    book = VoiceBook(synthesizer, speakers, voices)
     parts = speaker, book, ServerSettings("tiny", **settings)
-    serving = Serving(make_app(*parts), speaker, "127.0.0.1", 0, most, 10, beside(*parts))
-    thread = threading.Thread(target=serving.run, name="serving")
+    serving = Serving(make_app(*parts), speaker, most, 10, beside(*parts))
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=serving.run, args=([listener],), name="serving")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     thread.start()
     try:

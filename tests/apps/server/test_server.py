@@ -21,9 +21,12 @@ import soundfile
 pytest.importorskip("uvicorn", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs the extra test")
 
+from command_helpers import sentence_of  # noqa: E402
 from live_server import is_alike, live_server, talkative_synthesizer, write_voices  # noqa: E402
 from tiny import voiced  # noqa: E402
 
+from myxtts.__main__ import main  # noqa: E402
+from myxtts.apps.server import options, serving  # noqa: E402
 from myxtts.apps.server.serving import log_as_json  # noqa: E402
 from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import to_pcm16  # noqa: E402
@@ -93,11 +96,12 @@ def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, 
     told = [json.loads(event.removeprefix("data: ")) for event in events.decode().split("\n\n")[:-1]]
     sound = b"".join(base64.b64decode(one["audio"]) for one in told if one["type"] == "speech.audio.delta")
     assert headers["content-type"] == "text/event-stream" and is_alike(sound, pcm) and len(told) > 3
+    assert headers["content-language"] == "en"
     assert told[-1]["type"] == "speech.audio.done" and told[-1]["usage"]["output_tokens"] > 0
 
 
 def test_captioned_speech_is_the_same_audio_with_the_time_of_each_word(live):
-    text = "one two three, four. [pause:0.5s] five one."
+    text = "one two three, four. [pause:0.5s] five % one."
     _, _, pcm = live.speech(text, seed=3)
     body = dict(model="kokoro", input=text, voice="low", seed=3, response_format="pcm", return_timestamps=True)
     ask = lambda **more: live.ask("POST", "/dev/captioned_speech", body | more)
@@ -107,7 +111,7 @@ def test_captioned_speech_is_the_same_audio_with_the_time_of_each_word(live):
     assert status == 200 and headers["content-type"] == "application/json" and len(lines) > 1
     assert is_alike(b"".join(base64.b64decode(line["audio"]) for line in lines), pcm)
     times = [time for line in lines for time in line["timestamps"]]
-    assert [one["word"] for one in times] == ["one", "two", "three,", "four.", "five", "one."]
+    assert [one["word"] for one in times] == ["one", "two", "three,", "four.", "five", "%", "one."]
     bounds = [bound for one in times for bound in (one["start_time"], one["end_time"])]
     assert bounds == sorted(bounds) and bounds[0] >= 0 and bounds[-1] <= len(pcm) / 48_000 + 0.01
     assert times[4]["start_time"] >= times[3]["end_time"] + 0.5
@@ -253,7 +257,7 @@ def test_pages_have_links_that_lead_somewhere_and_examples_that_run(live, tmp_pa
 
 def test_requests_of_other_programs_are_taken(live, caplog):
     asked = dict(lang_code="e", volume_multiplier=1.0, model="kokoro")
-    assert live.speech(voice="alloy", **asked)[2] == live.speech(voice="emma")[2]  # the only one that says its language
+    assert live.speech(voice=" alloy", **asked)[2] == live.speech(voice="emma")[2]  # the one with a language
     for text, samples in (("", 2400), ("🙂", 2400), ("[pause:1s]", 24_000)):
         assert live.speech(text)[2] == bytes(2 * samples)
     one, two = live.speech("one.")[2], live.speech("one.[pause:1s]")[2]
@@ -280,15 +284,17 @@ def test_log_has_the_id_and_not_the_text(live, monkeypatch):
     log_as_json()
     try:
         for number, text in enumerate(("one six.", "one six Ω☃ naïve.", "漢字")):
-            body = dict(model="tts-1", input=text, voice="low", secret="one six")
+            body = dict(model="tts-1", input=text, voice="low" if number < 2 else "six", secret="one six")
             live.ask("POST", "/v1/audio/speech", body, {"X-Request-ID": f"mine-{number}"})
             live.wait_until(lambda: f'"mine-{number}"' in log.getvalue())
     finally:
         for name, state in before.items():
             vars(logging.getLogger(name)).update(state)
     told = {one.get("request_id"): one for one in map(json.loads, log.getvalue().splitlines())}
-    assert told["mine-0"]["codes"] > 0 and told["mine-0"]["first_sound"] > 0 and not told["mine-0"]["cancelled"]
+    assert told["mine-0"]["codes"] > 0 and told["mine-0"]["language"] == "en"
+    assert told["mine-0"]["first_sound"] > 0 and not told["mine-0"]["cancelled"]
     assert told["mine-0"]["ignored_fields"] == 1 and "they are not spoken" in log.getvalue()
+    assert told["mine-2"]["error"] == "voice_not_found"
     assert not [part for part in ("six", "Ω", "☃", "ïve", "naive", "漢") if part in log.getvalue()]
 
 
@@ -326,3 +332,13 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
+
+
+@pytest.mark.parametrize("flag", ["--port", "--wyoming-port"])
+def test_port_that_is_taken_while_the_model_is_loaded_is_a_sentence(monkeypatch, capsys, flag):
+    monkeypatch.setattr(options, "require_port", lambda *_: None)
+    monkeypatch.setattr(serving, "open_model", lambda *_: [None] * 4)
+    monkeypatch.setattr(serving, "log_as_json", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", flag, port)

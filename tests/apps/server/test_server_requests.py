@@ -10,7 +10,7 @@ pytest.importorskip("uvicorn", reason="needs the extra server")
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
 
 GOOD = dict(model="tts-1", input="one.", voice="low", response_format="pcm")
-VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " low", "a" * 201]
+VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " ", "a" * 201]
 FIELDS = [
     ("input", None), ("input", 5), ("input", ["one"]), ("input", "\ud800"), ("input", "one[pause:61s]"),
     ("input", "one " * 200), ("input", "漢字"), ("model", "gpt-9"), ("model", ""), ("model", None), ("voice", 3),

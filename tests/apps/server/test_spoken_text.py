@@ -60,7 +60,7 @@ def test_no_text_takes_long(part):
 
 
 def book(speakers, aliases=None):
-    return VoiceBook(None, speakers, None, None, aliases)
+    return VoiceBook(None, speakers, None, aliases)
 
 
 def test_voices_of_openai_are_voices_of_the_language():
@@ -69,8 +69,11 @@ def test_voices_of_openai_are_voices_of_the_language():
     assert found.pop("nova") == "fa_f1" and {found["alloy"], found["shimmer"]} <= {"en_f1", "en_f2"}
     assert {found[name] for name, kind in OPENAI_VOICES.items() if kind == "m"} == {"en_Gene"}
     assert voices.find("onyx", "de")[0].name == voices.find("", "de")[0].name == "de_m1"
+    kokoro = {name: voices.find(name, "en")[0].name for name in ("af_heart", "bm_george(2)+am_adam", "hf_alpha")}
+    assert kokoro["af_heart"] in ("en_f1", "en_f2") and kokoro["hf_alpha"] in ("en_f1", "en_f2")
+    assert kokoro["bm_george(2)+am_adam"] == "en_Gene" and voices.find("af_sky", "de")[0].language == "en"
     assert book({"alloy": None, "b": None}).find("alloy", "en")[0].name == "alloy"
-    for name in ("Alloy", "en"):
+    for name in ("Alloy", "en", "af", "xf_heart"):
         with pytest.raises(ApiError):
             voices.find(name, "en")
     with pytest.raises(UserError, match="--voice-map"):

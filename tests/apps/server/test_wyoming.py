@@ -10,7 +10,6 @@ pytest.importorskip("uvicorn", reason="needs the extra server")
 pytest.importorskip("wyoming", reason="needs the extra test")
 
 from live_server import is_alike, live_server, talkative_synthesizer, write_voices  # noqa: E402
-from page_browser import free_port  # noqa: E402
 from wyoming.client import AsyncTcpClient  # noqa: E402
 from wyoming.info import Describe, Info  # noqa: E402
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeVoice  # noqa: E402
@@ -21,11 +20,11 @@ from myxtts.audio.files import to_pcm16  # noqa: E402
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    home, port = tmp_path_factory.mktemp("wyoming"), free_port()
+    home, listener = tmp_path_factory.mktemp("wyoming"), socket.create_server(("127.0.0.1", 0))
     (home / "run").mkdir()
-    voices, beside = write_voices(home / "voices"), lambda *parts: serve_wyoming("127.0.0.1", port, *parts)
+    voices, beside = write_voices(home / "voices"), lambda *parts: serve_wyoming(listener, *parts)
     with live_server(talkative_synthesizer(), home / "run", voices, beside=beside, max_characters=400) as live:
-        live.wyoming_port, live.voices = port, voices
+        live.wyoming_port, live.voices = listener.getsockname()[1], voices
         yield live
 
 
@@ -105,3 +104,17 @@ def test_client_that_leaves_frees_its_row(live):
     assert connection.recv(10)
     connection.close()
     live.wait_until(lambda: live.speaker.load == (0, 0, 0) and not live.speaker.synthesizer.engine._rows)
+
+
+def test_stop_finishes_the_text_that_is_being_spoken(live):
+    async def last_event():
+        async with AsyncTcpClient("127.0.0.1", live.wyoming_port) as client:
+            await client.write_event(Synthesize("one two three four. " * 19, SynthesizeVoice("low")).event())
+            while (await client.read_event()).type != "audio-chunk":
+                pass
+            live.serving.should_exit = True
+            while (event := await client.read_event()).type == "audio-chunk":
+                pass
+            return event
+
+    assert asyncio.run(last_event()).type == "audio-stop"

@@ -15,7 +15,7 @@ from test_hub import use_hub
 from test_run import untraced
 
 from myxtts.__main__ import main
-from myxtts.config.loading import find_recipe
+from myxtts.config.config import find_recipe
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 

@@ -21,8 +21,7 @@ from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.config.checks import UserError
-from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
-from myxtts.config.loading import config_from_dict
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
 from myxtts.storage.files import append_line, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.stages.classes import STAGE_CLASSES

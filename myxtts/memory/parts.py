@@ -1,18 +1,21 @@
-"""Memory of training the waveform decoder; see `memory/estimates.py`."""
+"""Memory of training the speaker encoder and the waveform decoder; see `memory/estimates.py`."""
 
 import math
 from dataclasses import replace
 
 from myxtts.config.config import ModelConfig
-from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING
-from myxtts.config.rates import MEL_HOP_SAMPLES
-from myxtts.memory.estimates import FLOAT, MemoryEstimate, Optimizations, Shapes, with_optimizer
+from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, SPEAKER_NUM_MELS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.memory.estimates import FLOAT, PLAIN, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes, with_optimizer
 
+ATTENTION_WIDTH = 128
+"""Hidden channels of the encoder's pooling."""
+FRAMES_PER_SECOND = 100
 TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Layer sizes in `models/istft.py` and `models/discriminators.py`; must match them."""
+"""Layer sizes in `models/waveform_decoders.py` and `models/discriminators.py`; must match them."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' channels by model size, 1 for other sizes."""
 KEPT_MAPS = 1.94
@@ -21,6 +24,52 @@ SPECTRAL_NUMBERS = 36
 """Numbers per sample that the spectral losses keep, as measured."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 """Context frames of a slice; `istft` has six more for each block beyond four."""
+
+
+def count_speaker(model: ModelConfig) -> tuple[int, int]:
+    """Numbers of trained and of other weights of the speaker encoder; the others are batch-norm statistics."""
+    inputs = model.speaker_channels[0]
+    kernels, normalized, bands = 9 * inputs + inputs, inputs, SPEAKER_NUM_MELS
+    for group, (width, count) in enumerate(zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True)):
+        bands = -(-bands // 2) if group else bands
+        for block in range(count):
+            hidden = width // 8
+            kernels += 9 * (inputs + width) * width + (width + 1) * hidden + (hidden + 1) * width
+            has_shortcut = (group > 0 and block == 0) or inputs != width
+            kernels += inputs * width * has_shortcut
+            normalized += (2 + has_shortcut) * width
+            inputs = width
+    pooled = bands * inputs
+    kernels += (pooled + 1) * ATTENTION_WIDTH + (ATTENTION_WIDTH + 1) * pooled + (2 * pooled + 1) * model.speaker_width
+    normalized += ATTENTION_WIDTH
+    return kernels + 2 * normalized, 2 * normalized
+
+
+def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
+    """Estimates the memory of training the speaker encoder; only precision, accumulation and averages change it.
+
+    The classifier, one row per speaker, is not counted.
+    """
+    trained, others = count_speaker(model)
+    number = optimizations.compute_bytes
+    frames = round(FRAMES_PER_SECOND * shapes.codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) + 1
+    # Per block: the inputs of both norms in float32 (mixed precision keeps both forms), their outputs, and the output;
+    # the first block of a group adds the shortcut's norm and its input, padded and strided. The stem is a convolution
+    # and a norm. The pooling keeps four copies of the frames and two of its hidden layer.
+    normed = FLOAT + number * (number < FLOAT)
+    bands, kept, widest, before = SPEAKER_NUM_MELS, 0, 0, None
+    for width, count in zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True):
+        if before is not None:
+            kept += (frames + 2) * (bands + 2) * before * number
+            frames, bands = -(-frames // 2), -(-bands // 2)
+            kept += frames * bands * (before * number + width * normed)
+        image = frames * bands * width
+        kept += image * (count * (2 * normed + 3 * number) + (before is None) * (normed + number))
+        widest, before = max(widest, 9 * image * number), width
+    kept += frames * (4 * bands * before + 2 * ATTENTION_WIDTH) * FLOAT
+    activations = shapes.batch * kept + trained * number * (number < FLOAT)
+    working = min(shapes.batch * widest, UNFOLDED_BYTES)
+    return with_optimizer(trained, others, optimizations, activations=activations, working=working)
 
 
 def count_decoder(model: ModelConfig) -> int:
@@ -87,9 +136,7 @@ def _decoder_activations(model, frames, number):
     return total * number
 
 
-def estimate_decoder(
-    model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()
-) -> MemoryEstimate:
+def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
     """Estimates the memory of training the decoder; only precision, accumulation and averages change it.
 
     The peak is in the decoder's update, which keeps the feature maps of recordings and generated audio, the latter

@@ -1,12 +1,12 @@
-"""Converts a released XTTS v2 checkpoint, or a fine-tune of one, to a model folder of this project."""
+"""Converts a released XTTS v2 checkpoint, or a fine-tune of one, to a model folder of this project, and back."""
 
 import glob
+import os
 import shutil
 import sys
-from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,20 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
-from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest
-from myxtts.storage.files import AnyPath, CheckpointError, digest_bytes, user_cache, write_json, write_whole_folder
-from myxtts.storage.provenance import MEL_STATS, VOCABULARY
-from myxtts.storage.speakers import write_speakers
-from myxtts.storage.tensor_file import write_tensors
+from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
+from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
+from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest, write_tensors
+from myxtts.storage.files import (
+    AnyPath,
+    CheckpointError,
+    digest_bytes,
+    user_cache,
+    write_json,
+    write_whole,
+    write_whole_folder,
+)
+from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
+from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 RELEASED_NAMES = {
@@ -100,28 +107,21 @@ def imported_release(model: Path) -> Path:
     return output
 
 
-class Coverage(NamedTuple):
-    """One tensor of a file and its use; `name`, `shape` and `dtype` are those in the file."""
+@dataclass
+class Stored:
+    """A tensor of a released file, and its use."""
 
     file: str
     name: str
-    shape: tuple
-    dtype: str
-    weight: str | None
-    """Name of the MyXTTS weight that it was converted to; None if it is not used."""
-    reason: str
-    """Why it is not used; empty for a used one."""
-
-
-class _Stored(NamedTuple):
-    """A tensor in a file."""
-
-    file: str
-    name: str
+    """Name in the file."""
     array: np.ndarray
+    weight: str | None = None
+    """Name of the MyXTTS weight that it is converted to; None if it is not used."""
+    reason: str | None = None
+    """Why it is not used."""
 
 
-def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Coverage]]:
+def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stored]]:
     """Converts a model, tensor by tensor, into `output`, a new or empty folder.
 
     Returns:
@@ -141,11 +141,10 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Cove
     settings = read_settings(files.config, checkpoint.get("config"))
     shapes = {key: one.array.shape for key, one in stored.items()}
     config = run_config(model_config(shapes, settings, tokenizer), settings)
-    with_dvae = any(key.startswith("dvae.") for key in stored)
-    matched = _match(coqui.model_tensors(config.model), stored)
-    matched += _match(coqui.dvae_tensors(config.model), stored, "dvae.") if with_dvae else []
-    weights = {key: f"{tensor.part}: {tensor.weight}" for tensor, keys in matched for key in keys}
-    coverage = _coverage(stored, weights)
+    matched = [(tensor, tensor.names) for tensor in coqui.model_tensors(config.model)]
+    if with_dvae := any(key.startswith("dvae.") for key in stored):
+        matched += [(one, tuple(f"dvae.{name}" for name in one.names)) for one in coqui.dvae_tensors(config.model)]
+    _match(matched, stored)
     _check_front_end(stored)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
@@ -155,33 +154,33 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Cove
         shutil.copyfile(files.vocab, temporary / VOCABULARY)
         if speakers:
             write_speakers(temporary, speakers)
-    return config, coverage
+    return config, list(stored.values())
 
 
 def _gather(files, checkpoint):
     """Collects all tensors by their current names; those of the DVAE get the prefix `dvae.`."""
     stored = {}
-    for name, array in _tensors(checkpoint, files.model):
+    for name, array in _items(checkpoint, files.model):
         key = coqui.modern_name(name)
         if files.dvae and key.startswith("dvae."):
             key = f"replaced {key}"
         if key in stored:
             raise CheckpointError(f"{files.model} holds {key} twice, as {name} and under another name.")
-        stored[key] = _Stored(files.model.name, name, array)
+        stored[key] = Stored(files.model.name, name, array)
     if files.dvae:
-        for name, array in _tensors(read_torch_checkpoint(files.dvae), files.dvae):
-            stored[f"dvae.{name}"] = _Stored(files.dvae.name, name, array)
+        for name, array in _items(read_torch_checkpoint(files.dvae), files.dvae):
+            stored[f"dvae.{name}"] = Stored(files.dvae.name, name, array)
     if files.mel_stats:
         stats = read_torch_checkpoint(files.mel_stats)
         if not isinstance(stats, np.ndarray):
             raise CheckpointError(f"--mel-stats must be a file with one tensor. {files.mel_stats} is not.")
-        inside = stored.setdefault(MEL_STATS, _Stored(files.model.name, MEL_STATS, stats)).array
+        inside = stored.setdefault(MEL_STATS, Stored(files.model.name, MEL_STATS, stats)).array
         if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # a bfloat16 model has 8 bits
             raise CheckpointError(f"{files.mel_stats} and the model's own mel_stats differ: take those of one model.")
     return stored
 
 
-def _tensors(checkpoint, path):
+def _items(checkpoint, path):
     """Items of a dictionary of tensors, or of the one in a trainer's checkpoint."""
     stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
     if not isinstance(stored, dict) or not stored:
@@ -192,32 +191,26 @@ def _tensors(checkpoint, path):
     return stored.items()
 
 
-def _match(tensors, stored, prefix=""):
-    """Pairs each `Tensor` with the keys of its stored tensors, whose shapes and types are checked."""
+def _match(matched, stored):
+    """Notes the use of each stored tensor; all weights must have theirs, of the right shape and type."""
     missing, wrong = [], []
-    matched = [(tensor, [prefix + name for name in tensor.names]) for tensor in tensors]
     for tensor, keys in matched:
         for key, shape in zip(keys, tensor.shapes, strict=True):
             if key not in stored:
                 missing.append(key)
-            elif (array := stored[key].array).shape != shape or array.dtype.name not in _FLOATS:
-                wrong.append(f"{key} is {array.shape} {array.dtype} and not {shape} of floating-point numbers")
+                continue
+            (one := stored[key]).weight = f"{tensor.part}: {tensor.weight}"
+            if one.array.shape != shape or one.array.dtype.name not in _FLOATS:
+                wrong.append(f"{key} is {one.array.shape} {one.array.dtype} and not {shape} of floating-point numbers")
     for problem, names in {"lacks tensors": missing, "has tensors of the wrong kind": wrong}.items():
         if names:
             raise CheckpointError(f"The checkpoint {problem}: {', '.join(names[:20])} ({len(names)} in all).")
-    return matched
-
-
-def _coverage(stored, weights):
-    """Lists the use of each stored tensor; `weights` has our weights by key."""
-    rows = []
-    for key, (file, name, array) in stored.items():
-        reason = "" if key in weights else coqui.skip_reason(key.removeprefix("dvae."))
-        reason = "another DVAE is used" if key.startswith("replaced ") else reason
-        rows.append(Coverage(file, name, array.shape, str(array.dtype), weights.get(key), reason))
-    if unknown := [row.name for row in rows if row.reason is None]:
+    unused = {key: one for key, one in stored.items() if not one.weight}
+    for key, one in unused.items():
+        is_replaced = key.startswith("replaced ")
+        one.reason = "another DVAE is used" if is_replaced else coqui.skip_reason(key.removeprefix("dvae."))
+    if unknown := [one.name for one in unused.values() if one.reason is None]:
         raise CheckpointError(f"The checkpoint has tensors that XTTS v2 does not have: {', '.join(unknown[:20])}.")
-    return rows
 
 
 def _check_front_end(stored):
@@ -278,6 +271,92 @@ def _read_speakers(path, model):
     return speakers
 
 
-def count_reasons(coverage: list[Coverage]) -> dict[str, int]:
-    """Counts the skipped tensors by reason, most frequent first."""
-    return dict(Counter(row.reason for row in coverage if row.weight is None).most_common())
+def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
+    """Writes `model.pth` and, next to it, `config.json`, `vocab.json`, `mel_stats.pth` and, if the model has them,
+    `dvae.pth` and `speakers_xtts.pth`.
+
+    Args:
+        folder: A model of `import_coqui`, or a run whose stages are all trained.
+        output: Path of the model file. None of the files may exist.
+        which: `best` or `last` checkpoint of the GPT and the waveform decoder.
+
+    Returns:
+        Paths of the files written.
+
+    Raises:
+        CheckpointError: A part is missing, or the model has a shape that the reference does not support.
+        OSError: A file could not be written; then there is no model file.
+    """
+    folder, output = Path(folder), Path(output)
+    config, vocabulary = read_config(folder), vocabulary_path(folder)
+    settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
+    parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}
+    if missing := [part for part in ("gpt", "speaker", "decoder") if not parts[part]]:
+        raise CheckpointError(
+            f"{folder} has no {missing[0]}, which the reference needs. "
+            f"Train it: python train_main.py --stage {missing[0]} --checkpoint-dir {folder} --train-data …"
+        )
+    dvae, weights = parts.pop("dvae"), {}
+    for part in parts.values():
+        weights |= part
+    # `mel_stats` is stored with the DVAE, or with the GPT of a model without one.
+    if dvae:
+        weights[MEL_STATS] = dvae.pop(MEL_STATS)
+    counters, dvae_constants = coqui.constant_tensors(config.model)
+    model = _released(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
+    files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(weights[MEL_STATS], np.float32)}
+    if dvae:
+        files["dvae.pth"] = _released(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
+    if voices := {name: read_speaker(folder, name) for name in speaker_names(folder)}:
+        files["speakers_xtts.pth"] = {
+            name: {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
+            for name, (latents, vector) in voices.items()
+        }
+    written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
+    for path in written:
+        if os.path.lexists(path):
+            raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # All files are complete before the first is renamed; the model, which the stack leaves last, is renamed last.
+    with ExitStack() as stack:
+        places = {path.name: stack.enter_context(write_whole(path)) for path in written}
+        for name, content in files.items():
+            write_torch_checkpoint(places[name], content)
+        write_json(places["config.json"], settings)
+        shutil.copyfile(vocabulary, places["vocab.json"])
+    return written
+
+
+def speaker_front_end() -> dict[str, np.ndarray]:
+    """Pre-emphasis, window and mel filters of the speaker encoder, which the released files store as tensors."""
+    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which importing does without
+
+    root, taps = coqui.SPEAKER_FRONT_END, np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    spectrogram = {"spectrogram.window": SPEAKER_MEL.window_values(), "mel_scale.fb": SPEAKER_MEL.filterbank()}
+    return {f"{root}.0.filter": taps} | {f"{root}.1.{name}": values for name, values in spectrogram.items()}
+
+
+def _read_part(folder, part, which):
+    """Reads the weights of a part by name, `mel_stats` with those of the GPT if stored there; empty if untrained."""
+    store = CheckpointStore(folder / part)
+    if not store.steps():
+        return {}
+    step = chosen_step(store, part, which)
+    extra = [MEL_STATS] if (store.path(step) / f"{MEL_STATS}.safetensors").is_file() else []
+    arrays, _ = store.read(step, ("model", *extra))
+    return arrays["model"] | {name: arrays[name][name] for name in extra}
+
+
+def _released(tensors, weights, folder):
+    """Converts our weights to released tensors by name, without copies where the layout allows it."""
+    known = {tensor.weight for tensor in tensors}
+    if unknown := [name for name in weights if name not in known]:
+        raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")
+    released = {}
+    for tensor in tensors:
+        weight, shape = weights.get(tensor.weight), coqui.our_shape(tensor)
+        found = getattr(weight, "shape", "no such weight")
+        if found != shape:
+            raise CheckpointError(f"{folder}: {tensor.weight} must have the shape {shape}. Received: {found}.")
+        released |= zip(tensor.names, coqui.to_coqui(weight, tensor.layout), strict=True)
+    return released

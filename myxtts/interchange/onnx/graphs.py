@@ -1,0 +1,346 @@
+"""The model as ONNX graphs: the GPT that reads and samples codes, the encoders of a recording, waveform decoders."""
+
+import numpy as np
+
+from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpec
+from myxtts.config.model import ModelConfig
+from myxtts.interchange.onnx.builder import FLOAT32, Builder, Tensor
+from myxtts.models.conditioning import num_groups
+from myxtts.models.gpt import GPT, HIDDEN
+from myxtts.models.waveform_decoders import LAST_SLOPE, MOST_LOG_MAGNITUDE, SLOPE, IstftGenerator
+from myxtts.models.xtts import XTTS
+
+
+def build_all(model: XTTS, weights: str) -> list[Builder]:
+    """All graphs of a model with a waveform decoder; `weights` are those of the GPT."""
+    of_gpt = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
+    return [*of_gpt, build_conditioning(model), build_speaker(model), build_decoder(model)]
+
+
+def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
+    """GPT forward pass over N latents, L text ids and one code, after P cached positions.
+
+    A prompt is N latents, `[START]` text `[STOP]`, the start code and a cache of one masked row; a step has N = L = 0.
+    The caller keeps the cache and receives only its new rows, so that it is never copied.
+
+    Inputs, for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of
+    codes before this one, the start code included; `mask` `(B, P + N + L + 1)` bool, the visible positions; `keys_i`
+    `(B, heads, D, P)` and `values_i` `(B, heads, P, D)` of each layer.
+    Outputs: `logits` `(B, num_audio_tokens)`; `hidden` `(B, width)`, the state before the output layer; `new_keys_i`
+    `(B, heads, D, N + L + 1)` and `new_values_i` `(B, heads, N + L + 1, D)`.
+    """
+    graph, width, heads, depth = Builder("gpt", weights), config.width, config.heads, config.width // config.heads
+    latents = graph.input("latents", np.float32, "rows", "num_latents", width)
+    text = graph.input("text", np.int32, "rows", "num_text")
+    code, index = graph.input("code", np.int32, "rows", 1), graph.input("index", np.int32, "rows")
+    mask = graph.input("mask", np.bool_, "rows", "num_keys")
+    x = _embed(graph, gpt, latents, text, code, index)
+    bias, new = _attention_bias(graph, x, mask), []
+    for i, block in enumerate(gpt.blocks):
+        keys = graph.input(f"keys_{i}", np.float32, "rows", heads, depth, "past")
+        values = graph.input(f"values_{i}", np.float32, "rows", heads, "past", depth)
+        attended, *rows = _attend_cached(graph, block, x, keys, values, bias, config)
+        new.append(rows)
+        x = x + attended
+        hidden = graph.op("Gelu", graph.linear(graph.layer_norm(x, block.mlp_norm), block.mlp_in), approximate="tanh")
+        x = x + graph.linear(hidden, block.mlp_out)
+    last = graph.op("Squeeze", x.slice(1, -1, 2**31), [1])
+    hidden = graph.layer_norm(graph.layer_norm(last, gpt.trunk_norm), gpt.final_norm)
+    graph.output(graph.linear(hidden, gpt.audio_head), "logits", np.float32, "rows", config.num_audio_tokens)
+    graph.output(hidden, "hidden", np.float32, "rows", width)
+    for i, (keys, values) in enumerate(new):
+        graph.output(keys, f"new_keys_{i}", np.float32, "rows", heads, depth, "new")
+        graph.output(values, f"new_values_{i}", np.float32, "rows", heads, "new", depth)
+    return graph
+
+
+def _embed(graph, gpt, latents, text, code, index):
+    """Embeddings of the whole input, `(B, N + L + 1, width)`."""
+    positions = graph.constant(gpt.text_positions).slice(0, 0, text.length(1))
+    words = graph.op("Gather", gpt.text_embedding, text) + positions
+    position = graph.op("Gather", gpt.audio_positions, index).unsqueeze(1)
+    return graph.concat(latents, words, graph.op("Gather", gpt.audio_embedding, code) + position, axis=1)
+
+
+def _attention_bias(graph, x, mask):
+    """Term of the attention scores that hides masked and later positions, `(B, 1, T, P + T)`."""
+    num_keys, num_queries = mask.length(1), x.length(1)
+    query = (graph.count(num_queries) + (num_keys - num_queries)).unsqueeze(1)
+    visible = mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query)
+    return graph.op("Where", visible, 0.0, HIDDEN)
+
+
+def _attend_cached(graph, block, x, keys, values, bias, config):
+    """Self-attention over the cache and `x`; returns its output, new keys and new values."""
+    heads, depth = config.heads, config.width // config.heads
+    qkv = graph.linear(graph.layer_norm(x, block.attention_norm), block.attention.qkv)
+    query, key, value = (part.reshape(0, 0, heads, depth) for part in qkv.split(3))
+    query, key, value = query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+    query = query * depth**-0.5
+    # Cached and new keys are multiplied separately, since joining them would copy the cache for each code.
+    shares = graph.op("Softmax", graph.concat(query @ keys, query @ key, axis=-1) + bias, axis=-1)
+    num_past = values.length(2)
+    mean = shares.slice(3, 0, num_past) @ values + shares.slice(3, num_past, 2**31) @ value
+    merged = mean.transpose(0, 2, 1, 3).reshape(0, 0, config.width)
+    return graph.linear(merged, block.attention.output_projection), key, value
+
+
+def build_drawing(config: ModelConfig) -> Builder:
+    """Sampling of one code for each of B rows, as in `models.gpt.sample`; the start code is excluded.
+
+    Inputs: `logits` and `noise` `(B, V)`; `seen` `(B, V)` bool, the codes sampled so far; `temperature`, `top_p` and
+    `repetition_penalty` `(B, 1)` float32; `top_k` `(B, 1)` int32.
+    Outputs: `code` `(B,)` int32; `now_seen` `(B, V)` bool.
+    """
+    graph, num = Builder("draw"), config.num_audio_tokens
+    logits, noise = (graph.input(name, np.float32, "rows", num) for name in ("logits", "noise"))
+    seen = graph.input("seen", np.bool_, "rows", num)
+    names = "temperature", "top_p", "repetition_penalty"
+    temperature, top_p, penalty = (graph.input(name, np.float32, "rows", 1) for name in names)
+    top_k = graph.input("top_k", np.int32, "rows", 1)
+
+    logits = graph.op("Where", (np.arange(num) == config.start_audio_token)[None], HIDDEN, logits)
+    penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
+    logits = graph.op("Where", seen, penalized, logits)
+    is_greedy = graph.op("Equal", temperature, 0.0)
+    scores = logits / graph.op("Where", is_greedy, 1.0, temperature)
+    scores = _filter(graph, scores, top_k, top_p, num) + noise
+    code = graph.op("ArgMax", graph.op("Where", is_greedy, logits, scores), axis=-1, keepdims=0)
+    drawn = graph.op("Equal", code.unsqueeze(1), np.arange(num)[None])
+    graph.output(code.cast(np.int32), "code", np.int32, "rows")
+    graph.output(seen | drawn, "now_seen", np.bool_, "rows", num)
+    return graph
+
+
+def _filter(graph, scores, top_k, top_p, num):
+    """Computes `models.gpt.filter_logits` after the temperature."""
+    descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
+    top_k = top_k.cast(np.int64)
+    kept = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
+    among = graph.op("Where", graph.constant(np.arange(num)[None]) < kept, descending, -HIDDEN)
+    kth = graph.op("ReduceMin", among, [-1], keepdims=1)
+    scores = graph.op("Where", scores < kth, HIDDEN, scores)
+    descending = graph.op("Where", descending < kth, HIDDEN, descending)
+    above = graph.op("CumSum", graph.op("Softmax", descending, axis=-1), 1, exclusive=1)
+    inside = (above < top_p) | graph.op("GreaterOrEqual", top_p, 1.0)
+    least = graph.op("ReduceMin", graph.op("Where", inside, descending, -HIDDEN), [-1], keepdims=1)
+    return graph.op("Where", scores < least, HIDDEN, scores)
+
+
+def build_conditioning(model: XTTS) -> Builder:
+    """Conditioning encoder: `wav` `(B, S)` at 22 050 Hz to `latents` `(B, num_latents, width)`."""
+    graph, gpt, config = Builder("conditioning"), model.gpt, model.config
+    wav = graph.input("wav", np.float32, "pieces", "samples")
+    x = graph.linear(log_mel(graph, CONDITIONING_MEL, wav) / model.mel_stats, gpt.conditioning_encoder.input_projection)
+    for block in gpt.conditioning_encoder.blocks:
+        x = _conditioning_block(graph, block, x, config.width)
+    graph.output(_resample(graph, gpt.perceiver, x), "latents", np.float32, "pieces", config.num_latents, config.width)
+    return graph
+
+
+def build_speaker(model: XTTS) -> Builder:
+    """Speaker encoder: `wav` `(B, S)` at 16 000 Hz to the `speaker` vector `(B, speaker_width)`."""
+    graph, encoder = Builder("speaker"), model.speaker_encoder
+    mel = log_mel(graph, SPEAKER_MEL, graph.input("wav", np.float32, "recordings", "samples"))
+    x = _instance_norm(graph, mel.transpose(0, 2, 1), SPEAKER_MEL.num_mels, 1e-5)
+    # Channels first, then time and bands.
+    x = x.transpose(0, 2, 1).unsqueeze(1)
+    x = _batch_norm(graph.op("Relu", graph.conv(x, encoder.stem)), encoder.stem_norm)
+    for block in encoder.blocks:
+        x = _residual_block(graph, block, x)
+    pooled = _pool(graph, encoder.pooling, x.transpose(0, 2, 1, 3).reshape(0, 0, -1))
+    vector = _unit(graph, graph.linear(pooled, encoder.project))
+    graph.output(vector, "speaker", np.float32, "recordings", encoder.embedding_width)
+    return graph
+
+
+def log_mel(graph: Builder, spec: MelSpec, wav: Tensor) -> Tensor:
+    """Computes `audio.mel.MelSpectrogram`: `(B, S)` to `(B, F, num_mels)`."""
+    if spec.preemphasis:
+        wav = wav - graph.concat(wav.slice(1, 1, 2), wav.slice(1, 0, -1), axis=1) * spec.preemphasis
+    half, unused = spec.win_length // 2, spec.n_fft - spec.win_length
+    wav = graph.op("Pad", wav, [0, half, 0, spec.win_length - half], mode="reflect")
+    # The window lies at the left of the transform, which extends beyond the last frame.
+    wav = graph.op("Pad", wav, [0, 0, 0, unused])
+    window = np.pad(spec.window_values(), (0, unused))
+    spectrum = graph.op("STFT", wav.unsqueeze(2), spec.hop_length, window, spec.n_fft)
+    power = graph.op("ReduceSumSquare", spectrum, [3], keepdims=0)
+    filters = spec.filterbank()
+    used = int(np.flatnonzero(filters.any(axis=1))[-1]) + 1
+    mel = power.slice(2, 0, used) @ filters[:used]
+    if spec.log_floor:
+        mel = graph.op("Max", mel, spec.log_floor)
+    return graph.op("Log", mel + spec.log_offset if spec.log_offset else mel)
+
+
+def _instance_norm(graph, x, channels, epsilon):
+    return graph.op("InstanceNormalization", x, np.ones(channels), np.zeros(channels), epsilon=epsilon)
+
+
+def _unit(graph, x):
+    """L2-normalizes along the last axis."""
+    return x / graph.op("Max", graph.op("ReduceL2", x, [-1], keepdims=1), 1e-12)
+
+
+def _conditioning_block(graph, block, x, width):
+    groups, depth = num_groups(width), width // block.heads
+    by_group = _instance_norm(graph, x.transpose(0, 2, 1).reshape(0, groups, -1), groups, block.norm.epsilon)
+    x = by_group.reshape(0, width, -1).transpose(0, 2, 1) * block.norm.gamma + block.norm.beta
+    # Channels are ordered as heads of query, key and value.
+    qkv = graph.linear(x, block.qkv).reshape(0, 0, block.heads, 3 * depth).transpose(0, 2, 1, 3)
+    return x + graph.linear(_attend(graph, *qkv.split(3), depth), block.output_projection)
+
+
+def _attend(graph, query, key, value, depth):
+    """Unmasked attention of `(B, heads, T, depth)`, with heads merged: `(B, T, heads * depth)`."""
+    shares = graph.op("Softmax", (query * depth**-0.5) @ key.transpose(0, 1, 3, 2), axis=-1)
+    return (shares @ value).transpose(0, 2, 1, 3).reshape(0, 0, -1)
+
+
+def _resample(graph, perceiver, context):
+    """Perceiver resampler: frames `(B, T, width)` to `(B, num_latents, width)`."""
+    start, heads, depth = np.asarray(perceiver.latents), perceiver.heads, perceiver.head_width
+    latents = graph.op("Expand", start[None], graph.concat(context.length(0), start.shape, axis=0))
+    for layer in perceiver.layers:
+        by_head = lambda x: x.reshape(0, 0, heads, depth).transpose(0, 2, 1, 3)
+        key, value = graph.linear(graph.concat(latents, context, axis=1), layer.key_value).split(2)
+        attended = _attend(graph, by_head(graph.linear(latents, layer.query)), by_head(key), by_head(value), depth)
+        latents = latents + graph.linear(attended, layer.output_projection)
+        update, gate = graph.linear(latents, layer.mlp_in).split(2)
+        latents = latents + graph.linear(update * graph.op("Gelu", gate), layer.mlp_out)
+    return _unit(graph, latents) * (start.shape[1] ** 0.5 * np.asarray(perceiver.gamma))
+
+
+def _batch_norm(x, layer, channels_last=False):
+    """Batch normalization with the statistics of training, folded into a scale and a shift per channel."""
+    scale = np.asarray(layer.gamma) / np.sqrt(np.asarray(layer.moving_variance) + layer.epsilon)
+    shift = np.asarray(layer.beta) - np.asarray(layer.moving_mean) * scale
+    shape = (-1,) if channels_last else (-1, 1, 1)
+    return x * scale.reshape(shape) + shift.reshape(shape)
+
+
+def _residual_block(graph, block, x):
+    shortcut = x
+    if block.shortcut_conv is not None:
+        shortcut = _batch_norm(graph.conv(x, block.shortcut_conv), block.shortcut_norm)
+    x = _batch_norm(graph.op("Relu", graph.conv(x, block.conv1)), block.norm1)
+    x = _batch_norm(graph.conv(x, block.conv2), block.norm2)
+    squeezed = graph.linear(graph.op("ReduceMean", x, [2, 3], keepdims=0), block.gate.squeeze, "Relu")
+    gate = graph.linear(squeezed, block.gate.excite, "Sigmoid").unsqueeze(2, 3)
+    return graph.op("Relu", x * gate + shortcut)
+
+
+def _pool(graph, pooling, x):
+    """Attentive statistics pooling: weighted mean and standard deviation over time, `(B, T, C)` to `(B, 2 C)`."""
+    hidden = _batch_norm(graph.linear(x, pooling.hidden, "Relu"), pooling.norm, channels_last=True)
+    weight = graph.op("Softmax", graph.linear(hidden, pooling.score), axis=1)
+    sum_over_time = lambda x: graph.op("ReduceSum", x, [1], keepdims=0)
+    mean = sum_over_time(weight * x)
+    variance = sum_over_time(weight * (x * x)) - mean * mean
+    return graph.concat(mean, graph.op("Sqrt", graph.op("Max", variance, 1e-5)), axis=-1)
+
+
+def build_decoder(model: XTTS) -> Builder:
+    """Waveform decoder for one window of a sentence.
+
+    Inputs: all `latents` so far, `(B, n, width)`; `speaker` `(B, speaker_width)`; `start` and `end` of the window in
+    frames, `(1,)` int64. An `end` beyond the last frame means the last frame.
+    Output: `samples` `(B, F hop_length)` of the window's F frames.
+    """
+    graph, decoder, config = Builder("decoder"), model.decoder, model.config
+    latents = graph.input("latents", np.float32, "rows", "num_latents", config.width)
+    speaker = graph.input("speaker", np.float32, "rows", config.speaker_width)
+    start, end = (graph.input(name, np.int64, 1) for name in ("start", "end"))
+    frames = _frames(graph, decoder, latents).slice(1, start, end)
+    to_samples = _istft if isinstance(decoder, IstftGenerator) else _hifigan
+    graph.output(to_samples(graph, decoder, frames, speaker), "samples", np.float32, "rows", "num_samples")
+    return graph
+
+
+def _frames(graph, decoder, x):
+    """Computes `WaveformDecoder.latents_to_frames`."""
+    for factor in decoder.factors():
+        size = graph.op("Floor", x.length(1).cast(np.float64) * graph.constant(factor, np.float64)).cast(np.int64)
+        place = graph.op("Max", (graph.count(size).cast(np.float32) + 0.5) * (1 / factor) - 0.5, 0.0)
+        last = x.length(1) - [1]
+        left = graph.op("Min", place.cast(np.int64), last)
+        right = graph.op("Min", left + [1], last)
+        blend = (place - left.cast(np.float32)).unsqueeze(1)
+        x_left, x_right = (graph.op("Gather", x, at, axis=1) for at in (left, right))
+        x = x_left * (graph.constant(1.0) - blend) + x_right * blend
+    return x
+
+
+def _istft(graph, decoder, frames, speaker):
+    """Computes `IstftGenerator.frames_to_samples`."""
+    condition = graph.linear(speaker * np.shape(decoder.condition.kernel)[0] ** 0.5, decoder.condition)
+    x = graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre).transpose(0, 2, 1) + condition.unsqueeze(1)
+    x = graph.layer_norm(x, decoder.norm_pre)
+    condition = condition * graph.op("Sigmoid", condition)
+    for block in decoder.blocks:
+        x = _conv_next(graph, block, x, condition)
+    log_magnitude, phase = graph.linear(graph.layer_norm(x, decoder.norm_post), decoder.head).split(2)
+    magnitude = graph.op("Exp", graph.op("Min", log_magnitude, MOST_LOG_MAGNITUDE))
+    spectrum = graph.concat(*(magnitude * graph.op(wave, phase) for wave in ("Cos", "Sin")), axis=-1)
+    return _overlap_add(graph, decoder, spectrum.transpose(0, 2, 1))
+
+
+def _conv_next(graph, block, x, condition):
+    """Applies a `ConvNextBlock` to `(B, F, width)`."""
+    kernel, after = np.asarray(block.kernel), block.lookahead
+    shape = dict(pads=[len(kernel) - 1 - after, after], group=kernel.shape[1])
+    hidden = graph.op("Conv", x.transpose(0, 2, 1), kernel.transpose(1, 2, 0), block.bias, **shape)
+    hidden = graph.layer_norm(hidden.transpose(0, 2, 1), block.norm, kernel.shape[1])
+    scale, shift = graph.linear(condition, block.modulation).unsqueeze(1).split(2)
+    hidden = hidden * (scale + 1.0) + shift
+    hidden = graph.linear(graph.op("Gelu", graph.linear(hidden, block.widen), approximate="tanh"), block.narrow)
+    return x + hidden * block.factor
+
+
+def _overlap_add(graph, decoder, spectrum):
+    """Inverse Fourier transform, window and overlap-add, as one transposed convolution of `(B, 2 bins, F)`."""
+    hop, size = decoder.hop_length, 4 * decoder.hop_length
+    shape = dict(strides=[hop], pads=[3 * hop // 2] * 2)
+    waves = (_waves(graph, size) * decoder.window).unsqueeze(1)
+    x = graph.op("ConvTranspose", spectrum, waves, **shape)
+    ones = graph.op("Expand", 1.0, graph.concat([1, 1], spectrum.length(2), axis=0))
+    envelope = graph.op("ConvTranspose", ones, decoder.window[None, None] ** 2, **shape)
+    x = graph.op("Clip", x / graph.op("Max", envelope, 1e-3), -1.0, 1.0)
+    return graph.op("Squeeze", x, [1])
+
+
+def _waves(graph, size):
+    """Waves that the real and imaginary part of each bin add to a frame, `(2 (size / 2 + 1), size)`.
+
+    The graph computes them, once, when ONNX Runtime loads it: stored, they would be most of a small model's file.
+    """
+    bins = np.arange(size // 2 + 1)
+    turns = graph.constant(bins[:, None]) * graph.count([size])
+    angle = graph.op("Mod", turns, size).cast(np.float32) * (2 * np.pi / size)
+    inner = (bins > 0) & (bins < size // 2)
+    real = graph.op("Cos", angle) * ((1 + inner) / size)[:, None]
+    imaginary = graph.op("Sin", angle) * (-2.0 * inner / size)[:, None]
+    return graph.concat(real, imaginary, axis=0)
+
+
+def _hifigan(graph, decoder, frames, speaker):
+    """Computes `HifiganGenerator.frames_to_samples`, channels first."""
+    leaky = lambda x, slope=SLOPE: graph.op("LeakyRelu", x, alpha=slope)
+    conditioned = lambda x, layer: x + graph.linear(speaker, layer).unsqueeze(2)
+    x = conditioned(graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre), decoder.condition_pre)
+    for upsample, condition, stage in zip(decoder.upsamples, decoder.conditions, decoder.stacks, strict=True):
+        x = conditioned(_conv_transpose(graph, upsample, leaky(x)), condition)
+        outputs = []
+        for stack in stage:
+            hidden = x
+            for dilated, plain in zip(stack.dilated, stack.plain, strict=True):
+                hidden = hidden + graph.conv(leaky(graph.conv(leaky(hidden), dilated)), plain)
+            outputs.append(hidden)
+        x = graph.op("Mean", *outputs)
+    return graph.op("Squeeze", graph.op("Tanh", graph.conv(leaky(x, LAST_SLOPE), decoder.conv_post)), [1])
+
+
+def _conv_transpose(graph, layer, x):
+    """Applies a `ConvTranspose1D` to `(B, C, T)`."""
+    shape = dict(strides=[layer.stride], pads=[(layer.kernel_size - layer.stride) // 2] * 2)
+    return graph.op("ConvTranspose", x, np.asarray(layer.kernel).transpose(), layer.bias, **shape)

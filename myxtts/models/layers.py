@@ -1,0 +1,201 @@
+"""Dropout, dense layers and convolutions with the padding and initial values of PyTorch and of GPT-2."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+Tensor = Any
+"""A backend tensor, or anything that Keras converts to one."""
+Shape = tuple[int | None, ...]
+"""Axis lengths; None where unknown."""
+
+
+class Layer(keras.layers.Layer):
+    """Base of the layers of this package, which create their weights when they are constructed."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.built = True
+
+
+class GivenSeed(keras.random.SeedGenerator):
+    """Passes a seed tensor to `keras.random`, which only takes generators and integers."""
+
+    def __init__(self, seed: Tensor):  # the base class would create a state variable
+        self._given = ops.cast(seed, "uint32" if keras.backend.backend() == "jax" else "int32")
+
+    def next(self, ordered=True) -> Tensor:
+        return self._given
+
+
+class Dropout(Layer):
+    """Dropout whose mask depends on `(seed, site)` alone.
+
+    Keras's own layer has a hidden counter, which differs between a forward pass and its recomputation and is not saved
+    in a checkpoint.
+
+    Args:
+        rate: Share of values set to zero.
+        site: Number of this layer, unique within the model.
+
+    Call arguments: `x` of any shape and `seed`, `(2,)` int32, or None for no dropout.
+    """
+
+    def __init__(self, rate: float, site: int = 0, **kwargs):
+        super().__init__(autocast=False, **kwargs)  # the input keeps its dtype, whatever the default policy
+        self.rate, self.site = rate, site
+
+    def call(self, x: Tensor, seed=None) -> Tensor:
+        return self.apply(x, self.keep_mask(ops.shape(x), seed))
+
+    def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
+        """Bool mask of the values to keep, of `shape`; None keeps all.
+
+        Values computed in chunks have one mask per chunk; `part` is its number, below 1,024.
+        """
+        if seed is None or self.rate == 0.0:
+            return None
+        seed = GivenSeed(ops.cast(seed, "int32") + site_offset(self.site, part))
+        return keras.random.uniform(shape, dtype="float32", seed=seed) >= self.rate
+
+    def apply(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """Applies the mask `keep` and scales up the kept values; None changes nothing."""
+        if keep is None:
+            return x
+        return ops.where(keep, x * ops.cast(1.0 / (1.0 - self.rate), x.dtype), ops.cast(0.0, x.dtype))
+
+
+def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
+    """Offset `(2,)` int32 of a step's seed that gives each site, and each part of it, its own random numbers.
+
+    In a step's seed the first number has the replica and the second the step; offsets are far above any replica.
+    """
+    return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
+
+
+class AdaptableDense(keras.layers.Dense):
+    """`Dense` with dropout on the input of its LoRA adapters (Hu et al. 2022, appendix D), if they are enabled.
+
+    Call arguments: `inputs` `(..., C)`; `seed` of the adapter dropout, as in `Dropout`.
+    """
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(units, **kwargs)
+        self.adapter_dropout = Dropout(0.0)
+        """Its rate and site are set when adapters are enabled."""
+
+    def call(self, inputs: Tensor, training=None, seed=None) -> Tensor:
+        outputs = super().call(inputs, training)
+        if seed is None or not self.adapter_dropout.rate:
+            return outputs
+        # The kernel already includes the adapters, so only the effect of dropout on their input is added.
+        change = self.adapter_dropout(inputs, seed=seed) - inputs
+        down, up = (ops.cast(factor, change.dtype) for factor in (self.lora_kernel_a, self.lora_kernel_b))
+        scale = ops.cast(self.lora_alpha / self.lora_rank, change.dtype)
+        return outputs + scale * ops.matmul(ops.matmul(change, down), up)
+
+
+def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
+    """Builds `layer` for inputs of these shapes, and returns it."""
+    layer.build(*shapes)
+    return layer
+
+
+def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
+    """A built Dense layer with Keras's initial weights; `options` are those of `keras.layers.Dense`."""
+    return built(keras.layers.Dense(units, name=name, dtype=dtype, **options), (None, fan_in))
+
+
+def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
+    """A built Dense layer with the initial weights of `torch.nn.Linear`, uniform within 1 / sqrt(fan_in), or zeros."""
+    bound = fan_in**-0.5
+    start = keras.initializers.Zeros if zero else lambda: keras.initializers.RandomUniform(-bound, bound)
+    options = dict(kernel_initializer=start(), bias_initializer=start())
+    return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)
+
+
+def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
+    """A built Dense layer with a normally distributed kernel and zero bias, as in GPT-2."""
+    start = keras.initializers.RandomNormal(0.0, stddev)
+    return built(AdaptableDense(units, kernel_initializer=start, dtype=dtype, name=name), (None, fan_in))
+
+
+class _Convolution(Layer):
+    """Shared part of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
+
+    rank: int
+
+    def __init__(
+        self, channels: int, filters: int, kernel_size: int, stride=1, padding=None, dilation=1, use_bias=True, **kwargs
+    ):
+        super().__init__(**kwargs)
+        if padding is None and kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd unless padding is given. Received: kernel_size={kernel_size}.")
+        self.kernel_size, self.stride, self.dilation, self.use_bias = kernel_size, stride, dilation, use_bias
+        self.padding = dilation * (kernel_size - 1) // 2 if padding is None else padding
+        shape = (kernel_size,) * self.rank + (channels, filters)
+        self.kernel, self.bias = _add_kernel_and_bias(self, shape, filters, use_bias)
+
+    def call(self, x: Tensor) -> Tensor:
+        keeps_length = self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
+        if self.padding and not keeps_length:
+            x = ops.pad(x, [[0, 0]] + [[self.padding, self.padding]] * self.rank + [[0, 0]])
+        padding, stride = "same" if keeps_length else "valid", self.stride
+        if self.kernel_size == 1 and stride > 1:
+            # Slicing is equivalent and cheaper, and avoids a bug: with oneDNN, TensorFlow 2.21's gradient of such a
+            # kernel writes past its buffer if the length is even.
+            x, stride = x[(slice(None), *(slice(None, None, stride),) * self.rank)], 1
+        x = ops.conv(x, self.kernel, stride, padding, "channels_last", self.dilation)
+        return x if self.bias is None else x + self.bias
+
+
+class Conv1D(_Convolution):
+    """Convolution over time, `(B, T, channels)` to `(B, T', filters)`.
+
+    `T' = 1 + (T + 2 padding - dilation (kernel_size - 1) - 1) // stride`. The kernel `(kernel_size, channels, filters)`
+    is a PyTorch weight `(out, in, k)` with its axes reversed. Kernel and bias start as in PyTorch: uniform within
+    1 / sqrt(fan in).
+
+    Args:
+        padding: Zeros on each side; None is `dilation (kernel_size - 1) / 2`, which keeps the length at stride 1.
+        dilation: Distance between taps; must be 1 with a stride.
+    """
+
+    rank = 1
+
+
+class Conv2D(_Convolution):
+    """`Conv1D` over two axes with a square kernel, `(B, H, W, channels)` to `(B, H', W', filters)`."""
+
+    rank = 2
+
+
+class ConvTranspose1D(Layer):
+    """Transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
+
+    Equals PyTorch's with `padding = (kernel_size - stride) / 2`, which must be a whole number. The kernel
+    `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with its axes reversed, and starts as in
+    `Conv1D`.
+    """
+
+    def __init__(self, channels: int, filters: int, kernel_size: int, stride: int, **kwargs):
+        super().__init__(**kwargs)
+        if kernel_size < stride or (kernel_size - stride) % 2:
+            received = f"kernel_size={kernel_size}, stride={stride}"
+            raise ValueError(f"kernel_size - stride must be even and not negative. Received: {received}.")
+        self.kernel_size, self.stride = kernel_size, stride
+        self.kernel, self.bias = _add_kernel_and_bias(self, (kernel_size, filters, channels), filters)
+
+    def call(self, x: Tensor) -> Tensor:
+        x = ops.conv_transpose(x, self.kernel, strides=self.stride, padding="same", data_format="channels_last")
+        return x + self.bias
+
+
+def _add_kernel_and_bias(layer, kernel_shape, filters, use_bias=True):
+    """Adds kernel and bias; the fan-in is the product of all axes of the kernel but the last."""
+    bound = 1.0 / math.sqrt(math.prod(kernel_shape[:-1]))
+    of_kernel, of_bias = (keras.initializers.RandomUniform(-bound, bound) for _ in range(2))
+    kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=of_kernel)
+    return kernel, layer.add_weight(name="bias", shape=(filters,), initializer=of_bias) if use_bias else None

@@ -1,0 +1,325 @@
+"""Waveform decoders: GPT latents and a speaker vector -> frames -> samples at 24 kHz, whole or in windows.
+
+HiFi-GAN: Kong, Kim and Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity speech
+synthesis" (2020), with the speaker vector added before the first and after every transposed convolution, as in XTTS v2.
+
+iSTFT: Siuzdak, "Vocos: Closing the gap between time-domain and Fourier-based neural vocoders for high-quality audio
+synthesis" (2023), convolutions at frame rate and an inverse Fourier transform. Here the speaker vector is added to the
+input and modulates each block's norm, and all but the first blocks are causal.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, ModelConfig
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, built, dense, normal_linear
+
+
+class WaveformDecoder(Layer):
+    """Latents `(B, n, width)` and speaker vectors `(B, D)` to a waveform `(B, num_samples(n))` float32 at 24 kHz.
+
+    Latents are interpolated to frames, one per `hop_length` samples, on the grid of the whole sentence; a window of
+    frames can be decoded alone. Padding is decoded too: cut the waveform of `n` latents at `num_samples(n)`.
+
+    Args:
+        code_stride: Samples at `MODEL_SAMPLE_RATE` per latent.
+    """
+
+    hop_length: int
+    """Samples per frame."""
+    history_frames: int
+    """Number of earlier frames that the samples of a frame depend on."""
+    lookahead_frames: int
+    """Number of later frames that the samples of a frame depend on."""
+
+    def __init__(self, code_stride: int = CODE_STRIDE_SAMPLES, **kwargs):
+        super().__init__(**kwargs)
+        self.code_stride = code_stride
+
+    def call(self, latents: Tensor, speaker: Tensor) -> Tensor:
+        return self.frames_to_samples(self.latents_to_frames(latents), speaker)
+
+    def latents_to_frames(self, latents: Tensor) -> Tensor:
+        """Interpolates latents `(B, n, width)` to frames `(B, num_frames(n), width)`."""
+        for factor in self.factors():
+            latents = interpolate_linearly(latents, factor)
+        return latents
+
+    @abstractmethod
+    def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
+        """Frames `(B, F, width)` and speaker vectors `(B, D)` to samples `(B, F hop_length)` float32 in [-1, 1].
+
+        A window of frames gives the same samples as the whole sentence, except for its first `history_frames` and last
+        `lookahead_frames`, unless they begin or end the sentence.
+
+        `present` `(B, F)` bool marks real frames; their samples do not depend on the others. None marks all.
+        """
+
+    def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
+        """Number of frames of `num_latents` latents."""
+        for factor in self.factors():
+            num_latents = _scaled_length(num_latents, factor)
+        return num_latents
+
+    def num_samples(self, num_latents: int | Tensor) -> int | Tensor:
+        """Length, in samples, of the waveform of `num_latents` latents."""
+        return self.num_frames(num_latents) * self.hop_length
+
+    def factors(self) -> tuple[float, ...]:
+        """Factors of the consecutive interpolations in time."""
+        return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
+
+
+def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
+    """Stretches `(B, L, C)` to `(B, floor(L factor), C)` by linear interpolation, as PyTorch does for a given factor.
+
+    Output sample `j` lies at `max((j + 0.5) / factor - 0.5, 0)`; past the last input sample the last value is held.
+    """
+    length = ops.shape(x)[1]
+    position = ops.arange(_scaled_length(length, factor), dtype="float32")
+    position = ops.maximum((position + 0.5) * np.float32(1.0 / factor) - 0.5, 0.0)
+    left = ops.minimum(ops.cast(position, "int32"), length - 1)
+    right = ops.minimum(left + 1, length - 1)
+    blend = ops.cast(position - ops.cast(left, "float32"), x.dtype)[None, :, None]
+    return ops.take(x, left, axis=1) * (1 - blend) + ops.take(x, right, axis=1) * blend
+
+
+def masked(x: Tensor, present: Tensor | None) -> Tensor:
+    """Zeroes `(B, T, C)` where `present` `(B, T)` bool is False; None changes nothing."""
+    return x if present is None else ops.where(present[..., None], x, ops.zeros((), x.dtype))
+
+
+def _scaled_length(length, factor):
+    """`floor(length factor)` of an int or a scalar tensor, in double precision like the reference."""
+    if isinstance(length, int):
+        return math.floor(length * factor)
+    return ops.cast(ops.floor(ops.cast(length, "float64") * factor), "int32")
+
+
+SLOPE = 0.1
+LAST_SLOPE = 0.01
+"""Slope of the last leaky ReLU, which the reference and its released weights leave at PyTorch's default."""
+_EDGE_TAPS = 7
+"""Kernel size of the first and the last convolution."""
+
+
+class ResidualStack(Layer):
+    """Dilated residual convolutions, `(B, T, channels)` to the same shape (section 2.2 of the paper, "ResBlock1").
+
+    Args:
+        kernel_size: Odd kernel size of every convolution.
+        dilations: Dilation of the first convolution of each residual step; the second has none.
+
+    Call arguments: `x`; `present` `(B, T)` bool or None, False where convolutions see zeros.
+    """
+
+    def __init__(self, channels: int, kernel_size: int, dilations: Sequence[int], **kwargs):
+        super().__init__(**kwargs)
+
+        def conv(name, dilation=1):
+            return Conv1D(channels, channels, kernel_size, dilation=dilation, dtype=self.dtype_policy, name=name)
+
+        self.dilated = [conv(f"dilated_{i}", dilation) for i, dilation in enumerate(dilations)]
+        self.plain = [conv(f"plain_{i}") for i in range(len(dilations))]
+
+    def call(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        for dilated, plain in zip(self.dilated, self.plain, strict=True):
+            hidden = dilated(masked(ops.leaky_relu(x, SLOPE), present))
+            x = x + plain(masked(ops.leaky_relu(hidden, SLOPE), present))
+        return x
+
+
+class HifiganGenerator(WaveformDecoder):
+    """`WaveformDecoder` of transposed convolutions, as in XTTS v2 but with weight norm folded into the weights.
+
+    Args:
+        width, speaker_width: Channels of latents and speaker vectors.
+        channels: Channels of the first convolution; each stage halves them.
+        upsampling: Factor and kernel size of the transposed convolution of each stage; the product of the factors is
+            `hop_length`.
+        kernel_sizes: Kernel sizes of the residual stacks that are averaged in each stage.
+        dilations: Dilations within each residual stack.
+        code_stride: As in `WaveformDecoder`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        speaker_width: int,
+        channels: int = 512,
+        upsampling: Sequence[tuple[int, int]] = DECODER_UPSAMPLING,
+        kernel_sizes: Sequence[int] = DECODER_KERNELS,
+        dilations: Sequence[int] = DECODER_DILATIONS,
+        code_stride: int = CODE_STRIDE_SAMPLES,
+        **kwargs,
+    ):
+        super().__init__(code_stride, **kwargs)
+        if channels % (divisor := 2 ** len(upsampling)):
+            raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
+        self.upsample_factors, options = [factor for factor, _ in upsampling], dict(dtype=self.dtype_policy)
+        self.hop_length = math.prod(self.upsample_factors)
+        self.history_frames, self.lookahead_frames = self._context(upsampling, kernel_sizes, dilations)
+        self.conv_pre = Conv1D(width, channels, _EDGE_TAPS, name="conv_pre", **options)
+        self.condition_pre = dense(channels, speaker_width, "condition_pre", **options)
+        self.upsamples, self.conditions, self.stacks = [], [], []
+        for i, (factor, taps) in enumerate(upsampling):
+            half = channels // 2
+            self.upsamples.append(ConvTranspose1D(channels, half, taps, factor, name=f"upsample_{i}", **options))
+            self.conditions.append(dense(half, speaker_width, f"condition_{i}", **options))
+            kinds = {f"stack_{i}_{j}": (half, taps, dilations) for j, taps in enumerate(kernel_sizes)}
+            self.stacks.append([ResidualStack(*kind, name=name, **options) for name, kind in kinds.items()])
+            channels = half
+        self.conv_post = Conv1D(channels, 1, _EDGE_TAPS, use_bias=False, name="conv_post", **options)
+
+    def _context(self, upsampling, kernel_sizes, dilations):
+        """Computes history and lookahead backwards from the first and last sample of a frame."""
+        edge = _EDGE_TAPS // 2
+        reach = sum(dilation + 1 for dilation in dilations) * (max(kernel_sizes) - 1) // 2
+        first, last = -edge, self.hop_length - 1 + edge
+        for factor, taps in reversed(upsampling):
+            padding = (taps - factor) // 2
+            first = -((taps - 1 - padding + reach - first) // factor)
+            last = (last + reach + padding) // factor
+        return edge - first, edge + last
+
+    def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
+        speaker = speaker[:, None, :]
+        x = self.conv_pre(masked(frames, present)) + self.condition_pre(speaker)
+        for factor, upsample, condition, stage in zip(
+            self.upsample_factors, self.upsamples, self.conditions, self.stacks, strict=True
+        ):
+            x = upsample(masked(ops.leaky_relu(x, SLOPE), present)) + condition(speaker)
+            present = None if present is None else ops.repeat(present, factor, axis=1)
+            x = sum(stack(x, present) for stack in stage) / len(stage)
+        x = self.conv_post(masked(ops.leaky_relu(x, LAST_SLOPE), present))
+        return ops.tanh(ops.cast(x[..., 0], "float32"))
+
+
+_TAPS = 7
+"""Kernel size of all convolutions."""
+_SYMMETRIC_BLOCKS = 2
+"""Number of blocks that look ahead; the others are causal."""
+_EXPANSION = 3
+_EPSILON = 1e-6
+MOST_LOG_MAGNITUDE = 6.9
+"""Limit of the head's log-magnitudes, about log 1000; a full-scale tone has a magnitude of 256."""
+
+
+class ConvNextBlock(Layer):
+    """Residual block of a depthwise convolution over time, a norm and a pointwise MLP (Liu et al. 2022, section 2).
+
+    Args:
+        inner_width: Channels between the two dense layers.
+        causal: Whether an output depends on no later input.
+        scale: Initial layer scale.
+
+    Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the norm's output; `present`
+    `(B, T)` bool or None, False where the convolution sees zeros.
+    """
+
+    def __init__(self, width: int, inner_width: int, causal: bool = False, scale: float = 1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.lookahead, dtype = 0 if causal else _TAPS // 2, self.dtype_policy
+        """Number of later frames that a frame depends on."""
+        kernel = keras.initializers.TruncatedNormal(stddev=0.02)
+        self.kernel = self.add_weight(name="kernel", shape=(_TAPS, width, 1), initializer=kernel)
+        self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
+        norm = keras.layers.LayerNormalization(epsilon=_EPSILON, center=False, scale=False, dtype=dtype, name="norm")
+        self.norm = built(norm, (None, None, width))
+        self.modulation = dense(2 * width, width, "modulation", dtype, kernel_initializer="zeros")
+        self.widen = normal_linear(inner_width, width, "widen", dtype=dtype)
+        self.narrow = normal_linear(width, inner_width, "narrow", dtype=dtype)
+        factor = keras.initializers.Constant(scale)
+        self.factor = self.add_weight(name="factor", shape=(width,), initializer=factor)
+
+    def call(self, x: Tensor, condition: Tensor, present: Tensor | None = None) -> Tensor:
+        after = self.lookahead
+        hidden = ops.pad(masked(x, present), ((0, 0), (_TAPS - 1 - after, after), (0, 0)))
+        hidden = ops.depthwise_conv(hidden, self.kernel, padding="valid", data_format="channels_last") + self.bias
+        scale, shift = ops.split(self.modulation(condition)[:, None, :], 2, axis=-1)
+        hidden = self.norm(hidden) * (1 + scale) + shift
+        return x + self.narrow(ops.gelu(self.widen(hidden), approximate=True)) * self.factor
+
+
+class IstftGenerator(WaveformDecoder):
+    """`WaveformDecoder` that predicts the magnitude and phase of each frame's spectrum.
+
+    Args:
+        latent_width, speaker_width: Channels of latents and speaker vectors.
+        blocks: Number of `ConvNextBlock`s; all but the first two are causal.
+        width: Channels.
+        hop_length: Samples per frame, a quarter of the Fourier transform's length.
+        code_stride: As in `WaveformDecoder`.
+    """
+
+    def __init__(
+        self,
+        latent_width: int,
+        speaker_width: int,
+        blocks: int,
+        width: int,
+        hop_length: int = MEL_HOP_SAMPLES,
+        code_stride: int = CODE_STRIDE_SAMPLES,
+        **kwargs,
+    ):
+        super().__init__(code_stride, **kwargs)
+        self.hop_length, dtype = hop_length, self.dtype_policy
+        self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
+        # The first convolution, two overlapping windows on either side, and the blocks.
+        symmetric = min(blocks, _SYMMETRIC_BLOCKS)
+        self.lookahead_frames = _TAPS // 2 + 2 + symmetric * (_TAPS // 2)
+        self.history_frames = self.lookahead_frames + (blocks - symmetric) * (_TAPS - 1)
+        # Scales a unit speaker vector to elements of about 1.
+        self._speaker_scale = speaker_width**0.5
+
+        def norm(name):
+            layer = keras.layers.LayerNormalization(epsilon=_EPSILON, dtype=dtype, name=name)
+            return built(layer, (None, None, width))
+
+        self.conv_pre = Conv1D(latent_width, width, _TAPS, dtype=dtype, name="conv_pre")
+        self.condition = dense(width, speaker_width, "condition", dtype)
+        self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
+        options = dict(inner_width=_EXPANSION * width, scale=1.0 / blocks, dtype=dtype)
+        causal = [number >= symmetric for number in range(blocks)]
+        self.blocks = [ConvNextBlock(width, causal=c, name=f"block_{i}", **options) for i, c in enumerate(causal)]
+        # Magnitudes and phases; float32, since phases are too coarse in half precision.
+        self.head = normal_linear(4 * hop_length + 2, width, "head", dtype="float32")
+
+    def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
+        condition = self.condition(speaker * self._speaker_scale)
+        x = self.conv_pre(masked(frames, present)) + condition[:, None, :]
+        x, condition = self.norm_pre(x), ops.silu(condition)
+        for block in self.blocks:
+            x = block(x, condition, present)
+        log_magnitude, phase = ops.split(self.head(ops.cast(self.norm_post(x), "float32")), 2, axis=-1)
+        magnitude = masked(ops.exp(ops.minimum(log_magnitude, MOST_LOG_MAGNITUDE)), present)
+        spectrum = magnitude * ops.cos(phase), magnitude * ops.sin(phase)
+        return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
+
+    def _overlap(self, parts, present):
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, normalized by the squared windows."""
+        squares = ops.broadcast_to(self.window**2, ops.shape(parts))
+        # Absent frames have no window, so the envelope may be zero.
+        envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)
+        return ops.clip(self._sum_of_shifted(parts) / envelope, -1.0, 1.0)
+
+    def _sum_of_shifted(self, parts):
+        """Overlap-adds frames `(B, F, 4 hop)`; cuts off the same at both ends, to `(B, F hop)`."""
+        hop, length = self.hop_length, ops.shape(parts)[1]
+        quarters = [ops.pad(parts[..., i * hop : (i + 1) * hop], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
+        summed = ops.reshape(sum(quarters), (-1, (length + 3) * hop))
+        return summed[:, 3 * hop // 2 : 3 * hop // 2 + length * hop]
+
+
+def make_decoder(config: ModelConfig, **kwargs) -> WaveformDecoder:
+    """Creates the decoder of `config.decoder_type`; `kwargs` are those of `keras.layers.Layer`."""
+    widths = config.width, config.speaker_width
+    if config.decoder_type == "hifigan":
+        return HifiganGenerator(*widths, config.decoder_channels, **kwargs)
+    return IstftGenerator(*widths, config.decoder_blocks, config.decoder_width, **kwargs)
