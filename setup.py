@@ -18,5 +18,6 @@ setup(
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.interchange.hub": ["*.md"],
         "myxtts.interchange.onnx": ["web/*"],
+        "myxtts.text.languages": ["*.toml"],
     },
 )

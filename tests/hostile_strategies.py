@@ -25,8 +25,8 @@ from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, wri
 from myxtts.storage.checkpoint import CheckpointStore, read_tensors, write_manifest
 from myxtts.storage.files import digest_file, read_json
 from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
+from myxtts.text.cleaners import split_sentences
 from myxtts.text.languages import LANGUAGES
-from myxtts.text.sentences import split_sentences
 from myxtts.text.tokenizer import XTTSTokenizer
 
 odd_numbers = st.sampled_from([0, -1, 1, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64, 10**30, 1e308, float("inf")])

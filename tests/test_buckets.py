@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
-from myxtts.data.buckets import BatchOrder, SequentialOrder, bucket_bounds
+from myxtts.data.batch import BatchOrder, SequentialOrder, bucket_bounds
 
 
 def ljspeech_like_lengths(count, seed=0):

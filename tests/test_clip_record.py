@@ -7,7 +7,7 @@ import pytest
 from test_trainer import Recorder, dvae_trainer, open_run
 from tiny import make_tiny_corpus, untraced
 
-from myxtts.data.buckets import BatchOrder, EpochStart
+from myxtts.data.batch import BatchOrder, EpochStart
 from myxtts.data.pipeline import Clip
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.training.resuming.state import ClipRecord, OrderedClips

@@ -10,7 +10,7 @@ import tensorflow as tf
 from test_run import PLAN
 from tiny import tiny_run_config, untraced, voiced
 
-from myxtts.audio.resample import resample
+from myxtts.audio.mel import resample
 from myxtts.config.checks import ConfigError
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.config.stages import DecoderConfig

@@ -22,8 +22,7 @@ from myxtts.interchange.coqui.unpickling import HostileCheckpointError, TorchChe
 from myxtts.storage.checkpoint import read_tensors
 from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.cleaners import clean_text
-from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.text.vocabulary import Vocabulary
+from myxtts.text.tokenizer import Vocabulary, XTTSTokenizer
 
 READERS = {
     "pth": "from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint as read",

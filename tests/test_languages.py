@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from myxtts.text.cleaners import clean_text, replace_unknown
+from myxtts.text.cleaners import clean_text, replace_unknown, split_sentences, split_text
 from myxtts.text.languages import LANGUAGES, get_language, register_language
 from myxtts.text.languages.base import Language, table
-from myxtts.text.sentences import split_sentences, split_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 ROOT = Path(__file__).resolve().parents[1]

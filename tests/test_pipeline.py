@@ -13,8 +13,7 @@ from myxtts.config.config import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data import ljspeech, pipeline
-from myxtts.data.batch import BatchError, WaveBatch, check_wave_batch, noise_batch
-from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.batch import BatchError, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, noise_batch
 from myxtts.data.corpora import CorpusError
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset, conditioning_seconds
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, prefetch_to, wave_dataset

@@ -7,7 +7,7 @@ import pytest
 import soxr
 import tensorflow as tf
 
-from myxtts.audio.resample import num_resampled, resample
+from myxtts.audio.mel import num_resampled, resample
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from myxtts.text.cleaners import split_sentences, split_text
 from myxtts.text.languages import LANGUAGES
-from myxtts.text.sentences import split_sentences, split_text
 
 
 @pytest.mark.parametrize(

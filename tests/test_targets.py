@@ -10,8 +10,7 @@ from tiny import make_tiny_corpus, tiny_run_config, voiced
 
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.data.batch import BatchError, check_wave_batch, noise_batch, target_width
-from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.batch import BatchError, BatchOrder, SequentialOrder, check_wave_batch, noise_batch, target_width
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
 from myxtts.data.pipeline import BatchLoader, Clip, SampleCache
 

@@ -176,7 +176,7 @@ def test_extension_brings_the_whole_alphabet_of_a_language(english, g2p):
 
 @needs_shared
 def test_extension_of_the_released_vocabulary_keeps_its_ids(released):
-    extended = released.extend(PERSIAN + AMHARIC, languages=["hu", "hi"])
+    extended = released.extend([*PERSIAN, *AMHARIC, ("ember", "hu"), ("क", "hi")])
     assert set(extended.languages) == {*released.languages, "fa", "am", "hu", "hi"}
     for language in ("en", "fr", "pl", "ar", "ru"):
         for text, *_ in REFERENCE["languages"][language]:

@@ -67,15 +67,10 @@ def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
 
 
 def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Changes the speed of padded clips by linear interpolation.
+    """Changes the speed of padded clips `(B, S)` float32 by linear interpolation.
 
-    Args:
-        wav: `(B, S)` float32.
-        lengths: Samples of each clip without padding, `(B,)` int32.
-        speed: `(B,)` float32, see `limit_speed`.
-
-    Returns:
-        `(B, S)` float32, padded with zeros, and the new lengths `(B,)` int32.
+    `lengths`, `(B,)` int32, are samples without padding; for `speed`, `(B,)` float32, see `limit_speed`. Returns clips
+    `(B, S)` float32, padded with zeros, and the new lengths `(B,)` int32.
     """
     room = tf.shape(wav)[1]
     at = tf.range(room, dtype=tf.float32)[None] * speed[:, None]
@@ -103,10 +98,7 @@ def _interpolate(wav, at, left, right):
 def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
     """Simulates other microphones and rooms by a random equalizer, level and colored noise; the voice is unchanged.
 
-    Args:
-        wav: `(B, S)` float32, as the result.
-        seed, position: Seed of the run, and position of the batch in training.
-        share: This worker's part of the batch, as in `draw_rows`.
+    `wav` is `(B, S)` float32, as the result; the other arguments are those of `draw_change`.
     """
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]

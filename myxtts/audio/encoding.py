@@ -2,7 +2,6 @@
 
 import io
 import struct
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +34,8 @@ def check_suffix(path: AnyPath) -> str:
 def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     """Writes a mono file atomically in the format of its suffix; WAV and FLAC have 16 bits.
 
-    Args:
-        samples: `(S,)` floats, clipped to `[-1, 1]`.
-        sample_rate: In Hz.
-
-    Raises:
-        AudioError: There are no samples, a sample is not finite, the folder does not exist, or the format is not
-            supported or cannot hold the rate.
+    `samples` are `(S,)` floats, clipped to `[-1, 1]`, at `sample_rate` Hz. Raises `AudioError` if there are none, one
+    is not finite, the folder does not exist, or the format is not supported or cannot hold the rate.
     """
     suffix, samples = check_suffix(path), np.asarray(samples, np.float32)
     if samples.ndim != 1:
@@ -72,31 +66,6 @@ def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
     return chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH if num_bytes is None else num_bytes)
 
 
-class StreamResampler:
-    """Streaming resampler of `(S,)` float32 parts; rates are in Hz."""
-
-    def __init__(self, from_rate: int, to_rate: int):
-        self._resampler = None if from_rate == to_rate else soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32")
-
-    def add(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Takes a part and returns the samples that are ready, possibly none; after the `last` part, all the rest."""
-        return self._resampler.resample_chunk(samples, last=last) if self._resampler else samples
-
-    def end(self) -> np.ndarray:
-        """Returns the rest."""
-        return self.add(np.zeros(0, np.float32), last=True)
-
-
-def resampled(stream: Iterable[np.ndarray], from_rate: int, to_rate: int) -> Iterator[np.ndarray]:
-    """Resamples a stream of `(S,)` float32 parts; no part of the result is empty."""
-    resampler = StreamResampler(from_rate, to_rate)
-    for samples in stream:
-        if len(ready := resampler.add(samples)):
-            yield ready
-    if len(rest := resampler.end()):
-        yield rest
-
-
 class SoundEncoder:
     """Streaming encoder of a mono audio file.
 
@@ -105,12 +74,15 @@ class SoundEncoder:
         sample_rate: In Hz. MP3 and Opus support few rates; all formats support 24 000.
         is_open: Whether `add` returns bytes as soon as they are ready, after a header without a length. Otherwise
             `end` returns the whole file.
+        from_rate: Sample rate of the samples, which are resampled, in Hz; by default `sample_rate`.
     """
 
-    def __init__(self, sound_format: str, sample_rate: int, is_open: bool):
+    def __init__(self, sound_format: str, sample_rate: int, is_open: bool, from_rate: int | None = None):
         if sound_format not in (OPEN_FORMATS if is_open else SOUND_FORMATS):
             raise ValueError(f"sound_format must be one of {', '.join(OPEN_FORMATS)}. Received: {sound_format}.")
         self.sound_format, self.sample_rate, self.is_open = sound_format, sample_rate, is_open
+        is_same = from_rate in (None, sample_rate)
+        self._resampler = None if is_same else soxr.ResampleStream(from_rate, sample_rate, 1, dtype="float32")
         self._buffer, self._given, self._file = io.BytesIO(), 0, None
         if sound_format == "wav" and is_open:
             self._buffer.write(wav_header(sample_rate))
@@ -120,8 +92,10 @@ class SoundEncoder:
             rate = dict(bitrate_mode="CONSTANT", compression_level=0.5) if sound_format == "mp3" else {}
             self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
 
-    def add(self, samples: np.ndarray) -> bytes:
-        """Encodes samples `(S,)`, clipped to `[-1, 1]`, and returns the bytes that are ready, possibly none."""
+    def add(self, samples: np.ndarray, last: bool = False) -> bytes:
+        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`, and returns the bytes that are ready, possibly none."""
+        if self._resampler:
+            samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:
             self._file.write(to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1))
         else:
@@ -130,9 +104,10 @@ class SoundEncoder:
 
     def end(self) -> bytes:
         """Returns the last bytes."""
+        content = self.add(np.zeros(0, np.float32), last=True)
         if self._file:
             self._file.close()
-        return self._new()
+        return content + self._new()
 
     def _new(self):
         content = self._buffer.getbuffer()

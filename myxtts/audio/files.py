@@ -94,9 +94,7 @@ def read_audio(
         sample_rate: Rate of the result, in Hz.
         min_seconds, max_seconds: Limits of the duration; None is `MAX_SECONDS`.
 
-    Raises:
-        AudioError: The file is missing, damaged, not audio, silent, not finite, of absurd level, or outside the
-            limits.
+    Raises `AudioError` if it is missing, damaged, not audio, silent, not finite, of absurd level or outside the limits.
     """
     warnings = check_container(path)
     with _open(path, max_seconds) as file:
@@ -115,13 +113,9 @@ def read_audio(
 
 
 def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
-    """Reads a recording that `read_audio` accepted before, without the slow checks.
+    """Reads a recording that `read_audio` accepted before, `(S,)` float32 in `[-1, 1]`, without the slow checks.
 
-    Returns:
-        `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz, the samples of `read_audio`.
-
-    Raises:
-        AudioError: The file is missing, damaged, not finite, of absurd level or longer than `MAX_SECONDS`.
+    Raises `AudioError` if it is missing, damaged, not finite, of absurd level or longer than `MAX_SECONDS`.
     """
     return load_with_rate(path, sample_rate)[0]
 
@@ -162,8 +156,7 @@ def _regular_file_size(path):
 def check_container(path: AnyPath) -> tuple[str, ...]:
     """Recognizes the format by the first bytes, checks the header's lengths, and returns warnings.
 
-    Raises:
-        AudioError: The file is missing, empty, truncated or of an unsupported format.
+    Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format.
     """
     size = _regular_file_size(path)
     try:

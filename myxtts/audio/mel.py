@@ -1,11 +1,13 @@
-"""Log-mel spectrograms of training and inference, and the Griffin-Lim vocoder.
+"""Log-mel spectrograms of training and inference, resampling in graphs, and the Griffin-Lim vocoder.
 
 `DVAE_MEL` is the input of the DVAE and the output that Griffin-Lim inverts, `CONDITIONING_MEL` the input of the
 conditioning encoder, and `SPEAKER_MEL` that of the speaker encoder.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -100,6 +102,10 @@ _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "lo
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
 """Maximum frames of a chunk; at 1,024 samples they take 5 MB with their spectra. Smaller chunks are slower."""
+_LOWPASS_WIDTH = 6
+"""Zero crossings of the sinc on each side."""
+_ROLLOFF = 0.99
+"""Cutoff as a fraction of the lower Nyquist frequency."""
 _INVERSION_ITERATIONS = 20
 _TINY = np.float32(1e-10)
 
@@ -193,6 +199,49 @@ class MelSpectrogram:
         parts = [blocks[:, i : i + num_frames] for i in range(self._window_blocks)]
         last = self.spec.win_length - (self._window_blocks - 1) * self.spec.hop_length
         return ops.concatenate([*parts[:-1], parts[-1][..., :last]], axis=-1)
+
+
+def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
+    """Changes the sample rate of waveforms by a windowed sinc as one strided convolution, eagerly or in a graph.
+
+    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's default, the
+    Hann-windowed sinc, which the reference uses everywhere.
+
+    `wav` is `(B, S)`, the result `(B, num_resampled(S, from_rate, to_rate))` float32. The rates, in Hz, should have a
+    large common divisor: the kernel grows with the numerator times the denominator of their ratio.
+    """
+    wav = ops.convert_to_tensor(wav, "float32")
+    if from_rate == to_rate:
+        return wav
+    kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
+    padded = ops.pad(wav, [[0, 0], [pad, pad + stride]])
+    # One output channel per phase: (B, S / stride, num_phases), read row by row, is the waveform.
+    phases = ops.conv(padded[:, :, None], kernel, strides=stride, padding="valid", data_format="channels_last")
+    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * kernel.shape[2]))
+    return interleaved[:, : num_resampled(ops.shape(wav)[1], from_rate, to_rate)]
+
+
+def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
+    """Returns the length of `num_samples`, an int, an array or a tensor, after resampling."""
+    stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
+    return (num_samples * num_phases + stride - 1) // stride
+
+
+@functools.lru_cache(maxsize=32)
+def _sinc_kernel(from_rate, to_rate):
+    """Returns the kernel `(taps, 1, num_phases)`, its stride and its left padding, in float32 as torchaudio does."""
+    stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
+    base = _ROLLOFF * min(stride, num_phases)
+    pad = math.ceil(_LOWPASS_WIDTH * stride / base)
+    position = np.arange(-pad, pad + stride, dtype="float32") / np.float32(stride)
+    delay = np.arange(0, -num_phases, -1, dtype="float32") / np.float32(num_phases)
+    t = (delay[np.newaxis, :] + position[:, np.newaxis]) * np.float32(base)
+    t = np.clip(t, np.float32(-_LOWPASS_WIDTH), np.float32(_LOWPASS_WIDTH))
+    window = np.square(np.cos(t * np.float32(np.pi) / np.float32(2 * _LOWPASS_WIDTH)))
+    angle = t * np.float32(np.pi)
+    sinc = np.where(angle == 0, np.float32(1), np.sin(angle) / np.where(angle == 0, np.float32(1), angle))
+    kernel = sinc * window * np.float32(base / stride)
+    return kernel[:, np.newaxis, :].astype("float32"), stride, pad
 
 
 def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.99, seed: int = 0) -> np.ndarray:

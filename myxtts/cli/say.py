@@ -1,6 +1,7 @@
 """`myxtts say` speaks a text, standard input or a list of texts in the voice of a recording."""
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -276,18 +277,19 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
     """Writes a stream of samples as 16-bit PCM or WAV; stops if the reader closes the pipe."""
-    from myxtts.audio.encoding import resampled, wav_header
-    from myxtts.audio.files import to_pcm16
+    from myxtts.audio.encoding import SoundEncoder, wav_header
 
+    encoder = SoundEncoder("pcm", to_rate, is_open=True, from_rate=from_rate)
     started, first_seconds, num_samples = time.monotonic(), None, 0
     try:
         if sound_format == "wav":
             sound.write(wav_header(to_rate))
-        for samples in resampled(stream, from_rate, to_rate):
-            if first_seconds is None:
+        for samples in itertools.chain(stream, [None]):
+            content = encoder.end() if samples is None else encoder.add(samples)
+            if content and first_seconds is None:
                 first_seconds = time.monotonic() - started
-            num_samples += len(samples)
-            sound.write(to_pcm16(samples))
+            num_samples += len(content) // 2
+            sound.write(content)
     except BrokenPipeError:
         print("The reader closed the pipe; the rest was not spoken.", file=sys.stderr)
         return

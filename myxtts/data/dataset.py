@@ -18,8 +18,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.data.batch import WaveBatch
-from myxtts.data.buckets import BatchOrder, EpochStart, SequentialOrder
+from myxtts.data.batch import BatchOrder, EpochStart, SequentialOrder, WaveBatch
 from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.data.doctor import ClipLimits, find_leakage, inspect_corpus, split_by_hash, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
@@ -76,10 +75,7 @@ class SpeechDataset:
 
         Rejected clips and their reasons are written to `clips_train.csv` in the checkpoint folder. The vocabulary is
         that of the run, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
-        recordings are checked.
-
-        Returns:
-            The data set; its `config` is a copy with the vocabulary, speakers and conditioning length filled in.
+        recordings are checked. The `config` of the result includes the vocabulary, speakers and conditioning length.
         """
         language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
@@ -279,8 +275,7 @@ def _clips(inspection, name, tokenizer, config):
 def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
     """Writes the recordings of a training set's speakers into a run's folder, unless they are up to date.
 
-    Returns:
-        Names of the speakers without a recording, since those with the most speech are already `MOST_SPEAKERS`.
+    Returns the names of speakers without one, since those with the most speech are already `MOST_SPEAKERS`.
     """
     by_speaker = defaultdict(list)
     for clip in clips:
@@ -292,7 +287,9 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
         # The digests show when a recording is out of date.
         sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
         if name not in known or known[name].sources != sources:
-            missing[name] = (*_record(chosen), sources)
+            samples = np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES]
+            soundfile.write(file := io.BytesIO(), samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+            missing[name] = file.getvalue(), chosen[0].language, sources
     if missing:
         write_speaker_clips(folder, missing)
     if left_out := most_first[MOST_SPEAKERS:]:
@@ -308,10 +305,3 @@ def _choose(clips):
             chosen.append(clip)
             length += clip.num_samples
     return chosen
-
-
-def _record(clips):
-    """Returns the concatenated clips as FLAC, and the language of the first."""
-    samples, file = np.concatenate([load_samples(clip.wav_path) for clip in clips])[:KEPT_SAMPLES], io.BytesIO()
-    soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-    return file.getvalue(), clips[0].language

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,22 +89,20 @@ def check_data(
     validation: str | Path | None = None,
     *,
     limits: ClipLimits = ClipLimits(),
-    language: str | None = None,
     vocabulary: str | Path | None = None,
-    format_name: str | None = None,
-    audio_roots: Sequence[str | Path] = (),
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
+    **corpus_options: Any,
 ) -> tuple[Inspection, tuple[Leak, ...]]:
     """Inspects a data set as training does, and finds validation clips that are also training clips.
 
     Validation clips are those of `validation`, by default those that the data set itself keeps for it. The transcripts
-    must fit the tokenizer file `vocabulary`; `progress(folder)` returns a context with the progress of one set, as
-    `clip_progress` does. The other arguments are those of `load_corpus`.
+    must fit the tokenizer file `vocabulary`; `progress(folder)` returns a context with the progress of one set.
+    `corpus_options` are those of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 
     def inspect(folder):
-        corpus = load_corpus(folder, language, format_name, audio_roots)
+        corpus = load_corpus(folder, **{"language": None} | corpus_options)
         with progress(folder) as shown:
             return inspect_corpus(corpus, limits, progress=shown).checked(check_text)
 
@@ -195,10 +193,7 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
     """Splits utterances, or other objects with an `id`, by a hash of the id into `(train, validation)`, in order.
 
     There is no seed: a clip stays on its side when others are added or removed, unless that side would be empty. A
-    single utterance is a training clip.
-
-    Args:
-        validation_share: Expected share of validation clips, between 0 and 1.
+    single utterance is a training clip. `validation_share`, between 0 and 1, is the expected one.
     """
     require(0 < validation_share < 1, "validation_share", "between 0 and 1, both excluded", validation_share)
     # Uniform in [0, 1). Python's own `hash` differs between processes.
@@ -318,11 +313,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Detects a text saved or read in the wrong encoding.
-
-    Returns:
-        Whether the fault is certain, and a sentence that describes it, "" if there is none.
-    """
+    """Returns whether a text is certainly wrongly encoded, and a sentence that describes the fault; "" for none."""
     if "\ufffd" in text:
         return True, "The text has U+FFFD, which replaces lost letters."
     if control := _CONTROL_CHARACTER.search(text):

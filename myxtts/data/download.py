@@ -40,10 +40,8 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Downloads LJSpeech into `folder`, unless it already has a `metadata.csv`, and returns the folder.
 
     The archive is kept next to `folder` as `NAME.myxtts-part` until it has been verified and unpacked, so that the next
-    call resumes an interrupted download. It is unpacked next to `folder` and moved there as a whole.
-
-    Raises:
-        CorpusError: The folder has other files, the disk has too little space, or the download failed.
+    call resumes an interrupted download. It is unpacked next to `folder` and moved there as a whole. Raises
+    `CorpusError` if the folder has other files, the disk has too little space, or the download failed.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():

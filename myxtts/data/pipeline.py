@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from myxtts.audio.files import load_with_rate, to_int16
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
-from myxtts.data.batch import TARGET_GRID, WAVE_DTYPES, WAVE_RANKS, WaveBatch, check_wave_batch, target_width
-from myxtts.data.buckets import BatchOrder, SequentialOrder
+from myxtts.data.batch import TARGET_GRID, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, zero_batch
 from myxtts.data.shards import PreparedClips
 from myxtts.devices.tensorflow_start import AbandonedThread
 
@@ -121,7 +120,8 @@ class BatchLoader:
         part, parts = self.share
         first, end = (number * len(ordered.indices) // parts for number in (part, part + 1))
         indices = ordered.indices[first:end]
-        batch = self._empty(len(indices), ordered)
+        shape = ordered.num_samples, ordered.num_tokens, self.conditioning.max_samples if self.conditioning else 0
+        batch = zero_batch(len(indices), *shape, self.targets, self.prepared)
         batch.index[:] = indices
         for row, index in enumerate(indices):
             clip = self.clips[index]
@@ -141,15 +141,6 @@ class BatchLoader:
             if self.conditioning is not None:
                 self._fill_conditioning(batch, row, clip, rng, samples, shift)
         return check_wave_batch(batch)
-
-    def _empty(self, rows, ordered):
-        wav, codes = ordered.num_samples, 0
-        if self.prepared:
-            wav, codes = 0, wav // CODE_STRIDE_SAMPLES
-        voice = self.conditioning.max_samples if self.conditioning is not None else 0
-        target = target_width(ordered.num_samples) * self.targets
-        widths = (), (wav,), (), (ordered.num_tokens,), (), (voice,), (2,), (target,), (), (), (), (codes,)
-        return WaveBatch(*(np.zeros((rows, *width), dtype) for width, dtype in zip(widths, WAVE_DTYPES)))
 
     def _fill_wav(self, batch, row, clip, rng):
         """Writes a clip's samples into a row; returns them and the silence before them in samples."""
@@ -205,12 +196,14 @@ def wave_dataset(
 ) -> tf.data.Dataset:
     """Reads batches `start` to `stop` (None: without end) of `loader`, in parallel and in order."""
 
+    empty = zero_batch(0, 0, 0)
+
     def read(position):
         # Stateless: with op determinism, TensorFlow would run stateful functions one at a time.
-        dtypes = [tf.as_dtype(dtype) for dtype in WAVE_DTYPES]
+        dtypes = [tf.as_dtype(like.dtype) for like in empty]
         batch = WaveBatch(*tf.numpy_function(loader, [position], dtypes, stateful=False))
-        for value, rank in zip(batch, WAVE_RANKS):
-            value.set_shape([None] * rank)
+        for value, like in zip(batch, empty):
+            value.set_shape([None] * like.ndim)
         return batch
 
     options = tf.data.Options()
@@ -237,7 +230,7 @@ def stream_batches(
             return tuple(loader(position))
         except Exception as error:
             failures[int(position)] = error
-            return tuple(np.zeros((0,) * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES))
+            return tuple(zero_batch(0, 0, 0))
 
     batches = iter(prefetch_to(wave_dataset(read, start, stop, num_workers), device, buffer_size))
     try:

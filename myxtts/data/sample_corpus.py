@@ -9,7 +9,7 @@ module as a script: in a process of its own, with the sentences in a fixed order
 """
 
 import ctypes
-import importlib
+import importlib.util
 import itertools
 import json
 import os
@@ -71,13 +71,10 @@ VOICES = (
 """Voices of the sample corpus; the bundled model was trained on their variants and pitches."""
 
 
-def _sentences(phrases, slots, full_stop):
-    return [*phrases, *(" ".join(words) + full_stop for words in itertools.product(*slots))]
-
-
+_GRAMMARS = json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8"))
 SENTENCES = {
-    language: _sentences(**grammar)
-    for language, grammar in json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8")).items()
+    language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
+    for language, one in _GRAMMARS.items()
 }
 """All sentences of each language: `_NUM_PHRASES` phrases, then every combination of one entry per slot."""
 
@@ -111,11 +108,9 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
     if _is_complete(root, plan):
         return root
     _require_replaceable(root)
-    try:
-        importlib.import_module("espeakng_loader")
-    except ModuleNotFoundError as error:
+    if importlib.util.find_spec("espeakng_loader") is None:
         missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
-        raise SampleCorpusError(f"{missing} (or give recordings of your own with --train-data).") from error
+        raise SampleCorpusError(f"{missing} (or give recordings of your own with --train-data).")
     try:
         # Not synced: damage by a power failure is noticed by the checksums.
         with write_whole_folder(root, sync=False) as new:
@@ -230,15 +225,6 @@ def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
         raise RuntimeError(f"eSpeak NG failed with exit code {child.returncode}: {child.stderr}")
 
 
-def _trim_silence(samples):
-    """Removes silence (below -50 dB of full scale) at both ends of `(S,)` int16, except 50 ms."""
-    loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 104)
-    if not len(loud):
-        raise RuntimeError("eSpeak NG produced a silent clip.")
-    margin = SAMPLE_RATE // 20
-    return samples[max(loud[0] - margin, 0) : loud[-1] + margin]
-
-
 def _speak(jobs):
     library, chunks = load_library(), []
     # Without argument types, ctypes would pass the size_t and the pointers as C ints.
@@ -266,7 +252,12 @@ def _speak(jobs):
         data = job.text.encode()
         call("espeak_Synth", data, len(data) + 1, 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None)
         call("espeak_Synchronize")
-        samples = _trim_silence(np.concatenate([np.zeros(0, np.int16), *chunks]))
+        samples, margin = np.concatenate([np.zeros(0, np.int16), *chunks]), SAMPLE_RATE // 20
+        loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 104)  # -50 dB of full scale
+        if not len(loud):
+            raise RuntimeError("eSpeak NG produced a silent clip.")
+        # Of the silence at both ends, 50 ms are kept.
+        samples = samples[max(loud[0] - margin, 0) : loud[-1] + margin]
         soundfile.write(job.path, samples, SAMPLE_RATE, subtype="PCM_16")
 
 

@@ -21,16 +21,7 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
-from myxtts.storage.files import (
-    CheckpointError,
-    digest_bytes,
-    digest_file,
-    parse_json,
-    read_json,
-    remove_leftovers,
-    write_json,
-    write_whole,
-)
+from myxtts.storage.files import digest_bytes, parse_json, read_json, remove_leftovers, write_json, write_whole
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -113,7 +104,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
-    except CheckpointError:  # missing or damaged
+    except UserError:  # missing or damaged
         return None
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
         hint = "Give another --output, or remove the folder."
@@ -137,7 +128,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
     entries = []
     for number, index in enumerate(indexes):
         name = shard_name(number, shards)
-        digest = digest_file(folder / f"{name}.json")
+        digest = digest_bytes((folder / f"{name}.json").read_bytes())
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
     total = sum(entry["clips"] for entry in entries)
     manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
@@ -214,9 +205,7 @@ class PreparedClips:
     def read_samples(self, path: str) -> np.ndarray:
         """Returns the samples `(S,)` int16 of an adopted recording.
 
-        Raises:
-            AudioError: The shard has changed.
-            OSError: The shard cannot be read.
+        Raises `AudioError` if the shard has changed, `OSError` if it cannot be read.
         """
         shard, clip = self._by_path[path]
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")

@@ -16,17 +16,15 @@ from myxtts.config.checks import UserError
 from myxtts.hearing.recognizers import SAMPLE_RATE, at_rate
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 
-HOW_TO_GET_DNSMOS = 'pip install onnxruntime speechmos, or "myxtts[eval]"'
-NUM_SAMPLES = int(9.01 * SAMPLE_RATE)
+DNSMOS_HINT = 'pip install onnxruntime speechmos, or "myxtts[eval]"'
+DNSMOS_SAMPLES = int(9.01 * SAMPLE_RATE)
 TO_SCORES = (
     np.poly1d([-0.08397278, 1.22083953, 0.0052439]),
     np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
     np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
 )
 """Polynomials from network outputs to scores, as in `speechmos`."""
-HOW_TO_GET_ENCODER = (
-    "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
-)
+ENCODER_HINT = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160
 """Length of the training examples of the network, 1.6 s."""
@@ -38,14 +36,14 @@ _ROWS, _COLUMNS = 8, 128
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Function from samples `(S,)` and their rate in Hz to a vector of length 1."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
+"""Input of Silero: a window, and the end of the one before."""
 _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
 def open_network(path: str | Path, flag: str):
     """Opens an ONNX network on the CPU, on one thread.
 
-    Raises:
-        UserError: onnxruntime is not installed, or the file is not an ONNX network; the message names `flag`.
+    Raises `UserError`, which names `flag`, if onnxruntime is not installed or the file is not an ONNX network.
     """
     try:
         import onnxruntime
@@ -88,7 +86,7 @@ class DNSMOS:
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> Scores:
         """Scores the first nine seconds of a clip `(S,)`; a shorter one is repeated, as in `speechmos`."""
-        clip = np.resize(at_rate(samples, sample_rate), NUM_SAMPLES)
+        clip = np.resize(at_rate(samples, sample_rate), DNSMOS_SAMPLES)
         raw = self._session.run(None, {"input_1": clip[None]})[0][0]
         return Scores(*(float(to_score(value)) for to_score, value in zip(TO_SCORES, raw, strict=True)))
 
@@ -96,10 +94,7 @@ class DNSMOS:
 def find_encoder(path: str | None = None) -> Encoder | None:
     """Opens the encoder of a file, `.onnx` or Resemblyzer's `pretrained.pt`, or by default of the installed package.
 
-    Returns None if there is neither.
-
-    Raises:
-        UserError: The file does not exist or is not an encoder.
+    Returns None if there is neither. Raises `UserError` if the file does not exist or is not an encoder.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
@@ -218,10 +213,8 @@ def find_silero() -> Path | None:
 class SileroModel:
     """Silero voice activity detection (github.com/snakers4/silero-vad, MIT): speech probabilities, block by block.
 
-    Some model files take one window per call, others many.
-
-    Raises:
-        UserError: onnxruntime is not installed, or the file is not a Silero model of version 5 or later.
+    Some model files take one window per call, others many. Raises `UserError` if onnxruntime is not installed, or the
+    file is not a Silero model of version 5 or later.
     """
 
     def __init__(self, path: Path):

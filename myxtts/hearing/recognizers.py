@@ -64,11 +64,9 @@ def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recogn
     Args:
         asked: A size of Whisper (`base`, `whisper-base`), `hf://owner/name` or a folder with a Whisper model for
             CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
-        thorough: Whether Whisper uses beam search and a GPU if there is one. Otherwise results are the same on all
-            machines.
+        thorough: Whether Whisper uses beam search and a GPU, if any. Otherwise results are the same on all machines.
 
-    Raises:
-        UserError: The name is unknown, the download fails, or a package is missing.
+    Raises `UserError` if the name is unknown, the download fails, or a package is missing.
     """
     asked = str(asked)  # a path from Python
     if "{wav}" in asked:
@@ -90,7 +88,8 @@ def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recogn
     if not folder.is_dir():
         folder = _download(asked if asked.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
     if missing := _missing_files(folder):
-        raise UserError(f"--recognizer {folder} must contain a Whisper model for faster-whisper. Missing: {missing}.")
+        hint = "Models for CTranslate2 are named faster-whisper-…"
+        raise UserError(f"--recognizer {asked} has no {missing}, so faster-whisper cannot read it. {hint}")
     return lambda: Whisper(folder, thorough)
 
 
@@ -123,11 +122,6 @@ def _download(source):
         with fetching.hub_errors(source):
             terms = Path(get(fetching.TERMS))
             files = get(_WHISPER_FILES, dry_run=True)
-            if missing := [name for name in _REQUIRED_FILES if name not in {file.filename for file in files}]:
-                raise UserError(
-                    f"--recognizer {source} has no {', '.join(missing)}, so faster-whisper cannot read it. Models for "
-                    "CTranslate2 are named faster-whisper-…"
-                )
             megabytes = sum(file.file_size for file in files) / 1e6
             licence = fetching.describe_licence(source, terms)[1]
             print(f"{licence}. Downloading {megabytes:.0f} MB to {terms}.", file=sys.stderr, flush=True)

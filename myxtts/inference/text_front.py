@@ -12,8 +12,8 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.run_folder import read_config, vocabulary_path
+from myxtts.text.cleaners import split_text
 from myxtts.text.languages import get_language
-from myxtts.text.sentences import split_text
 from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 

@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import AudioError, read_audio
-from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
-from myxtts.audio.resample import resample
+from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import VOICE_SUFFIX, Voice  # noqa: F401  imported from here too

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import load_samples
-from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav
-from myxtts.audio.resample import resample
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav, resample
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE

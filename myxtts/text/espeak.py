@@ -26,14 +26,12 @@ _LOCK = threading.Lock()
 def text_to_ipa(text: str, voice: str) -> str:
     """Converts a cleaned text to IPA with stress marks; punctuation is kept.
 
-    Args:
-        voice: eSpeak NG's name of a language, such as `en-us`.
-
-    Raises:
-        ValueError: eSpeak NG is not installed, or does not know the language.
+    `voice` is eSpeak NG's name of a language, such as `en-us`. Raises `ValueError` if eSpeak NG is not installed, or
+    does not know the language.
     """
     # eSpeak NG turns punctuation into pauses and drops it, so it is converted between the marks.
-    parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, _is_spoken)]
+    is_spoken = lambda character: unicodedata.category(character)[0] in "LMN" or character in WITHIN_WORDS
+    parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with _LOCK:
         library = load_library()
         if voice != library.voice:  # each call of espeak_SetVoiceByName leaks 1.3 kB
@@ -48,10 +46,6 @@ def require_espeak() -> None:
     """Raises `ValueError` unless eSpeak NG can be loaded."""
     with _LOCK:
         load_library()
-
-
-def _is_spoken(character):
-    return unicodedata.category(character)[0] in "LMN" or character in WITHIN_WORDS
 
 
 def _words_to_ipa(library, text):

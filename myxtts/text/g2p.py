@@ -31,8 +31,7 @@ def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"]
         alphabet: `"latin"`, whose letters are all in the vocabulary of released XTTS checkpoints (for Amharic `ä` for
             ə, `ı` for ɨ, `ñ`, and `q t' p' ts' ch'` for the ejectives), or `"ipa"`.
 
-    Raises:
-        ValueError: The alphabet is unknown, or there are no rules for the language.
+    Raises `ValueError` if the alphabet is unknown, or there are no rules for the language.
     """
     if alphabet not in ("latin", "ipa"):
         raise ValueError(f'alphabet must be "latin" or "ipa". Received: {alphabet!r}.')
@@ -57,8 +56,7 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
     """Returns sorted codes for codes or names of languages with rules, and `ESPEAK`.
 
-    Raises:
-        ValueError: A language has no rules, or its rules cannot be loaded.
+    Raises `ValueError` if a language has no rules, or they cannot be loaded.
     """
     codes = set()
     for language in languages:

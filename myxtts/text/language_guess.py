@@ -23,12 +23,8 @@ French and Spanish, 250 are identified so, and none wrongly; the others are read
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
     """Replaces the expected language of texts if their letters rule it out and only one other language fits.
 
-    Args:
-        among: Codes of the languages to prefer, such as those of a model; None for all.
-
-    Returns:
-        A code, and a message for users if the letters rule `language` out. It is `""` otherwise, and for a language
-        that is not supported.
+    Returns a code, and a message for users if the letters rule `language` out. It is `""` otherwise, and for a language
+    that is not supported. `among` are the codes to prefer, such as those of a model; None for all.
     """
     try:
         expected = get_language(language)
@@ -52,12 +48,8 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Args:
-        among: Codes of the languages to choose from; None for all.
-        least: Fewest letters, and lowest probability of the language.
-
-    Returns:
-        A code, or None if the texts are too short or the language is not certain.
+    Returns a code of `among`, by default of any language, or None if the texts are too short or the language is not
+    certain: `least` has the fewest letters and the lowest probability.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:
@@ -84,8 +76,7 @@ def language_to_read(
 
     Letters that rule it out come first (`guess_language`).
 
-    Returns:
-        A code, and a message for users about the choice if nobody asked for it, else `""`.
+    Returns a code, and a message for users about the choice if nobody asked for it, else `""`.
     """
     own = None if asked else own
     language, note = asked or own or "en", ""

@@ -101,8 +101,7 @@ def _to_float(written: str) -> float:
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
     """Returns the lower-case words of num2words; `to` is `"cardinal"`, `"ordinal"` or `"currency"`.
 
-    Raises:
-        NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError: num2words cannot.
+    Raises one of `_REFUSALS` if num2words cannot read the number.
     """
     from num2words import num2words  # takes 0.1 s; most texts have no digits
 

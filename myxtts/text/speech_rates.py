@@ -73,9 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the characters of the longest text by language that a model was trained on; empty if unknown.
 
-    Args:
-        rates: Rates of the model's own recordings.
-        origin: Starting point of the run, `training.init_from`. The texts are known for the bundled model alone.
+    `rates` are those of the model's own recordings, `origin` is the starting point of the run, `training.init_from`,
+    whose texts are known for the bundled model alone.
     """
     if origin is not None and not is_base(origin):
         return {}

@@ -1,26 +1,152 @@
-"""The XTTS text tokenizer."""
+"""The XTTS text tokenizer, and its vocabulary file: Hugging Face `tokenizers` JSON with a BPE model.
 
+Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
+"""
+
+import itertools
+import json
 import os
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import Self
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from myxtts.config.checks import counted
+from myxtts.config.checks import UserError, brief, counted, read_bounded
 from myxtts.storage.files import write_text
 from myxtts.text.cleaners import TYPOGRAPHIC_VARIANTS, plain_letter, replace_unknown
 from myxtts.text.g2p import alphabet, g2p_codes, written
 from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
-from myxtts.text.vocabulary import SPACE, START, STOP, UNKNOWN, Vocabulary
+
+STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
+
+# About 80 times the released vocabulary (6,681 tokens, 0.4 MB). The largest id sets the size of the model's text
+# embedding, so a hostile file could otherwise demand any amount of memory.
+_MAX_FILE_BYTES = 32 * 2**20
+_MAX_TOKEN_ID = 500_000
+_MAX_SPECIAL_TOKENS = 1000
+_MAX_SPECIAL_CHARACTERS = 100
+# Required values of the other parts of the format; different ones would change the ids.
+_UNUSED = """
+normalizer post_processor truncation padding model.dropout model.continuing_subword_prefix model.end_of_word_suffix
+model.fuse_unk model.byte_fallback model.ignore_merges
+""".split()
+_FIXED = {"model.type": "BPE", "pre_tokenizer": {"type": "Whitespace"}, "model.unk_token": UNKNOWN}
 
 Corpus = Iterable[tuple[str, str]]
 """Texts as written, each with its language code."""
+
+
+class Vocabulary(NamedTuple):
+    """Tokens and merges of a BPE tokenizer."""
+
+    tokens: dict[str, int]
+    """Ids by token; ids may have holes."""
+    merges: list[tuple[str, str]]
+    """Pairs of tokens in the order in which they are merged."""
+    special_tokens: tuple[str, ...]
+    """Control tokens and language tags, matched before text is split."""
+
+    def to_json(self) -> str:
+        """Serializes the vocabulary as Hugging Face `tokenizers` JSON, which the reference also loads."""
+        flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+        special_tokens = sorted(self.special_tokens, key=self.tokens.__getitem__)
+        added = [{"id": self.tokens[token], "content": token} | flags for token in special_tokens]
+        model = dict(type="BPE", dropout=None, unk_token=UNKNOWN, continuing_subword_prefix=None)
+        model |= dict(end_of_word_suffix=None, fuse_unk=False)
+        model["vocab"] = dict(sorted(self.tokens.items(), key=lambda item: item[1]))
+        model["merges"] = [f"{left} {right}" for left, right in self.merges]
+        document = dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None)
+        document |= dict(pre_tokenizer={"type": "Whitespace"}, post_processor=None, decoder=None, model=model)
+        return json.dumps(document, ensure_ascii=False, indent=1)
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Self:
+        """Parses the JSON text of a vocabulary; `source` names it in errors. Raises `UserError` with the fault."""
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"Vocabulary {source} is not JSON: {error}.") from error
+
+        def require(condition: bool, fault: str) -> None:
+            if not condition:
+                raise UserError(f"Vocabulary {source} is not an XTTS tokenizer file: {fault}.")
+
+        require(isinstance(document, dict) and isinstance(document.get("model"), dict), 'it has no "model"')
+        model = document["model"]
+        parts = {"model.type": "BPE"} | document | {f"model.{name}": value for name, value in model.items()}
+        for name in _UNUSED:
+            require(not parts.get(name), f'"{name}" must be empty')
+        for name, value in _FIXED.items():
+            require(parts.get(name) == value, f'"{name}" must be {json.dumps(value)}')
+        tokens, merges, added = model.get("vocab"), model.get("merges"), document.get("added_tokens")
+        complete = isinstance(tokens, dict) and isinstance(merges, list) and isinstance(added, list)
+        require(complete, '"model.vocab", "model.merges" or "added_tokens" is missing')
+        few = len(added) <= _MAX_SPECIAL_TOKENS
+        require(few, f'"added_tokens" must have at most {_MAX_SPECIAL_TOKENS} entries, not {len(added)}')
+        special_tokens, tokens = [], dict(tokens)
+        for entry in added:
+            content, token_id = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
+            valid = isinstance(content, str) and 0 < len(content) <= _MAX_SPECIAL_CHARACTERS
+            require(valid, f"an added token must have 1 to {_MAX_SPECIAL_CHARACTERS} characters: {brief(content)}")
+            require(tokens.setdefault(content, token_id) == token_id, f"the added token {brief(content)} has two ids")
+            special_tokens.append(content)
+        for token, token_id in tokens.items():
+            fault = f"the id of {brief(token)} must be a whole number from 0 to {_MAX_TOKEN_ID}, not {brief(token_id)}"
+            require(type(token_id) is int and 0 <= token_id <= _MAX_TOKEN_ID, fault)
+        require(not re.search("[\ud800-\udfff]", "".join(tokens)), "a token contains a lone surrogate")
+        require(len(set(tokens.values())) == len(tokens), "two tokens have the same id")
+        for token in (STOP, UNKNOWN, SPACE, START):
+            require(token in special_tokens, f"the control token {token} is missing")
+        pairs = []
+        for merge in merges:
+            pair = merge.split(" ") if isinstance(merge, str) else merge
+            valid = isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+            valid = valid and tokens.keys() >= {*pair, "".join(pair)}
+            require(valid, f"the merge {brief(merge)} does not join two tokens into a third")
+            pairs.append(tuple(pair))
+        return cls(tokens, pairs, tuple(special_tokens))
+
+
+def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
+    """Learns at most `limit` BPE merges from `words`, pairs of a token list, which is changed, and a count.
+
+    Each merge contains a new character, because others would change the ids of text that the vocabulary already covers.
+    The most frequent pairs come first, ties in code point order; pairs that occur once are not merged.
+    """
+    frequency: Counter[tuple[str, str]] = Counter()
+    places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+
+    def count_pairs(index: int, sign: int) -> None:
+        word, count = words[index]
+        for pair in zip(word, word[1:]):
+            if not new_characters.isdisjoint(pair[0] + pair[1]):
+                frequency[pair] += sign * count
+                places[pair].add(index)
+
+    for index in range(len(words)):
+        count_pairs(index, +1)
+    merges: list[tuple[str, str]] = []
+    while len(merges) < limit and frequency:
+        best = min(frequency, key=lambda pair: (-frequency[pair], pair))
+        if frequency[best] < 2:
+            break
+        merges.append(best)
+        for index in places.pop(best):
+            count_pairs(index, -1)
+            word = words[index][0]
+            for start in range(len(word) - 1):
+                if (*word[start : start + 2],) == best:
+                    word[start : start + 2] = ["".join(best)]
+            count_pairs(index, +1)
+        frequency = +frequency
+    return merges
 
 
 class XTTSTokenizer:
@@ -44,26 +170,34 @@ class XTTSTokenizer:
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
         self.g2p = g2p_codes(g2p)
         """Codes of the languages whose text is converted to phonemes (`g2p.written`)."""
-        tokens, special_tokens = vocabulary.tokens, vocabulary.special_tokens
-        self.num_tokens: int = vocabulary.next_id
+        tokens, _, special_tokens = vocabulary
+        self.num_tokens: int = max(tokens.values()) + 1
         """Rows of the model's text table: the largest id plus one (ids may have holes)."""
         self.languages: tuple[str, ...] = tuple(code for code, one in LANGUAGES.items() if one.tag in special_tokens)
         self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
         """Ids that the model puts before and after a text, and the id of unknown characters."""
-        self._vocabulary, self._characters = vocabulary, vocabulary.characters
+        self._vocabulary = vocabulary
+        self._characters = frozenset(token for token in tokens if len(token) == 1) | {" "}
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
         self._pieces = {token_id: token for token, token_id in tokens.items()}
         self._special_in_text = re.compile("|".join(map(re.escape, special_tokens)))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
-        """Loads a vocabulary file of a released checkpoint or of `save`; raises as `Vocabulary.read`."""
-        return cls(Vocabulary.read(path))
+        """Loads a vocabulary file of a released checkpoint or of `save`.
+
+        Raises `FileNotFoundError`, or `UserError` with the fault if it is not an XTTS vocabulary.
+        """
+        try:
+            text = read_bounded(Path(path), _MAX_FILE_BYTES)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"Vocabulary file not found: {path}.") from None
+        except ValueError as error:
+            raise UserError(f"Vocabulary file {path} {error}.") from None
+        return cls(Vocabulary.parse(text, str(path)))
 
     @classmethod
-    def train(
-        cls, texts_with_languages: Corpus, vocab_size: int = 512, languages: Iterable[str] = (), g2p: Iterable[str] = ()
-    ) -> Self:
+    def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, g2p: Iterable[str] = ()) -> Self:
         """Trains a vocabulary on a corpus, deterministically.
 
         Ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
@@ -71,14 +205,12 @@ class XTTSTokenizer:
         Args:
             vocab_size: Maximum number of tokens; control tokens, language tags and all characters of the corpus are
                 kept even beyond it.
-            languages: Codes of further languages that need a tag.
             g2p: Languages to convert to phonemes.
 
-        Raises:
-            ValueError: There is no text, or no phoneme rules for a language.
+        Raises `ValueError` if there is no text, or no phoneme rules for a language.
         """
         g2p = g2p_codes(g2p)
-        texts, codes = _clean_corpus(texts_with_languages, languages, g2p)
+        texts, codes = _clean_corpus(texts_with_languages, g2p)
         if not any(texts):
             raise ValueError("The corpus must contain text to train a vocabulary.")
         special_tokens = [STOP, UNKNOWN, SPACE, START, *(LANGUAGES[code].tag for code in codes)]
@@ -91,28 +223,34 @@ class XTTSTokenizer:
     def with_g2p(self, languages: Iterable[str]) -> Self:
         """Returns a tokenizer with the same vocabulary that converts exactly these languages to phonemes.
 
-        Raises:
-            ValueError: There are no phoneme rules for one of them.
+        Raises `ValueError` if there are no phoneme rules for one of them.
         """
         return type(self)(self._vocabulary, languages)
 
-    def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256, languages: Iterable[str] = ()) -> Self:
+    def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
         """Returns a tokenizer whose vocabulary also covers a corpus and the alphabets of its languages.
 
         Old ids are kept, and so are the ids of any text that the old vocabulary covers: every new token contains a new
-        character. A language in a known script therefore gets few new tokens.
-
-        Args:
-            num_new_tokens: Maximum number of new multi-character tokens, beside new characters and tags.
-            languages: Codes of further languages that need a tag.
+        character. A language in a known script therefore gets few new tokens. Beside new characters and tags, there are
+        at most `num_new_tokens`.
         """
-        texts, codes = _clean_corpus(texts_with_languages, languages, self.g2p)
-        tags = [LANGUAGES[code].tag for code in codes]
-        split = pre_tokenizers.Whitespace()
+        texts, codes = _clean_corpus(texts_with_languages, self.g2p)
+        split, (tokens, old_merges, special_tokens) = pre_tokenizers.Whitespace(), self._vocabulary
         variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self._characters}
         counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
         counts.update(letter for code in codes for letter in alphabet(code, self.g2p))
-        return type(self)(self._vocabulary.extend(counts, tags, num_new_tokens), self.g2p)
+        tags = [tag for tag in (LANGUAGES[code].tag for code in codes) if tag not in tokens]
+        new_characters, ids = set().union(*counts) - self._characters, itertools.count(self.num_tokens)
+        tokens = tokens | {token: next(ids) for token in (*tags, *sorted(new_characters))}
+        model = BPE(vocab=tokens, merges=old_merges, unk_token=UNKNOWN)
+        new_words = ((word, n) for word, n in sorted(counts.items()) if not new_characters.isdisjoint(word))
+        words = [([token.value for token in model.tokenize(word)], count) for word, count in new_words]
+        # A vocabulary without merges gets none.
+        merges = learn_merges(words, new_characters, num_new_tokens if old_merges else 0)
+        for token in map("".join, merges):
+            if token not in tokens:
+                tokens[token] = next(ids)
+        return type(self)(Vocabulary(tokens, old_merges + merges, special_tokens + tuple(tags)), self.g2p)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary as a Hugging Face `tokenizers` JSON file, atomically."""
@@ -125,12 +263,8 @@ class XTTSTokenizer:
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
         """Returns the ids of a text as written: the language's tag, then the tokens of the cleaned text.
 
-        Args:
-            allow_missing_tag: Whether a tag that the vocabulary lacks becomes unknown tokens, as in the reference.
-
-        Raises:
-            ValueError: The vocabulary has no tag for the language.
-            ImportError: The text needs an optional package that is not installed.
+        Raises `ValueError` if the vocabulary has no tag for the language, unless `allow_missing_tag` turns it into
+        unknown tokens, as in the reference; and `ImportError` if the text needs a package that is not installed.
         """
         language = get_language(language)
         if language.code not in self.languages and not allow_missing_tag:
@@ -220,8 +354,8 @@ def _name_all(unknown: list[str]) -> str:
     return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
 
 
-def _clean_corpus(texts: Corpus, languages: Iterable[str], g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Returns the cleaned texts, and the sorted codes of their languages and of `languages`."""
+def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Returns the cleaned texts, and the sorted codes of their languages."""
     pairs = list(texts)
-    codes = {get_language(code).code for code in (*languages, *(language for _, language in pairs))}
+    codes = {get_language(language).code for _, language in pairs}
     return [written(text, language, g2p) for text, language in pairs], sorted(codes)

@@ -26,16 +26,9 @@ import numpy as np  # noqa: E402
 
 from myxtts.apps.evaluation.sources import copy_speech  # noqa: E402
 from myxtts.audio.files import load_samples  # noqa: E402  the checkout must be on the path first
-from myxtts.audio.mel import (  # noqa: E402
-    DVAE_MEL,
-    MelSpectrogram,
-    log_mel_to_wav,  # noqa: E402
-)
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.hearing.networks import (
-    DNSMOS,  # noqa: E402
-    find_encoder,  # noqa: E402
-)
+from myxtts.hearing.networks import DNSMOS, find_encoder  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from utilities.benchmarks.digit_recognizer import DigitRecognizer, damaged  # noqa: E402
 

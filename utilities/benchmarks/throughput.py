@@ -25,7 +25,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.config import DataConfig, ModelConfig  # noqa: E402
 from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.data.buckets import BatchOrder  # noqa: E402
+from myxtts.data.batch import BatchOrder  # noqa: E402
 from myxtts.data.corpora import load_corpus  # noqa: E402
 from myxtts.data.doctor import inspect_corpus  # noqa: E402
 from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, wave_dataset  # noqa: E402

@@ -135,10 +135,10 @@ def _options(arguments):
         raise UserError(f"--vad silero needs onnxruntime and Silero's model: {hint}.")
     encoder = networks.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
     if arguments.one_voice and encoder is None:
-        raise UserError(f"--one-voice needs a speaker encoder: {networks.HOW_TO_GET_ENCODER}.")
+        raise UserError(f"--one-voice needs a speaker encoder: {networks.ENCODER_HINT}.")
     scorer = networks.DNSMOS.load() if least else None
     if least and scorer is None:
-        raise UserError(f"--min-dnsmos needs DNSMOS: {networks.HOW_TO_GET_DNSMOS}.")
+        raise UserError(f"--min-dnsmos needs DNSMOS: {networks.DNSMOS_HINT}.")
     plain = ("min_seconds", "max_seconds", "force_cut", "loudness", "validation_share", "seed")
     given = {one: getattr(arguments, one) for one in plain} | dict(language=language, speaker=speaker)
     given |= dict(recognizer=recognizer, recognizer_name=name, aligner=aligner, aligner_name=arguments.aligner or name)

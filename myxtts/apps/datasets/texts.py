@@ -7,7 +7,7 @@ from pathlib import Path
 
 from myxtts.config.checks import UserError, read_bounded
 from myxtts.data.corpora import SUBTITLES, files_beside
-from myxtts.text.sentences import split_sentences
+from myxtts.text.cleaners import split_sentences
 
 TRANSCRIPT_EXTENSIONS = (".txt", ".lab")
 

@@ -9,22 +9,13 @@ import numpy as np
 from myxtts.apps.evaluation.sources import Source
 from myxtts.apps.evaluation.statistics import Estimate, ratio, ratio_difference, share, share_difference
 from myxtts.config.checks import UserError
-from myxtts.hearing import networks
-from myxtts.hearing.measuring import (
-    MAX_RECOGNIZER_ERROR,
-    Measured,
-    Measurer,
-    Sentence,
-    Tools,
-    ends_well,
-    is_usable,
-    pooled,
-)
+from myxtts.hearing import measuring, networks
+from myxtts.hearing.measuring import Measured, Measurer, Sentence, Tools, ends_well, is_usable, pooled
 
 MISSING = {
     "recognizer": "--recognizer base, or another one",
-    "encoder": networks.HOW_TO_GET_ENCODER,
-    "dnsmos": networks.HOW_TO_GET_DNSMOS,
+    "encoder": networks.ENCODER_HINT,
+    "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
 """How to get what a metric needs."""
@@ -167,7 +158,7 @@ class Comparison:
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None
-        limit = f"{100 * MAX_RECOGNIZER_ERROR:.0f} %"
+        limit = f"{100 * measuring.MAX_RECOGNIZER_ERROR:.0f} %"
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:

@@ -16,7 +16,7 @@ from myxtts.apps.server.errors import ApiError, as_api_error
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import VoiceBook
-from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder, StreamResampler
+from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder
 from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.inference.speech import word_times
 from myxtts.inference.text_front import SpeechError
@@ -196,8 +196,8 @@ class SpeechResponse(Response):
         self.speaker, self.job, self.background = speaker, job, None
         self.sound_type = MEDIA_TYPES[asked.response_format]
         self.events = asked.stream_format == "sse" and self.media_type is None
-        self.encoder = SoundEncoder(asked.response_format, SOUND_RATE, asked.is_open)
-        self.resampler = StreamResampler(speaker.synthesizer.sample_rate, SOUND_RATE)
+        from_rate = speaker.synthesizer.sample_rate
+        self.encoder = SoundEncoder(asked.response_format, SOUND_RATE, asked.is_open, from_rate)
 
     async def __call__(self, scope, receive, send):
         """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
@@ -240,9 +240,9 @@ class SpeechResponse(Response):
         """Yields bytes to send, and whether they are the last."""
         self.speaker.submit(self.job)
         while (samples := await self.job.next()) is not None:
-            if content := self.encoder.add(self.resampler.add(samples)):
+            if content := self.encoder.add(samples):
                 yield self._audio_event(content) if self.events else content, False
-        content = self.encoder.add(self.resampler.end()) + self.encoder.end()
+        content = self.encoder.end()
         if self.events:
             used, made = self.job.num_characters, self.job.num_codes
             usage = dict(input_tokens=used, output_tokens=made, total_tokens=used + made)
@@ -277,7 +277,7 @@ class CaptionedResponse(SpeechResponse):
         dropped, num_timed = 0, 0  # samples of sentences that are timed are not kept
         while (samples := await self.job.next()) is not None:
             received = np.concatenate([received, samples])
-            content += self.encoder.add(self.resampler.add(samples))
+            content += self.encoder.add(samples)
             spans = self.job.stream.spans[num_timed:] if self.job.stream else ()
             for text, start, end in spans:
                 if lead + end > dropped + len(received):  # its audio has not arrived
@@ -290,7 +290,7 @@ class CaptionedResponse(SpeechResponse):
             if self.encoder.is_open and times:
                 yield self._captioned(content, times), False
                 content, times = b"", []
-        content += self.encoder.add(self.resampler.end()) + self.encoder.end()
+        content += self.encoder.end()
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):

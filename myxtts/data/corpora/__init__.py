@@ -25,10 +25,8 @@ from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
 ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
 SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
-TEXTS, SUBTITLES = (
-    (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab"),
-    (".srt", ".vtt", ".ass", ".ssa"),
-)
+TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
+SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _OTHER_FILES = {
     ARCHIVES: "is an archive. Unpack it, and give the folder",
     SPREADSHEETS: 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',

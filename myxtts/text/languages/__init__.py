@@ -1,4 +1,4 @@
-"""The supported languages: every `Language` that a module of this package defines.
+"""The supported languages: those of `languages.toml`, and every `Language` that a module of this package defines.
 
 Seventeen are those of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech Model",
 section 3). Their tables and character limits follow the reference, slips included (`co.` is always a company), so that
@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Collection
 
-from myxtts.text.languages.base import Language
+from myxtts.text.languages.base import DESCRIPTIONS, Language, described
 
 DEFAULT_LANGUAGE = "en"
 """Language of texts that name none."""
@@ -19,11 +19,7 @@ LANGUAGES: dict[str, Language] = {}
 
 
 def register_language(language: Language) -> None:
-    """Adds a language to `LANGUAGES`.
-
-    Raises:
-        ValueError: Another language has this code or tag.
-    """
+    """Adds a language to `LANGUAGES`; raises `ValueError` if another one has its code or tag."""
     for other in LANGUAGES.values():
         if language.code == other.code or language.tag == other.tag:
             raise ValueError(f"{language.name} has the code or tag of {other.name}: {other.code!r}, {other.tag}.")
@@ -33,11 +29,7 @@ def register_language(language: Language) -> None:
 def get_language(code: str, among: Collection[str] | None = None) -> Language:
     """Finds a language by code or name: `fa`, `fas`, `Persian`, `farsi`. Regions (`zh_CN`) and case are ignored.
 
-    Args:
-        among: Codes that the error message offers, such as those of a model; None for all.
-
-    Raises:
-        ValueError: The language is not supported; the message lists the supported ones.
+    Raises `ValueError` if it is not supported; the message offers the codes `among`, such as those of a model.
     """
     by_name = {name: one for one in LANGUAGES.values() for name in (one.code, one.name.lower(), *one.other_names)}
     name = code.strip().replace("_", "-").lower()
@@ -54,5 +46,6 @@ def get_language(code: str, among: Collection[str] | None = None) -> Language:
 
 _modules = (importlib.import_module(one.name) for one in pkgutil.iter_modules(__path__, f"{__name__}."))
 _found = {value for module in _modules for value in vars(module).values() if isinstance(value, Language)}
+_found |= {described(code) for code in DESCRIPTIONS.keys() - {language.code for language in _found}}
 for _language in sorted(_found, key=lambda language: language.code):
     register_language(_language)

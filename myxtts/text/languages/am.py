@@ -16,7 +16,7 @@ Epenthesis. A syllable has one consonant, a vowel and at most one more consonant
 
 import re
 
-from myxtts.text.languages.base import Language, table
+from myxtts.text.languages.base import described, table
 from myxtts.text.numbers import SpelledNumbers, join_units
 
 _ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
@@ -117,13 +117,9 @@ def _sonority(consonant: str) -> int:
     return _SONORITY.get(consonant.removesuffix("w") or "w", 0)
 
 
-LANGUAGE = Language(
-    code="am",
-    name="Amharic",
-    other_names=("amh", "አማርኛ"),
-    scripts=("ETHIOPIC",),
+LANGUAGE = described(
+    "am",
     letters="".join(filter(str.isalpha, map(chr, range(ord("ሀ"), ord("ፚ") + 1)))),
-    char_limit=120,
     normalize=normalize_amharic,
     expand_numbers=SpelledNumbers(
         cardinal=amharic_cardinal,
@@ -134,11 +130,5 @@ LANGUAGE = Language(
         currencies=table("$ ዶላር ሳንቲም, € ዩሮ ሳንቲም, £ ፓውንድ ፔንስ"),
         cents_joint=" ከ",
     ),
-    abbreviations=table(
-        "ዓ.ም ዓመተ ምህረት, እ.ኤ.አ እንደ ኤውሮፓውያን አቆጣጠር, ዶ/ር ዶክተር, ፕ/ር ፕሮፌሰር, ወ/ሮ ወይዘሮ, ወ/ሪት ወይዘሪት, ት/ቤት ትምህርት ቤት, "
-        "መ/ቤት መሥሪያ ቤት, ፍ/ቤት ፍርድ ቤት, ጠ/ሚ ጠቅላይ ሚኒስትር"
-    ),
-    abbreviation_stop="optional",
-    symbols=table("& እና, @ አት, % በመቶ, # ቁጥር, $ ዶላር, £ ፓውንድ, € ዩሮ, ° ዲግሪ, + ሲደመር, = እኩል ነው"),
     phonemize=amharic_to_phonemes,
 )

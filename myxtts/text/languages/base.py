@@ -2,10 +2,12 @@
 
 import importlib
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from myxtts.text.numbers import Num2Words, SpelledNumbers
 
@@ -19,7 +21,7 @@ class Language:
     name: str
     """English name."""
     char_limit: int
-    """Longest text, in characters, that is spoken in one go; longer text is split (`sentences.split_text`)."""
+    """Longest text, in characters, that is spoken in one go; longer text is split (`cleaners.split_text`)."""
     tag: str = ""
     """Vocabulary entry that starts every text of the language; by default the code in brackets, such as `[en]`."""
     normalize: Callable[[str], str] = str
@@ -58,8 +60,7 @@ class Language:
 def table(entries: str) -> dict[str, str]:
     """Parses a table written as `"mr mister, dhr de heer"`: entries end at commas or lines, keys at their first space.
 
-    Raises:
-        ValueError: A key has no words, or occurs twice.
+    Raises `ValueError` if a key has no words, or occurs twice.
     """
     words: dict[str, str] = {}
     for entry in filter(None, map(str.strip, re.split("[,\n]", entries))):
@@ -73,8 +74,7 @@ def table(entries: str) -> dict[str, str]:
 def import_extra(module: str, purpose: str) -> ModuleType:
     """Imports a package of the extra `languages`: `import_extra("hangul_romanize", "Korean text")`.
 
-    Raises:
-        ImportError: It is not installed; the message has the command that installs it.
+    Raises `ImportError` with the command that installs it if it is missing.
     """
     try:
         return importlib.import_module(module)
@@ -82,3 +82,23 @@ def import_extra(module: str, purpose: str) -> ModuleType:
         package = module.partition(".")[0].replace("_", "-")
         install = f'pip install {package}, or for all languages: pip install "myxtts[languages]"'
         raise ImportError(f"{purpose} needs the package {package}. Install it with: {install}") from error
+
+
+DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("languages.toml").read_text(encoding="utf-8")
+)
+"""Fields of the languages in `languages.toml` by code."""
+
+
+def described(code: str, to_ordinal: Callable[[int], str] | None = None, **functions: Any) -> Language:
+    """Makes the language of `DESCRIPTIONS` with this code; `functions` are the fields that TOML cannot hold.
+
+    Its numbers are read by num2words, with `to_ordinal` for ordinals if given, unless `expand_numbers` is given.
+    """
+    fields = {"code": code} | DESCRIPTIONS[code]
+    fields["expand_numbers"] = Num2Words(code, **fields.pop("numbers", {}), to_ordinal=to_ordinal)
+    for name in {"abbreviations", "symbols", "symbol_readings"} & {*fields}:
+        fields[name] = table(fields[name])
+    for name in {"other_names", "scripts"} & {*fields}:
+        fields[name] = tuple(fields[name])
+    return Language(**fields | functions)

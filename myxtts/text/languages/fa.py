@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from myxtts.text.languages.base import Language, table
+from myxtts.text.languages.base import described, table
 from myxtts.text.numbers import SpelledNumbers, number_to_words
 
 # Arabic look-alikes of Persian letters; the tatweel, joiners, marks of direction and the byte-order mark are dropped.
@@ -42,14 +42,8 @@ def persian_ordinal(cardinal: str, number: int) -> str:
     return cardinal + "‌ام" if cardinal.endswith("ی") else cardinal + "م"
 
 
-LANGUAGE = Language(
-    code="fa",
-    name="Persian",
-    other_names=("farsi", "fas", "per", "pes", "فارسی"),
-    scripts=("ARABIC",),
-    own_letters="پچژگکی",
-    letters="ءآأؤئابتثجحخدذرزسشصضطظعغفقلمنهوپچژکگۀی،؛؟",
-    char_limit=166,
+LANGUAGE = described(
+    "fa",
     normalize=normalize_persian,
     expand_numbers=SpelledNumbers(
         cardinal=lambda number: number_to_words(number, "fa"),
@@ -61,7 +55,4 @@ LANGUAGE = Language(
         cents_joint=" و ",
         sets_words_apart=True,
     ),
-    abbreviations=table("ه.ش هجری شمسی, ه.ق هجری قمری, ق.م قبل از میلاد"),
-    abbreviation_stop="optional",
-    symbols=table("& و, @ ات, % درصد, # هشتگ, $ دلار, £ پوند, € یورو, ° درجه, + به‌علاوه, = مساوی"),
 )

@@ -1,6 +1,6 @@
 """Hindi. num2words lacks it; the number words follow CLDR's spell-out rules and common spelling."""
 
-from myxtts.text.languages.base import Language, table
+from myxtts.text.languages.base import described, table
 from myxtts.text.numbers import SpelledNumbers, join_units
 
 _DIGITS = str.maketrans("०१२३४५६७८९", "0123456789")
@@ -25,13 +25,8 @@ def hindi_cardinal(number: int) -> str:
     return _BELOW_HUNDRED[number] if number < 100 else join_units(number, _UNITS, hindi_cardinal)
 
 
-LANGUAGE = Language(
-    code="hi",
-    name="Hindi",
-    other_names=("hin", "हिन्दी"),
-    scripts=("DEVANAGARI",),
-    letters="ँंःअआइईउऊऋऍएऐऑओऔकखगघङचछजझञटठडढणतथदधनपफबभमयरलवशषसह़ािीुूृॅेैॉोौ्।",
-    char_limit=150,
+LANGUAGE = described(
+    "hi",
     normalize=lambda text: text.translate(_DIGITS),
     expand_numbers=SpelledNumbers(
         cardinal=hindi_cardinal,
@@ -45,6 +40,4 @@ LANGUAGE = Language(
         sets_words_apart=True,
         attached_endings="वाँ|वां|वें|वीं",
     ),
-    symbols=table("& और, @ ऐट दी रेट, % प्रतिशत, # हैश, $ डॉलर, £ पाउंड, ° डिग्री, € यूरो, ₹ रुपये"),
-    symbol_readings=table("+ जोड़, = बराबर"),
 )

@@ -9,7 +9,7 @@ import re
 import string
 from collections.abc import Callable
 
-from myxtts.text.languages.base import Language, import_extra, table
+from myxtts.text.languages.base import described, import_extra
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _DIGITS = "零一二三四五六七八九"
@@ -105,16 +105,4 @@ def chinese_to_pinyin(text: str) -> str:
     return "".join(readings[0] for readings in syllables)
 
 
-LANGUAGE = Language(
-    code="zh",
-    name="Chinese",
-    other_names=("zho", "chi", "cmn", "mandarin", "中文"),
-    scripts=("CJK",),
-    letters="12345",
-    char_limit=82,
-    tag="[zh-cn]",
-    expand_numbers=expand_chinese_numbers,
-    symbols=table("& 和, @ 在, % 百分之, # 号, $ 美元, £ 英镑, ° 度"),
-    symbol_readings=table("€ ou1yuan2, £ ying1bang4"),
-    romanize=chinese_to_pinyin,
-)
+LANGUAGE = described("zh", expand_numbers=expand_chinese_numbers, romanize=chinese_to_pinyin)

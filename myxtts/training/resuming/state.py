@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import myxtts
 from myxtts.config.config import XTTSConfig
-from myxtts.data.buckets import BatchOrder, EpochStart
+from myxtts.data.batch import BatchOrder, EpochStart
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
 from myxtts.devices.machine import read_processor

@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from myxtts.audio.augment import draw_rows
-from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
-from myxtts.audio.resample import resample
+from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.augment import change_speed, disturb, draw_rows
-from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram
-from myxtts.audio.resample import resample
+from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import SpeakerBatch
 from myxtts.devices.machine import runs_on_cpu

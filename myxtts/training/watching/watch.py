@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import UserError, counted
-from myxtts.data.buckets import BatchOrder
+from myxtts.data.batch import BatchOrder
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import require_placement
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
