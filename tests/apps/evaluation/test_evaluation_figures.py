@@ -9,7 +9,7 @@ import pytest
 import scipy.fft
 from tiny import voiced
 
-from myxtts.apps.evaluation import statistics
+from myxtts.apps.evaluation import comparison as statistics
 from myxtts.hearing import speaker_similarity
 from myxtts.hearing.contours import HOP_SAMPLES, contour_of, differences, pitch_figures
 from myxtts.hearing.measuring import repeated_groups
