@@ -145,8 +145,7 @@ def test_faster_speech_is_that_of_the_model(exported, synthesizer):
 
 
 def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(checks, "_encoders", lambda *_: ())  # these have float32 weights again
-    monkeypatch.setattr(checks, "_decoder", lambda *_: ())
+    monkeypatch.setattr(checks, "_other_graphs", lambda *_: ())  # these have float32 weights again
     assert export(tmp_path / "int8", "--weights", "int8") == 0
     told = capsys.readouterr().out
     assert "gpt, states: differs by" in told and "codes: differs by" in told
@@ -169,8 +168,7 @@ def test_hifigan_goes_as_well():
 
 
 def test_a_graph_that_is_not_the_model_is_not_written(export, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(checks, "_encoders", lambda *_: ())
-    monkeypatch.setattr(checks, "_decoder", lambda *_: ())
+    monkeypatch.setattr(checks, "_other_graphs", lambda *_: ())
     monkeypatch.setattr(checks, "LIMITS", {"float32": 1e-12})
     assert export(tmp_path / "wrong") == 2
     assert "differ from the model. gpt, states: differs by" in capsys.readouterr().err
@@ -301,7 +299,7 @@ def test_exported_sentences_are_no_longer_than_what_the_model_has_read(exported,
 
 
 def test_export_that_swallows_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):
-    for check in ("_encoders", "_decoder", "_sentences"):
+    for check in ("_other_graphs", "_sentences"):
         monkeypatch.setattr(checks, check, lambda *_: ())
     sentences = Speaker.sentences
     monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])

@@ -8,7 +8,7 @@ from tiny import make_tiny_corpus
 
 import myxtts
 from myxtts.__main__ import main
-from myxtts.apps.evaluation.subjects import subjects
+from myxtts.apps.evaluation.command import subjects
 from myxtts.config.checks import UserError
 from myxtts.interchange.hub.fetching import folder_here, local_folder
 from myxtts.storage.checkpoint import CheckpointStore

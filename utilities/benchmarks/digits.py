@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np  # noqa: E402
 
-from myxtts.apps.evaluation.sources import copy_speech  # noqa: E402
+from myxtts.apps.evaluation.sentences import copy_speech  # noqa: E402
 from myxtts.audio.files import load_samples  # noqa: E402  the checkout must be on the path first
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from myxtts.apps.evaluation.command import subjects
 from myxtts.apps.evaluation.comparison import METRICS, compare
-from myxtts.apps.evaluation.sentences import choose_sentences
-from myxtts.apps.evaluation.sources import Source, rows_to_speak
-from myxtts.apps.evaluation.subjects import subjects
-from myxtts.apps.evaluation.tables import as_csv
+from myxtts.apps.evaluation.report import as_csv
+from myxtts.apps.evaluation.sentences import Source, choose_sentences, rows_to_speak
 from myxtts.hearing.measuring import Spoken, Tools
 from myxtts.storage.files import write_text
 

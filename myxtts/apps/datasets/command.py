@@ -2,6 +2,7 @@
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
 
 
 def _make(arguments):
-    output, options = Path(arguments.output), _options(arguments)
+    output, options = Path(arguments.output), open_options(arguments)
     from myxtts.apps.datasets import make
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
 
@@ -102,8 +103,13 @@ def _make(arguments):
     return f"{output}: {made}. Dropped speech: {output / REPORT}"
 
 
-def _options(arguments):
-    """Checks the arguments, loads the models and returns `Options`."""
+def open_options(arguments: Namespace) -> Namespace:
+    """Checks the arguments of the command and opens the models that they name.
+
+    Returns:
+        The arguments with `text` (path or None), `recognizer`, `aligner`, `speech_model`, `encoder` and `dnsmos` (each
+        None if it is not used), and `recognizer_name` and `aligner_name` for the cache of an interrupted run.
+    """
     low, high, share = arguments.min_seconds, arguments.max_seconds, arguments.validation_share
     lengths = "0.2 or more, below --max-seconds of at most 30"
     require(0.2 <= low < high <= 30, "--min-seconds", lengths, f"{low:g}, {high:g}")
@@ -115,7 +121,6 @@ def _options(arguments):
     require(least is None or 1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
     if arguments.speaker_encoder and not arguments.one_voice:
         raise UserError("--speaker-encoder needs --one-voice.")
-    from myxtts.apps.datasets.source import Options
     from myxtts.hearing import networks
     from myxtts.hearing.networks import SileroModel, find_silero
     from myxtts.hearing.recognizers import open_recognizer
@@ -139,8 +144,7 @@ def _options(arguments):
     scorer = networks.DNSMOS.load() if least else None
     if least and scorer is None:
         raise UserError(f"--min-dnsmos needs DNSMOS: {networks.DNSMOS_HINT}.")
-    plain = ("min_seconds", "max_seconds", "force_cut", "loudness", "validation_share", "seed")
-    given = {one: getattr(arguments, one) for one in plain} | dict(language=language, speaker=speaker)
-    given |= dict(recognizer=recognizer, recognizer_name=name, aligner=aligner, aligner_name=arguments.aligner or name)
-    given |= dict(encoder=encoder, dnsmos=scorer, min_dnsmos=least or 0.0, min_snr_db=arguments.min_snr)
-    return Options(text and Path(text), speech_model=detector and SileroModel(Path(detector)), **given)
+    models = dict(recognizer=recognizer, recognizer_name=name, aligner=aligner, aligner_name=arguments.aligner or name)
+    models |= dict(encoder=encoder, dnsmos=scorer, speech_model=detector and SileroModel(Path(detector)))
+    found = dict(language=language, speaker=speaker, text=text and Path(text))
+    return Namespace(**vars(arguments) | models | found)

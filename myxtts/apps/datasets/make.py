@@ -1,6 +1,6 @@
 """`make_dataset`: from long recordings to a data set for training."""
 
-from collections import defaultdict
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,36 +8,39 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.apps.datasets.listening import CachedRecognizer, listen
-from myxtts.apps.datasets.recording import LongAudio
-from myxtts.apps.datasets.report import duration, write_report
-from myxtts.apps.datasets.set_folder import TRAINING, VALIDATION, WAVS, SetFolder, open_set, source_id
-from myxtts.apps.datasets.source import Options, plan_source
-from myxtts.apps.datasets.texts import find_text, is_subtitles, read_subtitles, read_transcript
+from myxtts.apps.datasets.alignment import align, find_sentences, fits_better_than_chance
+from myxtts.apps.datasets.checks import Segment, cached, is_steady, judge, listen, measure_clip
+from myxtts.apps.datasets.recording import LongAudio, Survey, survey
+from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
+from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
+from myxtts.apps.datasets.texts import Piece, count_letters, find_text, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import wav_header
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
-from myxtts.storage.files import digest_bytes, digest_file, write_whole_folder
+from myxtts.storage.files import digest_file, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
 _FADE_SECONDS = 0.005
+_SENTENCE_PAUSE_SECONDS = 0.5
 _ENVELOPE_SECONDS = 0.05
-_BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
 def make_dataset(
-    recordings: Sequence[Path], output: Path, options: Options = Options(), tell: Callable[[str], None] = print
+    recordings: Sequence[Path], output: Path, options: Namespace, tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to it, like `command.make_dataset`; returns the records of all recordings.
 
-    Recordings that the data set has are skipped. If one cannot be used, those before it are kept. `tell` is called with
-    progress lines.
+    Recordings that the data set has are skipped. If one cannot be used, those before it are kept.
+
+    Args:
+        options: Arguments of the command with their models, as of `command.open_options`.
+        tell: Called with progress lines.
     """
     files = _find_recordings(recordings)
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
     texts = {path: options.text or find_text(path) for path in files}
-    pieces = {path: _read_pieces(path, text, options) for path, text in texts.items()}
+    pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
@@ -47,14 +50,13 @@ def make_dataset(
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
                 say(f"text from {text.name}, next to it")
-            cached = _with_caches(options, folder.cache_path(identity), text)
-            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], cached, say)
+            caching = _with_caches(options, folder.cache_path(identity), text)
+            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], caching, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
-            _hold_back(folder, record, options)
+            folder.hold_back(record, options.validation_share, options.seed)
             folder.add(record)
-            tell(_describe(record))
-        records = folder.records()
-        write_report(folder.path, records)
+            tell(describe(record))
+        write_report(folder.path, records := folder.records())
     return records
 
 
@@ -70,37 +72,13 @@ def _find_recordings(paths):
     return list(dict.fromkeys(files))
 
 
-def _read_pieces(path, text, options):
-    """Reads the text of a recording; empty if a recognizer transcribes it."""
-    if text is None:
-        if options.recognizer is None:
-            raise UserError(f"{path} has no text. Put subtitles of the same name next to it, or give a --recognizer.")
-        return []
-    if is_subtitles(text):
-        return read_subtitles(text)
-    if options.aligner is None:
-        hint = "Give a --recognizer, or make subtitles with a tool of docs/make-dataset.md"
-        raise UserError(f"{text} has no times and needs a recognizer to align it with {path.name}. {hint}.")
-    return read_transcript(text, options.language)
-
-
 def _with_caches(options, cache, text):
     """Caches the results of the recognizers. One that aligns a transcript does not check it as well."""
-    keep = lambda recognizer, name: recognizer and CachedRecognizer(recognizer, cache, name)
+    keep = lambda recognizer, name: recognizer and cached(recognizer, cache, name)
     aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
     recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
-    return replace(options, recognizer=recognizer, aligner=keep(options.aligner, options.aligner_name))
-
-
-def _describe(record):
-    """Summarizes a recording in one line: length, clips, and dropped time by reason."""
-    seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
-    for row in record["rows"]:
-        seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
-    whole, clips = duration(record["num_samples"] / record["sample_rate"]), duration(seconds.pop("", 0.0))
-    left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
-    start = f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}"
-    return f"{start}; dropped: {', '.join(left) or 'nothing'}"
+    aligner = keep(options.aligner, options.aligner_name)
+    return Namespace(**vars(options) | dict(recognizer=recognizer, aligner=aligner))
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
@@ -137,6 +115,88 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
     }
 
 
+def plan_source(
+    audio: LongAudio, text: Path | None, pieces: list[Piece], options: Namespace
+) -> tuple[Survey, list[Segment], list[str]]:
+    """Analyzes a recording and selects its clips. Their texts are empty if there are no `pieces` of its `text`.
+
+    Returns:
+        The survey; segments in order that cover every sample once, of which those with facts are clips; notes.
+
+    Raises:
+        UserError: The recording cannot be used, or the text is that of another one.
+    """
+    notes: list[str] = []
+    surveyed = survey(audio, options.speech_model)
+    seconds, size, count = surveyed.frame_seconds, surveyed.frame_samples, surveyed.num_samples
+    stretches = to_stretches(surveyed.speech, seconds)
+    if options.force_cut:
+        stretches = force_cuts(stretches, surveyed.levels_db, seconds, options.max_seconds)
+    steady = np.array([is_steady(surveyed, *one) for one in stretches], bool)
+    left = [Segment(int(a) * size, int(b) * size, reason="not like speech") for a, b in stretches[steady]]
+    stretches = stretches[~steady]
+    if not len(stretches):
+        reason = "no speech was found"
+        return surveyed, [Segment(0, count, reason=reason)], [reason]
+    starts, ends = stretches.T * seconds
+    if pieces and is_subtitles(text):
+        pieces, note = synchronize(pieces, starts, ends, text)
+        notes += [note] if note else []
+    elif pieces:
+        pieces = find_sentences(options.aligner, audio, surveyed, stretches, pieces, options.language)
+    atoms = _to_atoms(starts, ends, pieces, text, notes)
+    edges = find_edges(stretches, surveyed.levels_db, seconds)
+    clips, used = [], set()
+    for first, last, start, end in choose_clips(atoms, edges, seconds, options.min_seconds, options.max_seconds):
+        words = " ".join(atom.text for atom in atoms[first:last]).strip()
+        facts = measure_clip(surveyed, start, end, count_letters(words))
+        clips.append(Segment(start * size, min(end * size, count), words, facts=facts))
+        used.update(range(first, last))
+    judge(clips, options.min_snr)
+    for atom in (atom for k, atom in enumerate(atoms) if k not in used):
+        length = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * seconds
+        start, end = stretches[atom.first, 0] * size, stretches[atom.last - 1, 1] * size
+        left.append(Segment(int(start), int(end), atom.text, atom.reason or _unused(atom, length, options)))
+    return surveyed, _with_pauses(clips, left, count), notes
+
+
+def _to_atoms(starts, ends, pieces, path, notes):
+    """Assigns the texts to the segments of speech; without texts, each segment is an atom."""
+    if not pieces:  # long pauses count as ends of sentences
+        pauses = np.append(starts[1:] - ends[:-1], np.inf)
+        return [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]
+    atoms = align(starts, ends, pieces)
+    if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
+        raise UserError(f"{path} does not belong to the recording: its texts in another order would fit as well.")
+    unspoken = [atom.text for atom in atoms if atom.first == atom.last]
+    if unspoken:
+        notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
+    return [atom for atom in atoms if atom.first < atom.last]
+
+
+def _unused(atom, seconds, options):
+    """Returns why an atom is in no clip."""
+    if seconds > options.max_seconds:
+        known = "where the text is known " if atom.last - atom.first > 1 else ""
+        return f"no pause {known}for {options.max_seconds:g} s"
+    return "too short" if seconds < options.min_seconds else "fits no clip"
+
+
+def _with_pauses(clips, left, num_samples):
+    """Orders all segments and adds the pauses between them; dropped ones are shortened where they overlap clips."""
+    segments, position = [], 0
+    for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
+        start, end = max(position, one.start), min(one.end, num_samples)
+        if start > position:
+            segments.append(Segment(position, start, reason=PAUSE))
+        if one.facts:
+            segments.append(one)
+        elif end > start:
+            segments.append(replace(one, start=start, end=end))
+        position = max(position, end)
+    return segments
+
+
 def _gain(surveyed, loudness, notes):
     """Returns the gain to the target loudness, limited by the peaks."""
     peak = float(surveyed.peaks.max())
@@ -157,23 +217,3 @@ def _write_clip(path, samples, sample_rate):
     samples[len(samples) - count :] *= ramp[::-1]
     content = to_pcm16(samples)
     path.write_bytes(wav_header(sample_rate, len(content)) + content)  # libsndfile does not report a full disk
-
-
-def _hold_back(folder: SetFolder, record: dict[str, Any], options: Options) -> None:
-    """Marks the clips of some blocks of time for validation, since neighboring clips sound alike."""
-    rate, blocks = record["sample_rate"], defaultdict(list)
-    length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
-    for row in record["rows"]:
-        if row["clip"]:
-            blocks[int(row["start"] / rate / length)].append(row)
-
-    def chance(key):
-        return int(digest_bytes(f"{options.seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
-
-    count = int(len(blocks) * options.validation_share + chance("count"))
-    if options.validation_share > 0 and not folder.has_clips(VALIDATION, record["id"]):
-        count = max(count, 1)
-    most = len(blocks) if folder.has_clips(TRAINING, record["id"]) else len(blocks) - 1
-    for key in sorted(blocks, key=chance)[: max(0, min(count, most))]:
-        for row in blocks[key]:
-            row["validation"] = True

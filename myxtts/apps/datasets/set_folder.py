@@ -1,23 +1,43 @@
-"""The folder of a data set: clips in `wavs/`, lists of clips and segments, and a record of each recording."""
+"""The folder of a data set: clips in `wavs/`, lists of clips and segments, a record of each recording, and a report."""
 
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from myxtts.config.checks import UserError
-from myxtts.storage.files import csv_text, locked_folder, read_json, remove_leftovers, write_json, write_text
+import jinja2
+import numpy as np
+
+from myxtts.config.checks import UserError, counted
+from myxtts.storage.files import (
+    csv_text,
+    digest_bytes,
+    locked_folder,
+    read_json,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 
 MARK = "make_dataset.json"
 TRAINING, VALIDATION, SEGMENTS, REPORT = "metadata_train.csv", "metadata_eval.csv", "segments.csv", "report.html"
 WAVS, SOURCES = "wavs", "sources"
 LIST_COLUMNS = ("audio_file", "text", "speaker_name", "language")
 SEGMENT_COLUMNS = ("source", "start_seconds", "end_seconds", "verdict", "reason", "detail", "clip", "text")
+PAUSE = "pause"
 
 _FORMAT = 1
+_ROW_SECONDS, _MOST_ROWS = 60, 240
+_WIDTH, _HEIGHT = 1200, 56
+_WORST = 10
+_USUAL_SNR_DB = 40.0
+_BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
 class SetFolder:
@@ -37,16 +57,34 @@ class SetFolder:
         """Returns the records of all recordings, in the order of their addition."""
         return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
-    def has_clips(self, name: str, but_source: str) -> bool:
-        """Whether a list has clips of other recordings than `but_source`."""
-        return any(not line.startswith(f"{WAVS}/{but_source}/") for line in self._lines(name))
-
     def cache_path(self, source_id: str) -> Path:
         """Cache of the recognizer's results, until a recording is done."""
         return self.path / SOURCES / f"{source_id}.heard"
 
+    def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
+        """Marks the clips of some blocks of time for validation, since neighboring clips sound alike."""
+        rate, blocks = record["sample_rate"], defaultdict(list)
+        length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
+        for row in record["rows"]:
+            if row["clip"]:
+                blocks[int(row["start"] / rate / length)].append(row)
+
+        def chance(key):
+            return int(digest_bytes(f"{seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
+
+        def has_others(name):
+            return any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))
+
+        count = int(len(blocks) * share + chance("count"))
+        if share > 0 and not has_others(VALIDATION):
+            count = max(count, 1)
+        most = len(blocks) if has_others(TRAINING) else len(blocks) - 1
+        for key in sorted(blocks, key=chance)[: max(0, min(count, most))]:
+            for row in blocks[key]:
+                row["validation"] = True
+
     def add(self, record: dict[str, Any]) -> None:
-        """Adds a recording whose clips are written to the lists, then its record (of `make.make_dataset`)."""
+        """Adds a recording whose clips are written to the lists, then its record."""
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
@@ -120,3 +158,74 @@ def source_id(name: str, digest: str) -> str:
     """Returns the file name of a recording in the data set: ASCII characters of its name and part of its digest."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
     return f"{plain or 'source'}-{digest[:10]}"
+
+
+def duration(seconds: float) -> str:
+    """Formats a duration in seconds or minutes."""
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def describe(record: dict[str, Any]) -> str:
+    """Summarizes a recording in one line: length, clips, and dropped time by reason."""
+    seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
+    for row in record["rows"]:
+        seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
+    whole, clips = duration(record["num_samples"] / record["sample_rate"]), duration(seconds.pop("", 0.0))
+    left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
+    start = f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}"
+    return f"{start}; dropped: {', '.join(left) or 'nothing'}"
+
+
+def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Writes `report.html` with waveforms, statistics and audio players; it needs no network.
+
+    Args:
+        records: Records of all recordings of the data set.
+    """
+    clips, left, rows_left, waves = [], defaultdict(list), _MOST_ROWS, []
+    for record in records:
+        rate, kept = record["sample_rate"], [row for row in record["rows"] if row["clip"]]
+        usual = median([row["facts"]["characters_per_second"] for row in kept] or [0])
+        for row in record["rows"]:
+            seconds = (row["end"] - row["start"]) / rate
+            if row["clip"]:
+                clips.append((_badness(row["facts"], usual), seconds, row))
+            else:
+                left[row["reason"]].append(seconds)
+        seconds = record["num_samples"] / rate
+        count = min(rows_left, -int(-seconds // _ROW_SECONDS))
+        rows_left -= count
+        minutes = [_minute(record, number * _ROW_SECONDS) for number in range(count)]
+        waves.append((record, seconds, minutes, count * _ROW_SECONDS < seconds))
+    template = jinja2.Template(Path(__file__).with_name("report.html").read_text("utf-8"), autoescape=True)
+    page = template.render(
+        clips=clips,
+        lengths=np.bincount(np.array([seconds for _, seconds, _ in clips], int)).tolist(),
+        worst=sorted(clips, key=lambda one: -one[0])[:_WORST],
+        left=sorted(left.items(), key=lambda one: -sum(one[1])),
+        waves=waves,
+        **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
+    )
+    write_text(folder / REPORT, page)
+
+
+def _badness(facts, usual_rate):
+    """Scores a clip by unusual speech rate, noise and loud ends; higher is worse."""
+    rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
+    noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
+    return 3 * rate + noise + max(0.0, facts["end_db"] + 40) / 20
+
+
+def _minute(record, start):
+    """Returns the drawing of one minute: its time, boxes (kind, x, width, title) of segments, points of the outline."""
+    rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
+    for row in record["rows"]:
+        low, high = row["start"] / rate - start, row["end"] / rate - start
+        if high > 0 and low < _ROW_SECONDS and row["reason"] != PAUSE:
+            kind = ("held" if row["validation"] else "kept") if row["clip"] else "left"
+            low, high = max(low, 0), min(high, _ROW_SECONDS)
+            boxes.append((kind, low * scale, (high - low) * scale - 1, row["text"] or row["reason"]))
+    peaks = bytes.fromhex(record["envelope"])[int(start / step) : int((start + _ROW_SECONDS) / step) + 1]
+    heights = [(k * step * scale, peak * _HEIGHT / 200) for k, peak in enumerate(peaks)]
+    sides = [(x, -y) for x, y in heights] + heights[::-1]
+    return timedelta(seconds=start), boxes, " ".join(f"{x:.1f},{_HEIGHT / 2 + y:.1f}" for x, y in sides)

@@ -1,9 +1,16 @@
-"""Texts of recordings: cues of subtitles, or sentences of a transcript."""
+"""Texts of recordings: cues of subtitles and their times, or sentences of a transcript."""
 
 import html
 import re
+from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from scipy.ndimage import gaussian_filter1d
+from scipy.signal import correlate, find_peaks
+from scipy.stats import theilslopes
 
 from myxtts.config.checks import UserError, read_bounded
 from myxtts.data.corpora import SUBTITLES, files_beside
@@ -21,6 +28,17 @@ _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
 _OVERLAP_SECONDS, _OVERLAP_SHARE = 0.3, 0.3
+
+# Ratios of frame rates: equal, and 25 to 24 and 23.976. Smaller differences are found as drift.
+_FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
+_RATE = 20  # Hz, of the correlated signals
+_WINDOW_SECONDS, _MAX_WINDOWS = 240.0, 14
+_MAX_OFFSET_SECONDS = 600.0
+_MAX_DRIFT = 0.006
+_PEAKS = 4  # hypotheses of a window
+_NEAR_SECONDS = 0.2
+_MOST_SLOPES = 400  # cues in the robust fit
+_TELLING_CUES = 10
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,25 @@ def is_subtitles(path: Path) -> bool:
 def find_text(recording: Path) -> Path | None:
     """Finds subtitles or a transcript next to a recording: `talk.srt`, `talk.en.srt`, `talk.txt`."""
     return next(iter(files_beside(recording, (*SUBTITLES, *TRANSCRIPT_EXTENSIONS))), None)
+
+
+def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
+    """Reads the text of a recording; empty if a recognizer transcribes it.
+
+    Raises:
+        UserError: The text cannot be read, or `options` lack a recognizer for it.
+    """
+    if text is None:
+        if options.recognizer is None:
+            hint = "Put subtitles of the same name next to it, or give a --recognizer."
+            raise UserError(f"{recording} has no text. {hint}")
+        return []
+    if is_subtitles(text):
+        return read_subtitles(text)
+    if options.aligner is None:
+        hint = "Give a --recognizer, or make subtitles with a tool of docs/make-dataset.md"
+        raise UserError(f"{text} has no times and needs a recognizer to align it with {recording.name}. {hint}.")
+    return read_transcript(text, options.language)
 
 
 def read_subtitles(path: Path) -> list[Piece]:
@@ -168,3 +205,129 @@ def _mark_overlaps(marked):
         elif overlap > 0:
             marked[index] = replace(first, end=second.start)
     return marked
+
+
+def synchronize(
+    cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray, path: Path | None = None
+) -> tuple[list[Piece], str]:
+    """Corrects offset and drift of subtitles against segments of speech, in seconds.
+
+    Windows of four minutes are correlated with the speech, by activity and by beginnings. A robust line through the
+    peaks is then refined on the beginnings. The same fit for the cues in reverse gives the matches by chance.
+
+    Returns:
+        The cues with times in the recording, and a note on the correction; "" below a tenth of a second.
+
+    Raises:
+        UserError: The cues of `path` do not match the speech better than chance.
+    """
+    times, count = np.array([[cue.start, cue.end] for cue in cues]), len(cues)
+    offset, drift, matched = _fit(times, starts, ends)
+    chance = _fit(np.sort(times.max() - times[:, ::-1], axis=0), starts, ends)[2]
+    if count >= _TELLING_CUES and matched <= chance + 0.12 + 0.6 / np.sqrt(count):
+        shares = f"{100 * matched:.0f} % of its cues begin with speech, by chance {100 * chance:.0f} %"
+        raise UserError(f"{path} does not belong to the recording: {shares}. Name another with --subtitles.")
+    moved = times * (1 + drift) + offset
+    late = _nearest(moved[:, 1], ends)
+    near = late[np.abs(late) < 1.0]
+    stay = np.clip(-np.median(near), -0.5, 1.0) if len(near) else 0.0  # cues stay after the speech
+    spans = zip(moved[:, 0].tolist(), np.maximum(moved[:, 1] - stay, moved[:, 0] + 0.1).tolist())
+    parts = [f"{abs(offset):.2f} s {'early' if offset > 0 else 'late'}"] if abs(offset) >= 0.1 else []
+    if abs(drift) * times.max() >= 0.1:
+        parts.append(f"{100 * abs(drift):.3f} % too {'fast' if drift > 0 else 'slow'}")
+    note = f"the subtitles are {' and '.join(parts)}; corrected" if parts else ""
+    return [replace(cue, start=start, end=end) for cue, (start, end) in zip(cues, spans)], note
+
+
+def _fit(times, starts, ends):
+    """Returns offset, drift and share of matching cues of the best candidate."""
+    found = [_fit_line(times, starts, *line) for line in _lines(times, starts, ends)]
+    return max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
+
+
+def _lines(times, starts, ends):
+    """Yields candidates (offset, drift), the line with most window peaks for each ratio of frame rates."""
+    seconds = max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
+    speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
+    for ratio in _FRAME_RATE_RATIOS:
+        peaks = list(_peaks(times * ratio, speech))
+        if not peaks:
+            continue
+        centers, offsets, scores = np.array(peaks).T
+        found = []
+        for slope in slopes if np.ptp(centers) > 0 else [0.0]:
+            at_zero = offsets - slope * centers
+            near = np.abs(at_zero[:, np.newaxis] - at_zero) < 0.4
+            support = near @ scores
+            best = near[support.argmax()]
+            found.append((support.max(), np.average(at_zero[best], weights=scores[best]), slope))
+        _, offset, slope = max(found, key=lambda one: one[0])
+        yield offset, ratio * (1 + slope) - 1
+
+
+def _signals(starts, ends, seconds):
+    """Returns zero-mean activity and smoothed beginnings, `(T,)` each at `_RATE`."""
+    size = int(np.ceil(seconds * _RATE)) + 1
+    begins, finishes = (
+        np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
+        for edges in (starts, ends)
+    )
+    active = (np.cumsum(begins - finishes) > 0).astype(float)
+    return active - active.mean(), gaussian_filter1d(begins, 2.0)
+
+
+def _peaks(times, speech):
+    """Yields the best offsets of windows of cues as (center, offset, score)."""
+    count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
+    edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
+    for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
+        part = times[(times[:, 0] >= edges[chosen]) & (times[:, 0] < edges[chosen + 1])]
+        if len(part) < 2:
+            continue
+        origin, last = part.min(), int((part.max() + _MAX_OFFSET_SECONDS) * _RATE)
+        if (first := int(max(0.0, origin - _MAX_OFFSET_SECONDS) * _RATE)) >= len(speech[0]):
+            continue
+        own = _signals(part[:, 0] - origin, part[:, 1] - origin, np.ptp(part) + 0.5)
+        found = [correlate(theirs[first:last], mine - mine.mean(), "full", "fft") for mine, theirs in zip(own, speech)]
+        total = sum(one / (one.std() or 1.0) for one in found)
+        offsets = (first + np.arange(len(total)) - (len(own[0]) - 1)) / _RATE - origin
+        peaks = find_peaks(total, height=0.0, distance=_RATE // 2)[0]
+        for best in peaks[np.argsort(-total[peaks])[:_PEAKS]]:
+            yield part.mean(), offsets[best], total[best] ** 2
+
+
+def _fit_line(times, starts, offset, drift):
+    """Refines offset and drift on the beginnings within narrowing limits; returns them and the share of matches."""
+    cues = times[:, 0]
+    late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
+    for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
+        late = late_by()
+        used = np.abs(late - np.median(late[np.abs(late) < near])) < near if (np.abs(late) < near).any() else []
+        if np.count_nonzero(used) < 2:
+            break
+        x, y = cues[used], late[used]
+        slope = 0.0
+        if len(x) >= _TELLING_CUES and np.ptp(x) > 0:
+            few = np.linspace(0, len(x) - 1, min(len(x), _MOST_SLOPES)).astype(int)
+            slope = theilslopes(y[few], x[few]).slope
+        offset, drift = offset + np.median(y - slope * x), drift + slope
+    near = np.abs(late := late_by()) < _NEAR_SECONDS
+    if (count := np.count_nonzero(near)) >= _TELLING_CUES:
+        spread = 1.5 * np.median(np.abs(late[near])) + 0.005
+        error = spread / (np.std(cues[near]) * np.sqrt(count) + 1e-9)
+    if count < _TELLING_CUES or abs(drift) <= 2 * error:  # uncertain
+        drift = 0.0
+    late = late_by()
+    if drift and np.count_nonzero(near := np.abs(late) < 0.15) >= _TELLING_CUES:
+        slope, shift = np.polyfit(cues[near], late[near], 1)  # finer than medians
+        offset, drift = offset + shift, drift + slope
+    elif not drift and (near := np.abs(late) < 0.5).any():
+        offset += np.median(late[near])
+    return offset, drift, np.mean(np.abs(late_by()) < _NEAR_SECONDS)
+
+
+def _nearest(times, edges):
+    """Returns the distance of each time to the nearest edge, in seconds."""
+    right = np.searchsorted(edges, times)
+    left, right = edges[np.maximum(right - 1, 0)] - times, edges[np.minimum(right, len(edges) - 1)] - times
+    return np.where(np.abs(left) < np.abs(right), left, right)

@@ -1,22 +1,23 @@
-"""Output of an evaluation: JSON, CSV, and `report.html` with tables, bars and audio players."""
+"""Output of an evaluation: text for a terminal, JSON, CSV, and `report.html` with tables, bars and audio players."""
 
-import html
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
+from typing import Any, NamedTuple
 
-from myxtts.apps.evaluation import tables
-from myxtts.apps.evaluation.comparison import METRICS, Comparison, compare
-from myxtts.apps.evaluation.sources import Source
-from myxtts.apps.evaluation.statistics import LEVEL
-from myxtts.apps.evaluation.subjects import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
+import jinja2
+
+from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
+from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Comparison, Estimate, Metric, compare
+from myxtts.apps.evaluation.sentences import Source
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import printable
 from myxtts.hearing.measuring import Measured, Sentence, Tools, spread
-from myxtts.storage.files import write_json, write_text, write_whole_folder
+from myxtts.storage.files import csv_text, write_json, write_text, write_whole_folder
 
+NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
+COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES = 40
 """Number of sentences with the audio of all rows."""
 WORST = 10
@@ -24,7 +25,6 @@ WORST = 10
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Sentences between progress lines."""
-ARROWS = {"low": "lower is better", "high": "higher is better", "": ""}
 
 
 def evaluate_into(
@@ -51,9 +51,9 @@ def evaluate_into(
         for path in set(paths.values()) - set(kept.values()):
             (new / path).unlink()
         write_text(new / PAGE, _page(comparison, kept))
-        write_text(new / CSV_FILE, tables.as_csv(comparison))
-        write_json(new / JSON_FILE, tables.as_json(comparison, kept))
-    return tables.as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
+        write_text(new / CSV_FILE, as_csv(comparison))
+        write_json(new / JSON_FILE, as_json(comparison, kept))
+    return as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
 
 
 def _heard(comparison: Comparison) -> list[Measured]:
@@ -67,89 +67,175 @@ def _heard(comparison: Comparison) -> list[Measured]:
 
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
     """Renders the page; `sounds` maps the `id` of a measured sentence to its file, relative to the page."""
-    names, compared = [row.name for row in comparison.rows], [row.name for row in comparison.compared]
-    parts = [_figures(names, tables.figure_lines(comparison))]
-    for name, ids in comparison.groups().items():
-        parts += [f"<h2>{_text(name.capitalize())}</h2>", _figures(names, tables.figure_lines(comparison, ids))]
-    heads, lines = tables.difference_lines(comparison)
-    if lines:
-        parts += ["<h2>Differences on the same sentences</h2>", _figures(heads, lines)]
-    audio = [_sounds(comparison, names, sounds)]
-    for row in comparison.rows:
-        if worst := row.worst(WORST):
-            said = [(one, f"{one.spoken.sentence.id} · seed {one.spoken.seed}") for one in worst]
-            rows = [_line(one.spoken.sentence.text, note, [_player(one, sounds)]) for one, note in said]
-            audio += [f"<h2>{_text(row.name)}: the {len(worst)} worst sentences</h2>", _table(["", ""], rows)]
-    meanings = (f"<dt>{_text(one.heading)}</dt><dd>{_text(one.meaning)}</dd>" for one in METRICS if one.meaning)
-    return Template(Path(__file__).with_suffix(".html").read_text("utf-8")).substitute(
-        title=_text(", ".join(compared)),
-        sentences=tables.counted_sentences(comparison),
+    source = Path(__file__).with_suffix(".html").read_text("utf-8")
+    finalize = lambda value: printable(value) if type(value) is str else value
+    return jinja2.Template(source, autoescape=True, finalize=finalize).render(
+        title=", ".join(row.name for row in comparison.compared),
+        counted=counted_sentences(comparison),
         level=f"{100 * LEVEL:.0f}",
-        notes="".join(f"<li>{_text(note)}</li>" for note in tables.notes(comparison)),
-        tables="\n".join(parts),
-        audio="\n".join(audio),
-        meanings="".join(meanings),
+        notes=notes(comparison),
+        tables=tables(comparison),
+        bars=_bars,
+        width=BAR_WIDTH,
+        zip=zip,
+        sentences=spread(comparison.sentences, MOST_SENTENCES),
+        rows=[(row.name, row.first_times, row.worst(WORST)) for row in comparison.rows],
+        sound=lambda one: sounds.get(id(one)),
+        metrics=METRICS,
     )
 
 
-def _figures(names, lines):
-    rows = []
-    for line in lines:
-        cells = "".join(
-            f"<td{'' if estimate else ' class=off'}>{_text(cell)}{bar}</td>"
-            for cell, estimate, bar in zip(line.cells, line.estimates, _bars(line.estimates))
-        )
-        note = f"<small>{ARROWS[line.metric.better]}</small>"
-        rows.append(f"<tr><th scope=row>{_text(line.metric.heading)}{note}</th>{cells}</tr>")
-    return _table(["", *names], rows)
-
-
 def _bars(estimates):
-    """Draws each estimate as a bar over its interval with a mark at its value, all on one scale."""
+    """Returns ends and value of each estimate on one scale of the width of a bar; None for those without a bar."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
-    if least == most:
-        return [""] * len(estimates)
-    bars = []
-    for one in estimates:
-        low, value, high = (
-            4 + (BAR_WIDTH - 8) * ((one.value if end is None else end) - least) / (most - least)
-            for end in ((one.low, one.value, one.high) if one else (least,) * 3)
-        )
-        line = f'<line x1="{low:.1f}" x2="{high:.1f}" y1="6" y2="6" stroke="currentColor" stroke-width="3"/>'
-        mark = f'<circle cx="{value:.1f}" cy="6" r="4" fill="currentColor"/>'
-        bars.append(f'<svg width="{BAR_WIDTH}" height="12" aria-hidden="true">{line}{mark}</svg>' if one else "")
-    return bars
+    place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)
+    spans = [one and [one.value if end is None else end for end in (one.low, one.value, one.high)] for one in estimates]
+    return [None if one is None or least == most else [f"{place(end):.1f}" for end in one] for one in spans]
 
 
-def _sounds(comparison, names, sounds):
-    rows = []
-    for one in spread(comparison.sentences, MOST_SENTENCES):
-        who = " · ".join(filter(None, (one.id, one.speaker, one.language)))
-        players = [_player(row.first_times.get(one.id), sounds) for row in comparison.rows]
-        rows.append(_line(one.text, who, players))
-    return _table(["", *names], rows)
+class Line(NamedTuple):
+    """A line of a table: a metric with one cell for each column."""
+
+    metric: Metric
+    cells: list[str]
+    estimates: list[Estimate | None]
+    """None for cells without a number."""
 
 
-def _line(text, note, players):
-    cells = "".join(f"<td>{player}</td>" for player in players)
-    return f"<tr><th scope=row dir=auto>{_text(text)}<small>{_text(note)}</small></th>{cells}</tr>"
+def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
+    """Returns title, columns and lines of each table: all sentences, those of groups of speakers, and differences."""
+    missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
+    for group, figures in comparison.figures.items():
+        lines = []
+        for metric in METRICS:
+            estimates = [row.get(metric.name) for row in figures]
+            if metric.name in missing:
+                lines.append(Line(metric, [NOT_AVAILABLE] * len(rows), [None] * len(rows)))
+            elif any(estimates):
+                off = [metric.name in unjudged and row.kind != "recordings" for row in rows]
+                cells = [NOT_JUDGED if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
+                lines.append(Line(metric, cells, [None if is_off else one for one, is_off in zip(estimates, off)]))
+        found.append(("" if group == "all" else group, [row.name for row in rows], lines))
+    lines, names = [], [f"{row.name} − {comparison.compared[0].name}" for row in comparison.compared[1:]]
+    for metric in METRICS:
+        estimates = [row.get(metric.name) for row in comparison.differences]
+        if any(estimates) and metric.name not in unjudged:
+            lines.append(Line(metric, [number(one, metric, "+") for one in estimates], estimates))
+    return found + ([("differences on the same sentences", names, lines)] if lines else [])
 
 
-def _player(one, sounds):
-    if one is None:
+def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
+    """Formats an estimate: `12.3 [10.1, 14.8]`, or a dash."""
+    if estimate is None:
         return "–"
-    name = sounds.get(id(one))
-    player = f'<audio controls preload="none" src="{html.escape(name)}"></audio>' if name else "–"
-    if one.understood is not None:
-        player += f"<small dir=auto>recognized: {_text(one.understood) or '(nothing)'}</small>"
-    return player + (f"<small class=doubt>{_text('; '.join(one.spoken.doubts))}</small>" if one.spoken.doubts else "")
+    form = f"{sign}.{metric.decimals}f"
+    interval = "" if estimate.low is None else f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+    return f"{estimate.value:{form}}{interval}"
 
 
-def _table(heads, rows):
-    head = "".join(f"<th scope=col>{_text(name)}</th>" for name in heads)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+def as_text(comparison: Comparison, width: int = 120) -> str:
+    """Formats the comparison for a terminal of this width."""
+    blocks = [f"{counted_sentences(comparison)}; brackets are {100 * LEVEL:.0f} % confidence intervals"]
+    for title, names, lines in tables(comparison):
+        blocks.append((f"{title}:\n" if title else "") + _grid(names, lines, width))
+    blocks.append("\n".join(notes(comparison)))
+    return "\n".join(map(printable, "\n\n".join(filter(None, blocks)).split("\n")))
 
 
-def _text(text):
-    return html.escape(printable(str(text)))
+def counted_sentences(comparison: Comparison) -> str:
+    """Returns the number of sentences and of their samples in words."""
+    seeds, count = comparison.settings.get("seeds", 1), len(comparison.sentences)
+    return f"{count} sentences, each sampled {seeds} times" if seeds > 1 else f"{count} sentences"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Returns remarks: the best row, and metrics that are unreliable or not available."""
+    found = []
+    if best := comparison.best():
+        rows, why = best
+        all_tie = len(rows) == len(comparison.compared)
+        names = " and ".join(row.name for row in rows)
+        found.append("No model is significantly better than the others." if all_tie else f"Best: {names} ({why}).")
+    if why := comparison.not_judged():
+        found.append(why[:1].upper() + why[1:] + ".")
+    elif comparison.tools.recognizer and not comparison.recordings:
+        found.append("The error rate of the recognizer itself is unknown: these sentences have no recordings.")
+    if comparison.strangers is not None:
+        found.append(f"Similarity of recordings of different speakers: {comparison.strangers:.3f}.")
+    by_way: dict[str, list[str]] = {}
+    for name, way in comparison.missing().items():
+        by_way.setdefault(way, []).append(BY_NAME[name].title)
+    return found + [f"Not available: {', '.join(titles)}. To get it: {way}." for way, titles in by_way.items()]
+
+
+def _grid(names: Sequence[str], lines: Sequence[Line], width: int) -> str:
+    """Lays out columns side by side, and below each other beyond the width."""
+    heads = _padded(["", *(line.metric.heading for line in lines)])
+    blocks = [heads]
+    for place, name in enumerate(names):
+        column = _padded([name, *(line.cells[place] for line in lines)])
+        if len(blocks[-1][0]) + len(column[0]) + 2 > width and blocks[-1] is not heads:
+            blocks.append(heads)
+        blocks[-1] = [f"{line}  {cell}" for line, cell in zip(blocks[-1], column)]
+    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks)
+
+
+def _padded(column):
+    return [cell.ljust(max(map(len, column))) for cell in column]
+
+
+def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
+    """Returns everything as JSON values; `sounds` maps the `id` of a measured sentence to its file."""
+    best, compared = comparison.best(), [row.name for row in comparison.compared]
+    return {
+        "format": "myxtts evaluation",
+        "settings": comparison.settings,
+        "rows": [
+            {"name": row.name, "kind": row.kind, "figures": figures}
+            for row, figures in zip(comparison.rows, _figures(comparison))
+        ],
+        "differences": [
+            {"from": compared[0], "to": name} | {metric: one._asdict() for metric, one in found.items()}
+            for name, found in zip(compared[1:], comparison.differences)
+        ],
+        "best": best and {"rows": [row.name for row in best[0]], "why": best[1], "of": compared},
+        "not_judged": comparison.not_judged(),
+        "not_available": comparison.missing(),
+        "likeness_of_different_speakers": comparison.strangers,
+        "spoken": [_spoken(row, one, sounds.get(id(one))) for row in comparison.rows for one in row.measured],
+    }
+
+
+def _figures(comparison):
+    """Yields `{group: {metric: figure}}` of each row, with the number of sentences in each figure."""
+    groups = {"all": None} | comparison.groups()
+    for place, row in enumerate(comparison.rows):
+        yield {
+            group: {
+                name: one._asdict() | {"sentences": len(row.parts(name, groups[group]))}
+                for name, one in figures[place].items()
+            }
+            for group, figures in comparison.figures.items()
+        }
+
+
+def _spoken(row, one, sound):
+    spoken, sentence = one.spoken, one.spoken.sentence
+    measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
+    said = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
+    more = {"understood": one.understood, "doubts": spoken.doubts and list(spoken.doubts), "sound": sound}
+    return said | more | {"seconds": one.seconds} | measured
+
+
+def as_csv(comparison: Comparison) -> str:
+    """Returns one line for each value."""
+    unjudged, lines = comparison.unjudged(), [COLUMNS]
+    for row, figures in zip(comparison.rows, _figures(comparison)):
+        for group, found in figures.items():
+            for name, figure in found.items():
+                numbers = ["" if figure[end] is None else f"{figure[end]:.6g}" for end in ("value", "low", "high")]
+                judged = "no" if name in unjudged and row.kind != "recordings" else "yes"
+                start = [row.name, row.kind, group, name, BY_NAME[name].unit]
+                lines.append([*start, *numbers, figure["sentences"], judged])
+    return csv_text(lines)

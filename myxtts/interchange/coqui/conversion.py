@@ -18,15 +18,7 @@ from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest, write_tensors
-from myxtts.storage.files import (
-    AnyPath,
-    CheckpointError,
-    digest_bytes,
-    user_cache,
-    write_json,
-    write_whole,
-    write_whole_folder,
-)
+from myxtts.storage.files import CheckpointError, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -76,7 +68,7 @@ class CoquiFiles:
         return cls(model, **files)
 
 
-def find_release(source: AnyPath) -> Path | None:
+def find_release(source: str | os.PathLike) -> Path | None:
     """Path of the weights of a Coqui model, given as its folder or its file; None for other sources."""
     path = Path(source)
     if path.suffix == ".pth":

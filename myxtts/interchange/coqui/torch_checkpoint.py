@@ -92,7 +92,7 @@ def _read_zip(path, data):
 
         def content(name):
             """Bytes of an entry, as a view of the mapped file."""
-            if (entry := entries.get(name)) is None:
+            if (entry := entries.get(name)) is None or entry.header_offset < 0:
                 raise DamagedCheckpointError(f"{path} has no entry {brief(name)}.")
             # Checks header and checksum, by plain reads: pages of a memory map would count as used memory.
             with archive.open(entry) as file:

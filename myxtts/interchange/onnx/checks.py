@@ -47,8 +47,7 @@ class Finding(NamedTuple):
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
     """Compares encoders and decoder on random input, the tokenizer and the GPT along sentences, and a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
-    yield from _encoders(speaker, synthesizer.model, random)
-    yield from _decoder(speaker, synthesizer.model, random)
+    yield from _other_graphs(speaker, synthesizer.model, random)
     yield from _sentences(speaker, synthesizer, random, LIMITS[weights])
     yield from _long_text(speaker, synthesizer, random)
 
@@ -64,24 +63,22 @@ def _normal(random, *shape):
     return random.standard_normal(shape).astype(np.float32)
 
 
-def _encoders(speaker, model, random):
+def _other_graphs(speaker, model, random):
+    """Compares encoders and decoder on random input."""
     wav = 0.1 * _normal(random, 1, 44_100)
     noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
 
-    def latents(wav):
+    def to_latents(wav):
         return model.gpt.mel_to_latents(model.normalize_mel(MelSpectrogram(CONDITIONING_MEL)(wav)))
 
-    def vector(wav):
+    def to_vector(wav):
         return model.speaker_encoder(MelSpectrogram(SPEAKER_MEL)(wav))
 
-    for what, output, encode in (("conditioning", "latents", latents), ("speaker", "speaker", vector)):
+    for what, output, encode in (("conditioning", "latents", to_latents), ("speaker", "speaker", to_vector)):
         expected = encode(wav)
         rounding = max(_difference(encode(wav * noise.astype(np.float32)), expected) for noise in noises)
         found = speaker.run(what, wav=wav)[output]
         yield Finding(what, _difference(found, expected), max(LIMITS[FLOAT32], ROUNDINGS * rounding))
-
-
-def _decoder(speaker, model, random):
     config = model.config
     latents, vector = _normal(random, 1, 29, config.width), _normal(random, 1, config.speaker_width)
     vector /= config.speaker_width**0.5

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -17,10 +18,10 @@ from tiny import voiced
 
 import myxtts
 from myxtts import __main__ as command
-from myxtts.apps.datasets.checks import ClipFacts, Segment
-from myxtts.apps.datasets.listening import listen
+from myxtts.apps.datasets.checks import ClipFacts, Segment, listen
+from myxtts.apps.datasets.command import build_parser, open_options
 from myxtts.apps.datasets.make import make_dataset
-from myxtts.apps.datasets.source import Options
+from myxtts.cli.arguments import keywords
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import load_corpus
 
@@ -29,6 +30,11 @@ pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not install
 
 def make(*words):
     return command.main(["make-dataset", *map(str, words), "--vad", "energy"])
+
+
+def options_with(**models):
+    given = keywords(build_parser(), dict(recordings=[], output="speaker", vad="energy"))
+    return Namespace(**vars(open_options(given)) | models)
 
 
 def read_segments(folder):
@@ -149,7 +155,7 @@ def test_transcript_is_found_by_a_recognizer_and_needs_one(planted, tmp_path, ca
     words = (planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set")
     assert make(*words) == 2
     assert "--recognizer" in capsys.readouterr().err
-    options = Options(text=tmp_path / "talk.txt", aligner=HearsPlanted(planted))
+    options = options_with(text=tmp_path / "talk.txt", aligner=HearsPlanted(planted))
     make_dataset([planted.path], tmp_path / "set", options, list)
     assert right_share(planted, tmp_path / "set") >= 0.98
 
@@ -201,7 +207,7 @@ class Counts:
 
 def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
     whole, first, second = Counts(), Counts(stop_after=3), Counts()
-    make = lambda name, ear: make_dataset([planted.path], tmp_path / name, Options(recognizer=ear), list)
+    make = lambda name, ear: make_dataset([planted.path], tmp_path / name, options_with(recognizer=ear), list)
     make("whole", whole)
     with pytest.raises(KeyboardInterrupt):
         make("set", first)
@@ -213,7 +219,7 @@ def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
 def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
     ear = Counts(hears="")
-    options = Options(text=tmp_path / "talk.txt", recognizer=ear, aligner=ear)
+    options = options_with(text=tmp_path / "talk.txt", recognizer=ear, aligner=ear)
     with pytest.raises(UserError, match="0 of 24 sentences"):
         make_dataset([planted.path], tmp_path / "set", options)
     assert ear.calls < 24  # of a few seconds each, and no clip was listened to
@@ -246,16 +252,14 @@ def test_clips_with_other_voices_are_told(tmp_path):
 
     def heard_with(options):
         clips = [Segment(k, k + 1, "A text.", facts=ClipFacts(4, -20, 40, -40, 5, 30, 14)) for k in range(7)]
-        listen(list(zip(clips, files)), options, False, list)
+        listen([*zip(clips, files)], options, False, list)
         return clips
 
-    heard = heard_with(Options(encoder=ByPitch()))
+    heard = heard_with(options_with(encoder=ByPitch()))
     assert [clip.reason for clip in heard] == [""] * 5 + ["several voices", "another voice"]
     scores = iter([2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0])
-    scorer = lambda samples, rate: SimpleNamespace(overall=next(scores))
-    heard = heard_with(Options(dnsmos=scorer, min_dnsmos=2.5))
-    assert [k for k, clip in enumerate(heard) if clip.reason == "low DNSMOS"] == [0, 3]
-    assert heard[1].facts.dnsmos == 3.0
+    heard = heard_with(options_with(dnsmos=lambda *_: SimpleNamespace(overall=next(scores)), min_dnsmos=2.5))
+    assert [k for k, clip in enumerate(heard) if clip.reason == "low DNSMOS"] == [0, 3] and heard[1].facts.dnsmos == 3
 
 
 def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):

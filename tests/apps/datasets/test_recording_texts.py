@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from myxtts.apps.datasets.alignment import LOW_CONFIDENCE, align, fits_better_than_chance
-from myxtts.apps.datasets.listening import is_same_text
-from myxtts.apps.datasets.texts import Piece, clean_cue, read_subtitles, read_transcript
-from myxtts.apps.datasets.timing import fit_timing
+from myxtts.apps.datasets.checks import is_same_text
+from myxtts.apps.datasets.texts import Piece, clean_cue, read_subtitles, read_transcript, synchronize
+from myxtts.config.checks import UserError
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_offset_and_drift_are_found(offset, drift):
     starts, ends = speech_of(160, 1)
     early = np.random.default_rng(2).normal(0, 0.05, (2, 160))
     cues = [Piece("x", *pair) for pair in ((np.array([starts, ends]) + early - offset) / (1 + drift)).T]
-    timing = fit_timing(cues, starts, ends)
-    assert timing.offset == pytest.approx(offset, abs=0.05) and timing.drift == pytest.approx(drift, abs=2e-4)
-    assert timing.belongs
-    assert bool(timing.describe()) == bool(offset)
+    moved, note = synchronize(cues, starts, ends)
+    late = np.array([one.start for one in moved]) - starts - early[0]
+    assert np.abs(late).max() < 0.05 and np.ptp(late) < 2e-4 * starts[-1] and bool(note) == bool(offset)
 
 
 def test_cues_of_another_recording_do_not_belong():
     cues = [Piece("x", *pair) for pair in np.array(speech_of(80, 5)).T]
-    assert not fit_timing(cues, *speech_of(80, 1)).belongs
+    with pytest.raises(UserError, match="by chance"):
+        synchronize(cues, *speech_of(80, 1))
 
 
 def pieces_of(starts, ends):

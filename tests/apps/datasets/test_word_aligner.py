@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from planted_talk import HearsPlanted, HearsPlantedWithoutTimes, plant
 
-from myxtts.apps.datasets import word_aligner
+from myxtts.apps.datasets import alignment
+from myxtts.apps.datasets.alignment import NOT_HEARD, find_sentences, match_words, with_times
 from myxtts.apps.datasets.recording import LongAudio, survey
 from myxtts.apps.datasets.texts import Piece
-from myxtts.apps.datasets.word_aligner import NOT_HEARD, find_sentences, match_words, with_times
 from myxtts.config.checks import UserError
 
 
@@ -36,9 +36,9 @@ def times_of(planted, recognizer):
 def test_words_that_were_heard_find_the_sentences(planted, monkeypatch):
     np.testing.assert_allclose(times_of(planted, HearsPlanted(planted)), planted.spoken, atol=0.02)
     # What a good recognizer did not hear is something else, but for a word for which there is just the time.
-    monkeypatch.setattr(word_aligner, "_MISHEARD_LETTERS", 100)
+    monkeypatch.setattr(alignment, "_MISHEARD_LETTERS", 100)
     assert times_of(planted, HearsPlanted(planted, wrong=5))[4] == pytest.approx(planted.spoken[4], abs=1.1)
-    monkeypatch.setattr(word_aligner, "_MISHEARD_LETTERS", 3)
+    monkeypatch.setattr(alignment, "_MISHEARD_LETTERS", 3)
     faults = [piece.fault for piece in found_by(planted, HearsPlanted(planted, wrong=5))]
     assert faults == ["", "", "", "", NOT_HEARD] * 2 + ["", ""]
 

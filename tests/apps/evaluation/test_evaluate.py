@@ -14,10 +14,10 @@ import soundfile
 from tiny import WORDS, make_tiny_corpus, tiny_run_config, write_run
 
 from myxtts.__main__ import main
-from myxtts.apps.evaluation import statistics
+from myxtts.apps.evaluation import comparison as comparing
 from myxtts.apps.evaluation.comparison import Comparison, Row
+from myxtts.apps.evaluation.report import as_text
 from myxtts.apps.evaluation.sentences import sentences_of_data
-from myxtts.apps.evaluation.tables import as_text
 from myxtts.hearing import measuring
 from myxtts.hearing.measuring import Measured, Sentence, Spoken, Tools
 from myxtts.storage.base_model import BASE_FOLDER
@@ -27,7 +27,7 @@ HEARS_ONE = f"{sys.executable} -S -c \"print('One.')\" {{wav}}"
 
 @pytest.fixture(autouse=True)
 def quick_intervals(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 300)
+    monkeypatch.setattr(comparing, "RESAMPLES", 300)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import scipy.fft
 from tiny import voiced
 
-from myxtts.apps.evaluation import statistics
+from myxtts.apps.evaluation import comparison as statistics
 from myxtts.hearing import networks
 from myxtts.hearing.measuring import HOP_SAMPLES, contour_of, differences, pitch_figures, repeated_groups
 from myxtts.hearing.networks import DVector
