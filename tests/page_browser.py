@@ -67,15 +67,14 @@ class Page:
 
     Args:
         heard: WAV file that its microphone hears.
-        pictures: Folder for screenshots; None for none.
     """
 
-    def __init__(self, port, language="en", heard=None, pictures=None, size=(1100, 1400)):
+    def __init__(self, port, language="en", heard=None, size=(1100, 1400)):
         flags = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
         flags += [f"--use-file-for-fake-audio-capture={heard}"] if heard else []
         self.driver = chromium(flags, size)
         self.driver.set_page_load_timeout(300)
-        self.address, self.pictures = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/", pictures
+        self.address = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/"
         self.language = language
         self.driver.get(self.address)
         self.wait(lambda: self.find("speak_say").is_displayed(), "the page")
@@ -192,9 +191,10 @@ class Page:
         return len(found) and (found[-1].text or 1)
 
     def picture(self, name):
-        """Keeps a screenshot."""
-        if self.pictures:
-            self.driver.save_screenshot(str(Path(self.pictures) / f"{name}.png"))
+        """Keeps a screenshot, where `MYXTTS_PICTURES` names a folder."""
+        if folder := os.environ.get("MYXTTS_PICTURES"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self.driver.save_screenshot(f"{folder}/{name}.png")
 
     def foreign_hosts(self):
         """Whom the page asked for anything, but this machine."""

@@ -19,7 +19,7 @@ from myxtts.apps.studio.making_tabs import data_tab, models_tab, train_tab
 from myxtts.apps.studio.parts import Choices
 from myxtts.apps.studio.speech_tabs import compare_tab, speak_tab
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import PREFIX, RIGHT_TO_LEFT, TEXTS
+from myxtts.apps.studio.texts import PREFIX, TEXTS
 from myxtts.storage.files import digest_bytes
 
 MOST_UPLOAD = "500mb"
@@ -33,7 +33,7 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
     """The page in one language."""
     said = TEXTS[language]
     with gr.Blocks(title=said["title"], analytics_enabled=False, delete_cache=(UPLOADS_KEPT_SECONDS,) * 2) as page:
-        with gr.Column(elem_classes=["rtl"] * (language in RIGHT_TO_LEFT)):
+        with gr.Column(elem_classes=["rtl"] * (language == "fa")):
             other = "fa" if language == "en" else "en"
             gr.Markdown(f"## {said['title']} &nbsp; <small>[{said['other']}]({PREFIX[other]}/)</small>")
             choices = Choices(studio, said, page, language)
@@ -43,7 +43,6 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
     return page.queue(default_concurrency_limit=AT_ONCE)
 
 
-LOCAL_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
 """No password is accepted after this many wrong ones within this many seconds."""
 
@@ -128,22 +127,16 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
         page = build_page(studio, language)
         # Without it Gradio accepts paths in requests, such as a key in the home folder, as uploads.
         page.has_launched = True
-        options = dict(
-            max_file_size=MOST_UPLOAD,
-            show_error=True,
-            css_paths=Path(__file__).with_name("page.css"),
-            ssr_mode=False,
-            footer_links=[],
-        )
-        options |= dict(auth=Password(password)) if password else {}
-        gr.mount_gradio_app(app, page, prefix, allowed_paths=[str(studio.home.resolve())], **options)
+        look = dict(css_paths=Path(__file__).with_name("page.css"), ssr_mode=False, footer_links=[], show_error=True)
+        limits = dict(max_file_size=MOST_UPLOAD, allowed_paths=[str(studio.home.resolve())])
+        gr.mount_gradio_app(app, page, prefix, auth=Password(password) if password else None, **look, **limits)
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
     """An app with the page alone, arguments as in `mount_page`; without a password it answers only local names."""
     app = FastAPI(openapi_url=None)
     if not password:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
 
     @app.get("/")
     def start(request: Request) -> Response:

@@ -1,7 +1,6 @@
 """The folders beside the runs: data sets, exports, the evaluation, the trash; and the votes."""
 
 import csv
-import io
 import os
 import re
 import shutil
@@ -128,9 +127,7 @@ class DataSets:
                 rows = list(csv.reader(file, delimiter="|"))
             new = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
             changed += sum(one != other for one, other in zip(rows, new))
-            content = io.StringIO()
-            csv.writer(content, delimiter="|", lineterminator="\n").writerows(row for row in new if row[1])
-            write_text(path, content.getvalue())
+            write_text(path, csv_text((row for row in new if row[1]), "|"))
         return changed
 
 

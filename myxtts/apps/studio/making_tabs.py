@@ -111,15 +111,12 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     """Settings, plan, start and stop, and the state of the run named in the first box."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, said, choices.language)
-    names, given = list(form), [name, recipe, *form.values()]
+    given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
     choices.data["language"].change(lambda language: language, choices.data["language"], form["language"], **shared)
     same = lambda folder: gr.Dropdown(choices=studio.data.choices(), value=folder)
     choices.data["train_data"].change(same, choices.data["train_data"], form["train_data"], **shared)
-
-    def flags(run, recipe, *values):
-        return studio.flags(run, recipe, dict(zip(names, values)))
-
+    flags = lambda run, recipe, *values: studio.flags(run, recipe, dict(zip(form, values)))
     with gr.Row():
         start = gr.Button(said["start"], variant="primary", elem_id="train_start")
         stop = gr.Button(said["stop"], elem_id="train_stop")
@@ -138,10 +135,7 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
         processes.start_training(studio.home / run, asked)
         yield said["started"]
 
-    def end(run):
-        processes.stop_training(named_folder(studio.home, run))
-        return said["stopping"]
-
+    end = lambda run: processes.stop_training(named_folder(studio.home, run)) or said["stopping"]
     act(said, plan.click, estimate, given, [notice, planned], notice, api_name="plan")
     act(said, start.click, begin, given, [notice, planned], notice, api_name="start")
     act(said, stop.click, end, [name], [notice], notice, api_name="stop")

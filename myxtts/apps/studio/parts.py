@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 from tqdm import tqdm
@@ -23,15 +22,7 @@ def state_line(elem_id: str) -> gr.Markdown:
     return gr.Markdown("", elem_id=elem_id, elem_classes=["state"])
 
 
-def act(
-    said: dict[str, str],
-    event: Callable,
-    function: Callable,
-    inputs: Sequence,
-    outputs: Sequence,
-    line: gr.Markdown,
-    **options,
-) -> Any:
+def act(said: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Calls a function or generator on an event of a component; returns Gradio's dependency.
 
     Errors appear in `line`, which may be among the outputs, until the next call: a `UserError` with its own message.
@@ -41,7 +32,7 @@ def act(
     def generated(*given):
         yield {line: ""}
         try:
-            results = function(*given)
+            results = run(*given)
             for result in results if inspect.isgenerator(results) else [results]:
                 values = result if isinstance(result, tuple) else (result,)
                 yield {line: gr.skip()} | dict(zip(outputs, values))
@@ -79,9 +70,7 @@ def language_box(said: dict[str, str], elem_id: str | None = None, value: str = 
     return gr.Dropdown(names, value=value, label=said["language"], elem_id=elem_id)
 
 
-def command_buttons(
-    studio: Studio, said: dict[str, str], name: str, task: str, label: str = ""
-) -> tuple[gr.Button, gr.Markdown]:
+def command_buttons(studio: Studio, said: dict, name: str, task: str, label: str = "") -> tuple:
     """Buttons to run and to cancel a task of the studio, and their line."""
     with gr.Row():
         button = gr.Button(said[label or name], variant="primary", elem_id=name)
@@ -112,7 +101,7 @@ class Choices:
         """A drop-down of models; the default is the bundled one."""
         box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.said[label], **options)
         for event in (self.page.load, self.tab.select):
-            event(self._fresh, None, box, show_progress="hidden", api_name=False)
+            event(lambda: gr.Dropdown(choices=self._names()), None, box, show_progress="hidden", api_name=False)
         return box
 
     def voice(self, model: gr.Dropdown, name: str) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
@@ -133,21 +122,10 @@ class Choices:
             language = self.studio.language(model) or language
             return language, speakers(model, language)
 
-        look = dict(show_progress="hidden")
-        model.change(chosen, [model, language], [language, speaker], api_name=f"{name}_speakers", **look)
-        language.change(speakers, [model, language], speaker, api_name=False, **look)
+        places = [language, speaker]
+        model.change(chosen, [model, language], places, show_progress="hidden", api_name=f"{name}_speakers")
+        language.change(speakers, [model, language], speaker, show_progress="hidden", api_name=False)
         return language, speaker, recording
 
     def _names(self):
         return [(self.said["base"], BASE_NAME), *self.studio.runs()]
-
-    def _fresh(self):
-        return gr.Dropdown(choices=self._names())
-
-
-def check_words(text: str, recording: str | None, speaker: str | None) -> None:
-    """Raises `UserError` if text or voice are missing."""
-    if not text.strip():
-        raise PageError("no_text")
-    if not (recording or speaker):
-        raise PageError("no_voice")

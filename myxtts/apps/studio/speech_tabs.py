@@ -58,7 +58,6 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     message = gr.Textbox("", visible="hidden", elem_id="speak_message")
 
     def say(streamed, model, text, language, recording, speaker, *values):
-        parts.check_words(text, recording, speaker)
         yield said["speaking"], "", None
         wish = Wish(model, text, language, recording, speaker, *values)
         if not streamed:
@@ -78,7 +77,6 @@ def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     hush.click(lambda: said["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)
 
 
-WHICH = ("best", "last")
 LETTERS = "AB"
 
 
@@ -90,7 +88,9 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
             with gr.Column():
                 sides.append(choices.models(label, elem_id=f"compare_run_{number}"))
                 look = dict(show_label=False, elem_id=f"compare_which_{number}")
-                sides.append(gr.Radio([(said[one], one) for one in WHICH], value="best", label=said["which"], **look))
+                sides.append(
+                    gr.Radio([(said[one], one) for one in ("best", "last")], value="best", label=said["which"], **look)
+                )
         with gr.Column():
             language, speaker, recording = choices.voice(sides[0], "compare")
     text = gr.Textbox(said["example"], label=said["text"], lines=2, elem_id="compare_text")
@@ -107,7 +107,6 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     heard = gr.State(None)
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
-        parts.check_words(text, recording, speaker)
         yield *[gr.skip()] * 3, said["speaking"]
         order = [(first, first_which), (second, second_which)]
         if blind:

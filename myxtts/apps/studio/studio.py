@@ -164,6 +164,10 @@ class Studio:
 
     def _opened(self, wish, which):
         """The run's `Synthesizer`, and its options up to the speed."""
+        if not wish.text.strip():
+            raise PageError("no_text")
+        if not (wish.recording or wish.speaker):
+            raise PageError("no_voice")
         if len(wish.text) > MOST_CHARACTERS:
             raise PageError("long_text", MOST_CHARACTERS, len(wish.text))
         folder = self.folder(wish.run)

@@ -8,7 +8,6 @@ from myxtts.config.checks import UserError
 
 PREFIX = {"en": "/ui", "fa": "/ui-fa"}
 """URL prefix of the page in each language."""
-RIGHT_TO_LEFT = ("fa",)
 _READ = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
 TEXTS = {language: {key: texts[language] for key, texts in _READ.items() if language in texts} for language in PREFIX}
 """Texts by language and key. The label of a setting has the name of its flag, its help ends in `_help`; English takes

@@ -1,6 +1,5 @@
 """Journeys through the page in Chromium, as a user with eyes, mouse and microphone takes them."""
 
-import os
 import re
 import sys
 from importlib.util import find_spec
@@ -29,15 +28,6 @@ def served(tmp_path_factory):
         yield home, port
 
 
-@pytest.fixture
-def pictures():
-    """Folder to keep screenshots in, where one is asked for."""
-    folder = os.environ.get("MYXTTS_PICTURES")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def sentences_of_buzzes(count, rate):
     """Sentences of 2.6 s with pauses between them, whose level rises and falls as that of speech, `(S,)` at a rate."""
     hush = lambda seconds: 3e-4 * np.random.default_rng(0).standard_normal(int(seconds * rate))
@@ -53,9 +43,9 @@ def files_of(corpus):
     return [corpus / "metadata.csv", *sorted((corpus / "wavs").iterdir())]
 
 
-def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served, pictures):
+def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served):
     for language, size in (("en", (1280, 720)), ("fa", (390, 844))):
-        with Page(served[1], language, pictures=pictures, size=size) as page:
+        with Page(served[1], language, size=size) as page:
             page.click("speak_say")
             page.wait(lambda: page.seconds_of("speak_sound"), "sound", PATIENCE_SECONDS)
             page.picture(f"opened_{language}")
@@ -74,9 +64,9 @@ def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served, pictures):
             page.wait_notice("فایل‌های صوتی")
 
 
-def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exported(served, tiny_corpus, pictures):
+def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exported(served, tiny_corpus):
     patience, heard = dict(seconds=PATIENCE_SECONDS), tiny_corpus / "wavs/low_six.wav"
-    with Page(served[1], heard=heard, pictures=pictures) as page:
+    with Page(served[1], heard=heard) as page:
         page.tab("data")
         page.click("data_keep")
         page.wait_notice("Add recordings first")
@@ -115,14 +105,14 @@ def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exporte
         assert not page.foreign_hosts()
 
 
-def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(served, tmp_path, pictures):
+def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(served, tmp_path):
     (home, port), hears = served, tmp_path / "hears.py"
     hears.write_text("print('what was heard of this sentence')")
     write_audio(tmp_path / "talk.wav", sentences_of_buzzes(4, 16_000), 16_000)
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    with Page(port, pictures=pictures) as page:
+    with Page(port) as page:
         page.tab("data")
         page.write("data_name", "talk")
         page.drop("data_files", [tmp_path / "talk.wav"])
@@ -149,9 +139,9 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.wait(lambda: (home / "_trash/talk").is_dir(), "the trash")
 
 
-def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tiny_corpus, pictures):
+def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tiny_corpus):
     home, port, patience = tmp_path / "runs", free_port(), dict(seconds=PATIENCE_SECONDS)
-    with page_server(home, port), Page(port, pictures=pictures) as page:
+    with page_server(home, port), Page(port) as page:
         page.tab("train")
         page.write("train_run", "long")
         page.write("train_train_data", str(tiny_corpus))
@@ -164,13 +154,13 @@ def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tin
         page.click("train_start")
         page.wait_value("train_state", "left in this stage", **patience)
         page.wait(lambda: page.find("train_losses_dvae").is_displayed(), "a curve of the stage", PATIENCE_SECONDS)
-    with page_server(home, port), Page(port, pictures=pictures) as page:
+    with page_server(home, port), Page(port) as page:
         page.tab("train")
         page.wait(lambda: "long" in page.find("train_now").text, "what trains")
         page.wait_value("train_run", "long")
         page.click("train_start")
         page.wait_notice("already")
-        with Page(port, "fa", pictures=pictures, size=(360, 900)) as other:
+        with Page(port, "fa", size=(360, 900)) as other:
             other.tab("train")
             other.wait_value("train_run", "long")
             other.click("train_stop")
@@ -185,8 +175,8 @@ def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tin
         page.picture("stopped")
 
 
-def test_what_is_wrong_is_told_in_a_sentence_and_a_release_is_imported(served, tmp_path, pictures):
-    with Page(served[1], pictures=pictures, size=(360, 900)) as page:
+def test_what_is_wrong_is_told_in_a_sentence_and_a_release_is_imported(served, tmp_path):
+    with Page(served[1], size=(360, 900)) as page:
         page.tab("data")
         page.write("data_folder", str(tmp_path / "nowhere"))
         page.click("data_check")

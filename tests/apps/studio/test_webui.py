@@ -14,15 +14,7 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, Votes, kept_in, named_folder, runs_in, to_trash
-from myxtts.apps.studio.processes import (
-    MAIN_LOSSES,
-    RunView,
-    Tasks,
-    output_path,
-    start_training,
-    stop_training,
-    trainer_of,
-)
+from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
@@ -76,7 +68,7 @@ def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
     holds += " print('held', flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout.readline() == "held\n" and trainer_of(folder) == process.pid
+        assert process.stdout.readline() == "held\n" and processes.trainer_of(folder) == process.pid
         assert RunView(folder).running
         with pytest.raises(UserError, match="training already"):
             start_training(folder, [])
@@ -86,11 +78,11 @@ def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
         process.kill()
         process.stdout.close()
         process.wait()
-    assert trainer_of(folder) is None
+    assert processes.trainer_of(folder) is None
     with pytest.raises(UserError, match="is not training"):
         stop_training(folder)
     with own_run_folder(folder):
-        assert trainer_of(folder) is not None
+        assert processes.trainer_of(folder) is not None
 
 
 def test_training_that_fails_says_the_sentence_of_the_command(tmp_path):
@@ -197,8 +189,7 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
         list(known.follow("a", "print('Error: It is wrong.'); sys.exit(2)"))
     following = known.follow("a", "print('begun', flush=True); time.sleep(600)")
     assert next(one for one in following if one) == "begun"
-    joined = known.follow("a", "print('begun', flush=True); time.sleep(600)")
-    assert next(joined) == "begun"
+    assert next(known.follow("a", "print('begun', flush=True); time.sleep(600)")) == "begun"  # joins it
     with pytest.raises(UserError, match="running already"):
         next(known.follow("a", "pass"))
     known.cancel("a")
@@ -331,7 +322,7 @@ def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
 def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monkeypatch):
     lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:99:{tmp_path.stat().st_ino} 0 EOF"
     monkeypatch.setattr("pathlib.Path.read_text", lambda path, **how: lock)
-    assert trainer_of(tmp_path) is None
+    assert processes.trainer_of(tmp_path) is None
 
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
@@ -352,8 +343,7 @@ def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys
 @pytest.fixture
 def page_client(tmp_path):
     """Makes a client of the page's app, at a local address."""
-    if find_spec("gradio") is None:
-        pytest.skip("needs the extra ui")
+    pytest.importorskip("gradio", reason="needs the extra ui")
     from starlette.testclient import TestClient
 
     from myxtts.apps.studio.app import make_page_app
