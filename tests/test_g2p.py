@@ -78,6 +78,15 @@ def test_tokenizer_writes_as_espeak_does_beside_rules_of_a_language():
     assert tokenizer.decode(tokenizer.encode("ሰላም", "am")) == "[am]sälam"
 
 
+def test_voice_of_espeak_is_set_only_where_the_language_changes_since_that_leaks(monkeypatch):
+    library, calls = espeak.load_library(), []
+    set_voice = library.espeak_SetVoiceByName
+    monkeypatch.setattr(library, "espeak_SetVoiceByName", lambda name: calls.append(name) or set_voice(name))
+    for language in ("nl", "de", "de", "fr", "fr"):
+        espeak.text_to_ipa("la", language)
+    assert calls[-2:] == [b"de", b"fr"]
+
+
 def test_espeak_that_is_not_installed_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     espeak.load_library.cache_clear()

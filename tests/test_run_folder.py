@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +28,7 @@ HOLD = (
 
 def test_second_run_in_the_same_folder_is_refused_until_the_first_is_dead(tmp_path):
     other = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-        env=dict(os.environ),
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
     )
     assert other.stdout.readline() == "held\n"
     with pytest.raises(CheckpointError, match="Another run is writing to"), own_run_folder(tmp_path):
@@ -41,6 +38,28 @@ def test_second_run_in_the_same_folder_is_refused_until_the_first_is_dead(tmp_pa
     with own_run_folder(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_of_those_that_begin_in_a_folder_at_the_same_moment_gets_it(tmp_path):
+    at_once, all_tried = threading.Barrier(3), threading.Barrier(3)
+
+    def begin(folder):
+        at_once.wait(60)
+        try:
+            with own_run_folder(folder):
+                all_tried.wait(60)
+                return "began"
+        except CheckpointError as error:
+            all_tried.wait(60)
+            return str(error)
+
+    with ThreadPoolExecutor(3) as pool:
+        for number in range(100):
+            folder = tmp_path / str(number)
+            outcomes = sorted(pool.map(begin, [folder] * 3))
+            assert outcomes[2] == "began"
+            assert all(outcome.startswith("Another run is writing to") for outcome in outcomes[:2]), outcomes
+            assert not list(folder.iterdir())
 
 
 def test_what_a_killed_run_left_half_written_is_cleared_and_nothing_else(tmp_path):

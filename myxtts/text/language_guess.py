@@ -44,17 +44,17 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
 
 
 def identify_language(
-    texts: Iterable[str], among: Collection[str] | None = None, least: tuple[int, float] = _OF_A_CORPUS
+    texts: Iterable[str], among: Collection[str] = LANGUAGES, least: tuple[int, float] = _OF_A_CORPUS
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns a code of `among`, by default of any language, or None if the texts are too short or the language is not
-    certain: `least` has the fewest letters and the lowest probability.
+    Returns a code of `among`, or None if the texts are too short or the language is not certain: `least` has the fewest
+    letters and the lowest probability.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:
         return None
-    codes = {code.partition("-")[0]: code for code in LANGUAGES if among is None or code in among}
+    codes = {code.partition("-")[0]: code for code in LANGUAGES if code in among}
     found = {codes[code]: probability for code, probability in _identifier().rank(text) if code in codes}
     best = max(found, key=found.get)
     return best if found[best] > least[1] * sum(found.values()) else None
@@ -72,9 +72,7 @@ def _identifier():
 def language_to_read(
     text: str | None, asked: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses the language of a text: the one asked for, else the speaker's `own`, else that of its words, or English.
-
-    Letters that rule it out come first (`guess_language`).
+    """Chooses a text's language, as its letters allow: the one asked for, the speaker's `own`, its words', or English.
 
     Returns a code, and a message for users about the choice if nobody asked for it, else `""`.
     """
@@ -83,7 +81,7 @@ def language_to_read(
     if text is not None:
         language, note = guess_language([text], language, among)
     if not (asked or note):
-        language = own or identify_language([text or ""], among, _OF_A_SENTENCE) or language
+        language = own or identify_language([text or ""], among or LANGUAGES, _OF_A_SENTENCE) or language
         if own or language != "en":
             why = f"which {speaker} speaks" if own else "by its words"
             name = f"{language} ({get_language(language).name})"

@@ -17,8 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 import myxtts
-from myxtts.apps.server.errors import ApiError
-from myxtts.apps.server.gate import CAPTIONED, PAGE, SPEECH, VOICES, Gate, ServerSettings
+from myxtts.apps.server.gate import CAPTIONED, PAGE, SPEECH, VOICES, ApiError, Gate, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, CaptionedResponse, SpeechRequest, SpeechResponse, make_job
 from myxtts.apps.server.voices import VoiceBook

@@ -1,4 +1,4 @@
-"""Middleware for every HTTP request: id, API key or host name, size and time of the body, log line."""
+"""Middleware for every HTTP request: id, API key or host name, size and time of the body, log line; errors."""
 
 import asyncio
 import hmac
@@ -7,12 +7,16 @@ import re
 import time
 import uuid
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 
-from myxtts.apps.server.errors import ApiError, as_api_error
-from myxtts.apps.server.speaker import Metrics
+from myxtts.config.checks import UserError
+
+if TYPE_CHECKING:
+    from myxtts.apps.server.speaker import Metrics
 
 SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/audio/voices"
 PAGE = "/ui"
@@ -45,10 +49,47 @@ class ServerSettings:
     """Time limit for the body of a request."""
 
 
+@dataclass
+class ApiError(Exception):
+    """What is wrong with a request, or why it cannot be served."""
+
+    status: int
+    """HTTP status code."""
+    message: str
+    """A sentence for people."""
+    param: str | None = None
+    """Name of the field that is wrong."""
+    code: str | None = None
+    """A word for programs."""
+    retry_after_seconds: int | None = None
+
+    @property
+    def body(self) -> dict:
+        """`{"error": {"message", "type", "param", "code"}}`."""
+        kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+        kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The answer to the request."""
+        headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
+        headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return JSONResponse(self.body, self.status, headers)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """The error for the client: a user's mistake in its own words, a fault of the server without details."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, UserError):
+        return ApiError(400, str(error))
+    return ApiError(500, "The server failed to speak this. Its log says why, under the id of the request.")
+
+
 class Gate:
     """ASGI middleware around the whole app."""
 
-    def __init__(self, app, metrics: Metrics, settings: ServerSettings):
+    def __init__(self, app, metrics: "Metrics", settings: ServerSettings):
         self.app, self.metrics, self.settings = app, metrics, settings
 
     async def __call__(self, scope, receive, send):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from myxtts.apps.server.errors import ApiError
+from myxtts.apps.server.gate import ApiError
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.speech import Voice, silence

@@ -12,8 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
-from myxtts.apps.server.errors import ApiError, as_api_error
-from myxtts.apps.server.gate import ServerSettings
+from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
 from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder
@@ -62,7 +61,6 @@ class SpeechRequest(BaseModel):
     speed: Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False)] = 1.0
     stream_format: Literal["audio", "sse"] | None = Field(None, description="sse: as server-sent events")
     instructions: str | None = Field(None, max_length=10_000, description="accepted, no effect")
-    user: str | None = Field(None, max_length=200, description="accepted, no effect")
     stream: bool | None = Field(None, description="false: all at once, with its length; default: true, but for flac")
     language: str | None = Field(None, max_length=20, description="code; default: the voice's, else by the text")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.apps.server.errors import ApiError
+from myxtts.apps.server.gate import ApiError
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.config.checks import UserError
 from myxtts.inference.speech import VOICE_SUFFIX, Voice

@@ -16,8 +16,7 @@ from wyoming.server import AsyncEventHandler
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
 
 import myxtts
-from myxtts.apps.server.errors import ApiError, as_api_error
-from myxtts.apps.server.gate import ServerSettings
+from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, make_job
 from myxtts.apps.server.voices import VoiceBook

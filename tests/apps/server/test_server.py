@@ -323,11 +323,7 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
     with live_server(synthesizer, folders[0], voices, allow_uploads=True) as live:
         assert live.ask("PUT", "/v1/audio/voices/me", recording)[0] == 201
         assert [path.name for path in voices.iterdir()] == ["me.voice"] and live.speech(voice="me")[0] == 200
-        for name, content, status in [
-            ("me", recording, 409), ("other", b"no sound", 400), ("..%2Fup", recording, 404),
-            (".hidden", recording, 400),
-            ("a%00b", recording, 400),
-        ]:  # fmt: skip
+        for name, content, status in [("me", recording, 409), ("other", b"no sound", 400), ("a%00b", recording, 400)]:
             assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)

@@ -32,8 +32,6 @@ BODIES = {
     "broken UTF-8": b'{"input": "\xff\xfe"}',
     "a form": b"input=one&voice=low",
     "random bytes": bytes(range(256)) * 40,
-    "no model": json.dumps({"input": "one.", "voice": "low"}).encode(),
-    "no input": json.dumps({"model": "tts-1", "voice": "low"}).encode(),
     "no voice": json.dumps({"model": "tts-1", "input": "one."}).encode(),
 }
 
@@ -82,7 +80,6 @@ def test_body_that_is_no_request(live, body):
     "header, value, status",
     [
         ("Content-Type", "text/plain", 400),  # as a form on a foreign page may send it
-        ("Content-Type", "application/x-www-form-urlencoded", 400),
         ("Content-Type", "multipart/form-data; boundary=x", 400),
         ("Host", "evil.example", 403),
     ],
@@ -96,7 +93,6 @@ def test_request_that_a_foreign_page_could_send_is_refused(live, header, value, 
     [
         ("GET", "/v1/audio/speech", 405),
         ("DELETE", "/v1/models", 405),
-        ("GET", "/nothing", 404),
         ("GET", "/v1/../../etc/passwd", 404),
         ("GET", "/v1/models/..%2f..%2fetc", 404),
         ("PUT", "/v1/audio/voices/..%2fup", 404),

@@ -66,15 +66,10 @@ def test_text_that_comes_in_parts_is_spoken_by_sentences(live):
     voice = SynthesizeVoice("low")
     events = talk(live, SynthesizeStart(voice=voice), *parts, SynthesizeStop(), last="synthesize-stopped")
     assert [event.type for event in events].count("audio-start") == 2
-    alone = [sound(talk(live, Synthesize(text, voice), last="audio-stop")) for text in ("one two. ", "three four")]
-    assert is_alike(sound(events), b"".join(alone))
-
-
-def test_without_a_name_a_voice_of_the_language_speaks(live):
-    named, free = (
-        sound(talk(live, Synthesize("one.", voice), last="audio-stop")) for voice in (SynthesizeVoice("high"), None)
-    )
-    assert free == named and len(sound(talk(live, Synthesize(""), last="audio-stop"))) == 2 * 2400
+    say = lambda text, voice: sound(talk(live, Synthesize(text, voice), last="audio-stop"))
+    assert is_alike(sound(events), say("one two. ", voice) + say("three four", voice))
+    # Without a name, a voice of the language speaks.
+    assert say("one.", None) == say("one.", SynthesizeVoice("high")) and len(say("", None)) == 2 * 2400
 
 
 @pytest.mark.parametrize("text, voice", [("one.", "../low"), ("one " * 200, "low")])
