@@ -106,15 +106,16 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
     temporary.mkdir()
     try:
-        yield temporary
-        for written in (*temporary.rglob("*"), temporary) if sync else ():
-            sync_path(written)
-        if path.exists():
-            shutil.rmtree(replaced, ignore_errors=True)  # left by a kill
-            os.replace(path, replaced)
-        os.replace(temporary, path)
-        if sync:
-            sync_path(path.parent)
+        with _named(path):
+            yield temporary
+            for written in (*temporary.rglob("*"), temporary) if sync else ():
+                sync_path(written)
+            if path.exists():
+                shutil.rmtree(replaced, ignore_errors=True)  # left by a kill
+                os.replace(path, replaced)
+            os.replace(temporary, path)
+            if sync:
+                sync_path(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         if replaced.exists() and not path.exists():

@@ -24,6 +24,8 @@ from myxtts.interchange.onnx.exported import ExportedModel, is_exported
 from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
+ANSWER_SECONDS = 2.0
+"""Time limit for the answers that a shutdown ends."""
 HEAD_SECONDS = 10.0
 """Time limit for the head of a request."""
 MOST_IN_TURNS = 32
@@ -183,13 +185,14 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
 
     async def shutdown(self, sockets=None):
-        """Rejects queued texts and finishes those in progress."""
+        """Rejects queued texts and finishes those in progress; ends them after the time limit."""
         self.speaker.refuse_more()
         end = time.monotonic() + self.config.timeout_graceful_shutdown
-        # uvicorn waits for its own connections, not for those of `beside`.
-        while self._task and self.speaker.load[1] and not self.force_exit and time.monotonic() < end:
+        while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:
             await asyncio.sleep(0.1)
-        self.config.timeout_graceful_shutdown = max(0.0, end - time.monotonic())
+        if not self.force_exit:
+            await asyncio.to_thread(self.speaker.stop)  # answers what is left; uvicorn would cancel it
+        self.config.timeout_graceful_shutdown = max(ANSWER_SECONDS, end - time.monotonic())
         await super().shutdown(sockets)
         if self._task:
             self._task.cancel()

@@ -189,10 +189,21 @@ def test_stop_finishes_what_is_spoken_and_refuses_what_waits(synthesizer, folder
         live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
         waiting = pool.submit(live.speech, text)
         live.wait_until(lambda: live.speaker.load[0] == 1)
+        live.serving.config.timeout_graceful_shutdown = 100
         live.serving.should_exit = True
         assert waiting.result()[0] == 503
         answers = [one.result() for one in spoken]
     assert {status for status, *_ in answers} == {200} and len({len(body) for *_, body in answers}) == 1
+
+
+def test_stop_answers_what_the_time_limit_cuts_off(synthesizer, folders):
+    with ThreadPoolExecutor(1) as pool, live_server(synthesizer, *folders) as live:
+        whole = pool.submit(live.speech, LONG, response_format="flac")
+        live.wait_until(lambda: live.speaker.load[1] == 1)
+        live.serving.config.timeout_graceful_shutdown = 0
+        live.serving.should_exit = True
+        status, _, body = whole.result()
+    assert status == 503 and json.loads(body)["error"]["code"] == "stopping"
 
 
 @pytest.mark.parametrize("call", [1, 20], ids=["before the first sound", "after it"])
