@@ -66,30 +66,41 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    is_special = path.exists() and not path.is_file()
-    target = Path(tempfile.gettempdir(), path.name) if is_special else Path(os.path.realpath(path))
-    temporary, is_ours = temporary_path(target), False
+    if path.exists() and not path.is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            yield (temporary := Path(folder, "content"))
+            with _named(path), open(temporary, "rb") as source, open(path, "wb") as device:
+                shutil.copyfileobj(source, device)
+        return
+    target = Path(os.path.realpath(path))
+    temporary = temporary_path(target)
     try:
         # If the old file is private, the new one is so from the start.
-        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o600 if is_special else 0o666
+        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        is_ours = True
-        yield temporary
-        if is_special:
-            with open(temporary, "rb") as source, open(path, "wb") as device:
-                shutil.copyfileobj(source, device)
-            return
-        if target.exists():
-            shutil.copymode(target, temporary)
-        sync_path(temporary)
-        os.replace(temporary, target)
     except OSError as error:
-        if error.errno and error.filename in (None, str(temporary)):  # as of a full disk
+        error.filename = str(path)  # instead of the temporary name
+        raise
+    try:
+        with _named(path, temporary):
+            yield temporary
+            if target.exists():
+                shutil.copymode(target, temporary)
+            sync_path(temporary)
+            os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path, temporary=None):
+    """Sets `path` as the file name in system errors that name no file, such as a full disk, or the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
-    finally:
-        if is_ours:
-            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
