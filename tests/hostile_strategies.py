@@ -215,7 +215,7 @@ def read_config(folder):
     config_from_dict(read_yaml(folder / "run.yaml"))
 
 
-VOCABULARY = json.loads(XTTSTokenizer.train([("hello world hello there", "en")], 60, ["fa", "ja"]).to_json())
+VOCABULARY = json.loads(XTTSTokenizer.train([("hello world hello there", "en"), ("", "fa"), ("", "ja")], 60).to_json())
 
 
 def read_vocabulary(folder):
@@ -297,7 +297,7 @@ texts = (
     | st.lists(st.sampled_from(_WORDS) | st.text(max_size=5), max_size=30).map(" ".join)
     | repeated.map(lambda pair: pair[0] * pair[1])
 )
-TOKENIZER = XTTSTokenizer.train([("hello world", "en")], 120, sorted(LANGUAGES))
+TOKENIZER = XTTSTokenizer.train([("hello world", "en"), *(("", code) for code in sorted(LANGUAGES))], 120)
 
 
 def read_text(folder):

@@ -73,7 +73,7 @@ def write_release(folder, config=MINIMAL, model=None, dvae=True, settings=SETTIN
         "speaker_embedding": seeded_values("voice", (1, config.speaker_width, 1)),
     }
     write_torch_checkpoint(folder / "speakers_xtts.pth", {"Ana Ruiz": voice, "Bo/Li": voice})
-    XTTSTokenizer.train([("the quick brown fox", "en")], 50, ["en", "fa"]).save(folder / "vocab.json")
+    XTTSTokenizer.train([("the quick brown fox", "en"), ("", "fa")], 50).save(folder / "vocab.json")
     if settings is not None:
         (folder / "config.json").write_text(json.dumps(settings))
     return folder

@@ -45,7 +45,7 @@ def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride)
     kernel, bias = layer.get_weights()
     down = correlate(y, kernel, 0, stride, (kernel_size - stride) // 2, 1)
     assert up.shape == y.shape
-    np.testing.assert_allclose(np.sum((up - bias) * y), np.sum(x * down), rtol=1e-4)
+    np.testing.assert_allclose(np.sum((up - bias) * y), np.sum(x * down), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

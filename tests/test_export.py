@@ -225,7 +225,8 @@ def test_a_package_or_an_engine_that_is_missing_is_one_sentence(run, tmp_path, c
 
 def test_ids_are_those_of_the_tokenizers_package(tmp_path):
     texts = ["naïve café, 3 times!", "می‌خواهم بروم.", "ሰላም ለዓለም።", "नमस्ते दुनिया।", "你好 世界", "a_b c-d ..."]
-    tokenizer = XTTSTokenizer.train([(text, "en") for text in texts for _ in range(3)], 300, ["fa", "am", "hi"])
+    corpus = [(text, "en") for text in texts for _ in range(3)] + [("", "fa"), ("", "am"), ("", "hi")]
+    tokenizer = XTTSTokenizer.train(corpus, 300)
     tokenizer.save(tmp_path / "vocab.json")
     reference, vocabulary = Tokenizer.from_file(str(tmp_path / "vocab.json")), Vocabulary(tmp_path / "vocab.json")
     for text in [*texts, "unseen ☃ letters ﷺ", "[en]x[SPACE]y[STOP]", "  two  blanks "]:
