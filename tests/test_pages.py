@@ -77,3 +77,7 @@ def test_printed_lines_are_compared_by_kinds_of_numbers():
     assert matches("gpt  12.5 s, loss 4.66 …", "gpt 31.0 s, loss 4.71 in all")
     assert not any(matches(f"{line} clips", "3 clips") for line in ("4", "v3", "3.5"))
     assert not matches("loss 4.66", "loss 5.71") and not matches("1 x en_f2", "1 x en_f3")
+
+
+def test_commands_of_the_pages_that_need_no_training_print_and_make_what_the_pages_show(tmp_path):
+    assert walk_docs.main(["--work", str(tmp_path), "--quick"]) == 0

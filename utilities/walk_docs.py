@@ -91,7 +91,7 @@ SKIPPED = (
     (r"gpu_acceptance", "needs GPUs"),
     (r'^"""Swedish', "a test adds this language"),
 )
-QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|serve .*exported|--subtitles)"
+QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
 """Commands of `--quick`, which need the bundled model at most."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
 """Pages that start `runs/mine` by themselves, each from another model."""
