@@ -4,7 +4,7 @@ import pytest
 from test_corpora import make_corpus
 
 from myxtts.data.corpora import load_corpus
-from myxtts.text.language_guess import guess_language, identify_language, language_to_read
+from myxtts.text.language_guess import _identifier, guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES, get_language
 
 SENTENCES = {
@@ -148,3 +148,10 @@ def test_text_is_read_in_the_language_asked_for_then_of_the_voice_then_of_its_wo
     found, note = language_to_read(text, asked, own, "she", ("de", "en", "fa", "fr"))
     assert found == language and bool(note) == (not asked and language != "en")
     assert identify_language(["Guten Tag"] * 100) is None
+
+
+def test_language_that_the_identifier_does_not_know_is_never_that_of_the_words(monkeypatch):
+    monkeypatch.setitem(LANGUAGES, "qaa", LANGUAGES["en"])
+    _identifier.cache_clear()
+    found = [language_to_read("Guten Morgen, mein Freund!", None, None, "", among)[0] for among in (None, ["qaa"])]
+    assert found == ["de", "en"]
