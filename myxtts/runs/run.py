@@ -39,8 +39,8 @@ class RunListener:
     - `on_inspection(done, total)`: number of checked recordings.
     - `on_corpus(dataset)`: the recordings were read: a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before anything is changed.
-    - `on_needs(needs)`: memory and disk that are needed, a `runs.forecast.Needs`.
-    - `on_stage(stage, order)`: the stage is next; `order` is the `data.buckets.BatchOrder` of its batches.
+    - `on_needs(needs)`: memory and disk that are needed, a `runs.agenda.Needs`.
+    - `on_stage(stage, order)`: the stage is next; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over; its earlier checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
     - `on_spoken(spoken)`: sentences of the finished model, as `runs.samples.LastWords`.
