@@ -4,7 +4,7 @@ import pytest
 from test_corpora import make_corpus
 
 from myxtts.data.corpora import load_corpus
-from myxtts.text.language_guess import guess_language, identify_language, language_to_read
+from myxtts.text.language_guess import _identifier, guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES, get_language
 
 SENTENCES = {
@@ -112,7 +112,10 @@ def listed(texts):
     return "".join(f"{number}|{text}\n" for number, text in enumerate(texts))
 
 
-def test_clips_without_a_language_are_read_in_that_of_their_words(tmp_path):
+def test_clips_without_a_language_are_read_in_that_of_their_words(tmp_path, monkeypatch):
+    monkeypatch.setitem(LANGUAGES, "qaa", LANGUAGES["en"])  # unknown to the identifier, as a registered language may be
+    _identifier.cache_clear()
+    assert language_to_read("Guten Morgen, mein Freund!", None, None, "", ["qaa"]) == ("en", "")
     corpus = load_corpus(make_corpus(tmp_path, listed(GERMAN), map(str, range(4))), None)
     assert {one.language for one in corpus.utterances} == {"de"}
     assert len(corpus.notes) == 1 and "German (de)" in corpus.notes[0]

@@ -1,4 +1,4 @@
-"""Audio file writer and streaming encoder."""
+"""Audio file writer, and streaming encoder, which resamples."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""`myxtts doctor` examines the machine; `myxtts doctor data DIR` checks every clip of a data set as training would."""
+"""`myxtts doctor` examines the machine or workers; `myxtts doctor data DIR` checks the clips as training would."""
 
 import argparse
 from pathlib import Path

@@ -13,9 +13,9 @@ from typing import BinaryIO
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
-from myxtts.devices.machine import check_device
+from myxtts.devices.machine import check_device, device_named
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import BASE_NAME, is_base, refuse_exported, require_model_folder
+from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, refuse_exported, require_model_folder
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
@@ -145,7 +145,6 @@ def _say(arguments, text, lines, sound):
     import_tensorflow()
     from myxtts.cli import say_batch
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.machine import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
     from myxtts.utils.commons import get_device_context, progress_bar
 
@@ -241,7 +240,6 @@ def _check(arguments):
 def _voice(arguments, synthesizer):
     """The voice that the flags select; None if each line of a batch names its own."""
     from myxtts.inference.voices import stored_voice
-    from myxtts.storage.base_model import default_speaker
     from myxtts.text.languages import get_language
 
     voice = arguments.voice or arguments.reference_audio

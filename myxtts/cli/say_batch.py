@@ -11,6 +11,7 @@ from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json
 from myxtts.storage.run_folder import chosen_step
+from myxtts.storage.speakers import read_speakers
 
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
@@ -63,8 +64,6 @@ def read_lines(path: str) -> list[Line]:
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
     """The lines with the language of their speaker where they name none and it differs from `arguments.language`."""
-    from myxtts.storage.speakers import read_speakers
-
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
@@ -116,7 +115,6 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 def _requests(lines, synthesizer, voice, arguments):
     """Line, voice and language of each text. Raises `UserError` for the first line that cannot be spoken."""
     from myxtts.inference.voices import stored_voice
-    from myxtts.storage.speakers import read_speakers
 
     speakers, requests = read_speakers(arguments.checkpoint), []
     voices = {} if voice is None else {"": voice}

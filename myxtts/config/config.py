@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from myxtts.config.checks import UNPRINTABLE, ConfigError, UserError, brief, printable, read_bounded  # noqa: F401
+from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
@@ -106,7 +106,7 @@ class XTTSConfig(Settings):
         Path(path).write_text(text, encoding="utf-8")
 
     def to_dict(self) -> dict:
-        """Returns nested dictionaries, for `config.loading.config_from_dict`."""
+        """Returns nested dictionaries, for `config_from_dict`."""
         values = dataclasses.asdict(self)
         values["training"] |= values["training"].pop("stages")
         return values

@@ -20,7 +20,7 @@ from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.distributed.workers import current_workers, leaving_together
-from myxtts.runs.setup import set_up
+from myxtts.runs.setup import quickest_devices, set_up
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
@@ -39,8 +39,8 @@ class RunListener:
     - `on_inspection(done, total)`: number of checked recordings.
     - `on_corpus(dataset)`: the recordings were read: a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before anything is changed.
-    - `on_needs(needs)`: memory and disk that are needed, a `runs.forecast.Needs`.
-    - `on_stage(stage, order)`: the stage is next; `order` is the `data.buckets.BatchOrder` of its batches.
+    - `on_needs(needs)`: memory and disk that are needed, a `runs.agenda.Needs`.
+    - `on_stage(stage, order)`: the stage is next; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over; its earlier checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
     - `on_spoken(spoken)`: sentences of the finished model, as `runs.samples.LastWords`.
@@ -78,8 +78,6 @@ class Run:
         early = MemoryHandler(10**5)  # keeps the log lines until the run's log file can be written
         with _logging_to(early):
             if device_plan == "auto":
-                from myxtts.runs.setup import quickest_devices
-
                 config, options = quickest_devices(config, options)
             run = cls(*set_up(config, **options), callbacks)
         run._early = early

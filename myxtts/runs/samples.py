@@ -178,8 +178,10 @@ class SampleWriter(Callback):
         try:
             self._folder.mkdir(exist_ok=True)  # not its parent, the run's folder: it may have been moved
             for clip, sample in zip(self.clips, samples):
-                name, recording = clip.id.replace("/", "_"), load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
+                name, is_first = clip.id.replace("/", "_"), clip.id not in self._shown
                 stem, path = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
+                if is_first or not path.is_file():
+                    recording = load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
                 if not path.is_file():
                     write_audio(path, recording, DECODER_SAMPLE_RATE)
                 write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
@@ -190,7 +192,7 @@ class SampleWriter(Callback):
                 def show():
                     tf.summary.audio(tag, sample.samples[None, :, None], sample.sample_rate)
                     tf.summary.image(image, tf.io.decode_png(tf.io.read_file(f"{stem}.png"))[None])
-                    if clip.id not in self._shown:
+                    if is_first:
                         tf.summary.audio(f"recording/{clip.id}", recording[None, :, None], DECODER_SAMPLE_RATE)
 
                 self._events.write(step, show)

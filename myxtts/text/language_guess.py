@@ -1,4 +1,4 @@
-"""Detection of a text's language by its letters, where they rule the expected one out."""
+"""Detection of a text's language: by its letters, where they rule the expected one out, and by its words."""
 
 import itertools
 import unicodedata
@@ -56,8 +56,8 @@ def identify_language(
         return None
     codes = {code.partition("-")[0]: code for code in LANGUAGES if code in among}
     found = {codes[code]: probability for code, probability in _identifier().rank(text) if code in codes}
-    best = max(found, key=found.get)
-    return best if found[best] > least[1] * sum(found.values()) else None
+    best = max(found, key=found.get, default=None)
+    return best if best and found[best] > least[1] * sum(found.values()) else None
 
 
 @cache
@@ -65,7 +65,7 @@ def _identifier():
     from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
 
     identifier = LanguageIdentifier.from_modelpath(MODEL_DIR / MODEL_FILE, norm_probs=True)  # takes 0.6 s
-    identifier.set_languages([code.partition("-")[0] for code in LANGUAGES])
+    identifier.set_languages({code.partition("-")[0] for code in LANGUAGES} & {*identifier.nb_classes})
     return identifier
 
 

@@ -62,7 +62,7 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Initial values of tensors that the reference requires but we do not have, for `model.pth` and `dvae.pth`.
 
-    `exporting.speaker_front_end` has the constants of the speaker encoder's front end.
+    `conversion.speaker_front_end` has the constants of the speaker encoder's front end.
     """
     names = [tensor.names[0] for tensor in _speaker_encoder(config)]
     norms = [name.removesuffix("running_var") for name in names if name.endswith(".running_var")]
