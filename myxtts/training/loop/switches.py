@@ -34,7 +34,7 @@ RECOMPUTED = "recomputed_"
 class Switches(SimpleNamespace):
     """Training switches as applied on this machine.
 
-    Has an attribute for each of `config.optimizations.SWITCHES`, and `requested`, `{switch: (value, source)}`, see
+    Has an attribute for each of `config.training.SWITCHES`, and `requested`, `{switch: (value, source)}`, see
     `requested_switches`, and `reasons`, `{switch: explanation}`, for some switches.
     """
 

@@ -84,7 +84,7 @@ class Stage(ABC):
     main_loss: str
     """Validation loss that decides which checkpoint is the best."""
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
-    """Switches of `config.optimizations.SWITCHES` that apply to it."""
+    """Switches of `config.training.SWITCHES` that apply to it."""
     default_ema = 0.0
     """Decay of the weight averages if neither settings nor preset give one."""
     speaks = False
