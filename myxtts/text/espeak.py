@@ -34,9 +34,8 @@ def text_to_ipa(text: str, voice: str) -> str:
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with _LOCK:
         library = load_library()
-        # Each call of espeak_SetVoiceByName leaks 1.3 kB. Exported models and other packages set voices of their own.
-        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)
-        if library.voice != now():
+        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # an exported model may have set another
+        if library.voice != now():  # each call of espeak_SetVoiceByName leaks 1.3 kB
             if library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"eSpeak NG does not know the language {voice}.")
             library.voice = now()
