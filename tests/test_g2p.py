@@ -85,6 +85,8 @@ def test_voice_of_espeak_is_set_only_where_the_language_changes_since_that_leaks
     for language in ("nl", "de", "de", "fr", "fr"):
         espeak.text_to_ipa("la", language)
     assert calls[-2:] == [b"de", b"fr"]
+    set_voice(b"de")  # another package, or the copy of an exported model
+    assert espeak.text_to_ipa("nation", "fr") == "nasjˈɔ̃"
 
 
 def test_espeak_that_is_not_installed_is_one_sentence(monkeypatch):

@@ -34,11 +34,11 @@ def text_to_ipa(text: str, voice: str) -> str:
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with _LOCK:
         library = load_library()
-        if voice != library.voice:  # each call of espeak_SetVoiceByName leaks 1.3 kB
-            library.voice = ""
+        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # an exported model may have set another
+        if library.voice != now():  # each call of espeak_SetVoiceByName leaks 1.3 kB
             if library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"eSpeak NG does not know the language {voice}.")
-            library.voice = voice
+            library.voice = now()
         return "".join(_words_to_ipa(library, part) if spoken else part for spoken, part in parts)
 
 
@@ -72,6 +72,7 @@ def load_library() -> ctypes.CDLL:
         ) from None
     library, data = ctypes.CDLL(str(espeakng_loader.get_library_path())), Path(espeakng_loader.get_data_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
+    library.espeak_GetCurrentVoice.restype = ctypes.POINTER(ctypes.c_char_p * 3)  # name, languages, file
     library.espeak_TextToPhonemes.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.c_int]
     if len(os.fsencode(data)) > MAX_DATA_PATH_BYTES:
         library.short = tempfile.TemporaryDirectory()  # lives as long as the library, which reads from it
@@ -79,5 +80,5 @@ def load_library() -> ctypes.CDLL:
         data = short
     if library.espeak_Initialize(AUDIO_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data), INITIALIZE_DONT_EXIT) <= 0:
         raise ValueError(f"eSpeak NG could not be initialized with its data in {data}.")
-    library.voice = ""
+    library.voice = None
     return library

@@ -162,6 +162,7 @@ class StageTrainer:
         if self.step == 0:
             self.stage.measure(dataset)
             if self.workers.count > 1:
+                self.workers.gather()  # without a time limit: some read recordings faster than others
                 self.replicas.share(self.stage.all_weights().values(), self.config.training.worker_timeout_seconds)
             self.stage.begin()
             self.train_step.restart_averages()

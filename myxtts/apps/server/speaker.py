@@ -226,7 +226,7 @@ class Speaker:
                         self._admit()
                         for job in sorted(self._running, key=lambda job: job.last_sound):
                             self._speak(job)
-                            if self._can_begin():
+                            if self._ended or self._can_begin():
                                 break
                     except Exception as error:  # the next texts must be spoken all the same
                         logger.exception("A fault of the server ended all texts that were being spoken")

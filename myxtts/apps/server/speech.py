@@ -191,7 +191,7 @@ class SpeechResponse(Response):
     """Speaks one job and sends its audio, or an error that comes before the first byte."""
 
     def __init__(self, speaker: Speaker, job: SpeechJob, asked: SpeechRequest):
-        self.speaker, self.job, self.background = speaker, job, None
+        self.speaker, self.job, self.background, self.error = speaker, job, None, None
         self.sound_type = MEDIA_TYPES[asked.response_format]
         self.events = asked.stream_format == "sse" and self.media_type is None
         from_rate = speaker.synthesizer.sample_rate
@@ -228,10 +228,11 @@ class SpeechResponse(Response):
         except TimeoutError:
             return  # the client does not read: without an end, the server closes the connection
         except Exception as error:
+            self.error = as_api_error(error)
             if not started:
-                await as_api_error(error).response()(scope, receive, send)
+                await self.error.response()(scope, receive, send)
             elif self.events:
-                await _send_body(send, _event(as_api_error(error).body | {"type": "error"}), more=True)
+                await _send_body(send, _event(self.error.body | {"type": "error"}), more=True)
             # Audio that has begun gets no proper end, so that no client takes a part for the whole.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
@@ -253,8 +254,8 @@ class SpeechResponse(Response):
     def _facts(self):
         """Fields for the request's log line; of the text only its length."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
-        facts = dict(characters=job.num_characters, language=job.language)
-        facts |= dict(codes=job.num_codes, cancelled=job.cancelled)
+        facts = dict(characters=job.num_characters, language=job.language, codes=job.num_codes)
+        facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})
         facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=job.num_ignored)
         facts |= dict(first_sound=round(job.first_sound - job.arrived, 4)) if job.first_sound else {}
         return facts | (dict(queued=round(job.begun - job.arrived, 4)) if job.begun else {})

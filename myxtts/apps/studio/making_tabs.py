@@ -49,10 +49,8 @@ def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     def make(name, files, language, recognizer):
         if not files:
             raise PageError("no_files")
-        lines = ""
-        for lines, newest in parts.followed(
-            said, studio.make_data_set(name, files, language, (recognizer or "").strip())
-        ):
+        lines, printed = "", studio.make_data_set(name, files, language, (recognizer or "").strip())
+        for lines, newest in parts.followed(said, printed):
             yield newest, "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
         summary = html.escape(lines.rpartition("\n")[2])
         yield summary, "", gr.Dropdown(studio.data.choices(), value=str(studio.data.folder(name)))

@@ -64,9 +64,10 @@ def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> g
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
-def language_box(said: dict[str, str], elem_id: str | None = None, value: str = "en") -> gr.Dropdown:
-    """A drop-down of languages."""
-    names = [(f"{said.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
+def language_box(said: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
+    """A drop-down of languages; `automatic` adds "", by the text."""
+    names = [(said["automatic"], "")] * automatic
+    names += [(f"{said.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=said["language"], elem_id=elem_id)
 
 
@@ -106,8 +107,9 @@ class Choices:
 
     def voice(self, model: gr.Dropdown, name: str) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
         """Inputs for language, a voice of the model (those of the language first), and a recording instead."""
+        spoken = self.studio.language(BASE_NAME, self.language)
         with gr.Row():
-            language = language_box(self.said, f"{name}_language", self.language)
+            language = language_box(self.said, f"{name}_language", spoken, automatic=True)
             first = self.studio.speakers(BASE_NAME, self.language)
             speaker = gr.Dropdown(first, value=first[0], label=self.said["voice"], elem_id=f"{name}_speaker")
         with gr.Accordion(self.said["voice_file"], open=False, elem_id=f"{name}_own_voice"):
@@ -115,11 +117,11 @@ class Choices:
             recording = gr.Audio(sources=["upload", "microphone"], label=self.said["voice_file_help"], **look)
 
         def speakers(model, language):
-            names = self.studio.speakers(model, language)
+            names = self.studio.speakers(model, language or self.language)
             return gr.Dropdown(names, value=names[0] if names else None)
 
         def chosen(model, language):
-            language = self.studio.language(model) or language
+            language = self.studio.language(model, language)
             return language, speakers(model, language)
 
         places = [language, speaker]

@@ -57,8 +57,9 @@ class Tasks:
             UserError: Another task of that name is running, or the command failed or was cancelled.
         """
         with self._lock:
+            self._running = {key: one for key, one in self._running.items() if one[1].poll() is None}  # closes files
             known, process, output = self._running.get(name, (None, None, None))
-            if process is None or process.poll() is not None:
+            if process is None:
                 output = tempfile.TemporaryFile()
                 process = _start(command(*arguments), output)
                 self._running[name] = arguments, process, output

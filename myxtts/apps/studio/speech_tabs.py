@@ -88,9 +88,8 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
             with gr.Column():
                 sides.append(choices.models(label, elem_id=f"compare_run_{number}"))
                 look = dict(show_label=False, elem_id=f"compare_which_{number}")
-                sides.append(
-                    gr.Radio([(said[one], one) for one in ("best", "last")], value="best", label=said["which"], **look)
-                )
+                kinds = [(said[one], one) for one in ("best", "last")]
+                sides.append(gr.Radio(kinds, value="best", label=said["which"], **look))
         with gr.Column():
             language, speaker, recording = choices.voice(sides[0], "compare")
     text = gr.Textbox(said["example"], label=said["text"], lines=2, elem_id="compare_text")

@@ -32,7 +32,7 @@ LONGEST_CLIP_SECONDS = 11.6
 
 
 class Wish(NamedTuple):
-    """A text to speak, with voice and sampling."""
+    """A text to speak, with voice and sampling; without a language, its letters and words tell it."""
 
     run: str
     text: str
@@ -142,9 +142,11 @@ class Studio:
         voices = read_speakers(self.folder(name))
         return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
-    def language(self, name: str) -> str | None:
-        """Language of the first voice that a model was trained on; None for the bundled model."""
-        return next((one.language for one in read_speakers(self.folder(name)).values() if one.clip), None)
+    def language(self, name: str, before: str) -> str:
+        """Language of a model's first voice of its training; else that chosen `before` if a voice has it, or ""."""
+        voices = read_speakers(self.folder(name)).values()
+        own = (one.language for one in voices if one.clip)
+        return next(own, before if before in {one.language for one in voices} else "")
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
         """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are retried once.
@@ -175,13 +177,11 @@ class Studio:
             synthesizer = self._load(folder, which, _changed(folder))
         from myxtts.inference.voices import stored_voice
 
-        if wish.recording:
-            voice = synthesizer.as_voice(wish.recording)
-        else:
-            voice = stored_voice(folder, wish.speaker, synthesizer.as_voice)
+        listen = synthesizer.as_voice
+        voice = listen(wish.recording) if wish.recording else stored_voice(folder, wish.speaker, listen)
         sampling = synthesizer.config.sampling
         sampling = dataclasses.replace(sampling, temperature=wish.temperature or sampling.temperature)
-        return synthesizer, voice, wish.language, sampling, int(wish.seed), wish.speed
+        return synthesizer, voice, wish.language or None, sampling, int(wish.seed), wish.speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
         """Exports a model for ONNX Runtime beside the runs; yields the command's output."""
