@@ -68,7 +68,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 
 def _request(data_gpu, model_gpu, model_gpus=None, virtual_devices=None, accelerator=None, **limits):
-    """Fills in the environment variables."""
+    """Returns the `DeviceRequest` of the options; environment variables replace None."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():

@@ -72,9 +72,10 @@ def _identifier():
 def language_to_read(
     text: str | None, asked: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses a text's language, as its letters allow: the one asked for, the speaker's `own`, its words', or English.
+    """Chooses a text's language: `requested`, else the speaker's `own`, else that of its words, else English.
 
-    Returns a code, and a message for users about the choice if nobody asked for it, else `""`.
+    If its letters rule the choice out, `guess_language` replaces it. Returns a code, and a message for users about a
+    choice that was not requested, else `""`.
     """
     own = None if asked else own
     language, note = asked or own or "en", ""

@@ -84,7 +84,7 @@ class SetFolder:
                 row["validation"] = True
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds a recording whose clips are written to the lists, then its record."""
+        """Adds a recording, whose clips exist already: appends them to the lists, then writes its record."""
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]

@@ -75,11 +75,11 @@ class Edges(NamedTuple):
 
 
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
-    """Detects speech by levels, `(F,)` bool.
+    """Detects the frames with speech, `(F,)` bool.
 
-    Speech begins 12 dB above the noise floor, the 10th percentile of the 30 s around a frame, or less at low SNR, and
-    at most 38 dB below the 95th percentile, so that room noise after digital silence is not detected. It ends 4 dB
-    lower. With a model's probabilities, these detect speech and the levels find its edges.
+    Speech begins 12 dB (less at low SNR) above the noise floor, the 10th percentile of the 30 s around a frame, and
+    ends up to 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital
+    silence is not detected. With `probabilities`, the model detects speech and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
     floor, loud = _percentiles(levels, frame_seconds)

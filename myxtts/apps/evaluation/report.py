@@ -57,7 +57,7 @@ def evaluate_into(
 
 
 def _heard(comparison: Comparison) -> list[Measured]:
-    """Returns the sentences with audio on the page: some of all rows, with the first seed, and each model's worst."""
+    """Returns the sentences with audio on the page: the same few for all rows (first seed), and each model's worst."""
     shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
     for row in comparison.rows:
         some = [one for key, one in row.first_times.items() if key in shown]

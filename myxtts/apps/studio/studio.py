@@ -195,7 +195,7 @@ class Studio:
         return self.home / EXPORTS / f"{name}-onnx-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
-        """Makes a run of a released `model.pth`; yields the command's output."""
+        """Converts a released `model.pth` to a run; yields the command's output."""
         target = named_folder(self.home, name)
         if not source.strip():
             raise PageError("no_source")
