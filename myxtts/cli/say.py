@@ -125,11 +125,12 @@ def _read(arguments):
     arguments.g2p_codes = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     front, config = open_text_front(arguments.checkpoint, arguments.g2p_codes)
     speaker = arguments.speaker
-    own, asked = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
-    arguments.language, note = language_to_read(text, asked, own, printable(speaker or ""), front.tokenizer.languages)
+    own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
+    among, name = front.tokenizer.languages, printable(speaker or "")
+    arguments.language, note = language_to_read(text, requested, own, name, among)
     if note:
         print(note, file=sys.stderr)
-    if lines and asked is None:
+    if lines and requested is None:
         lines = say_batch.in_languages_of_voices(lines, arguments)
     if text is not None:
         front.pieces(text, arguments.language)

@@ -91,10 +91,10 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     global _applied
     request = _request(data_gpu, model_gpu, **options)
     if _applied is not None:
-        asked, plan = _applied
+        configured, plan = _applied
         mode = "isolated" if request.memory_isolation else "dual"
         is_same_pair = (plan.data_gpu, plan.model_gpus, plan.mode) == (data_gpu, request.models, mode)
-        if asked == request or plan.virtual and is_same_pair:
+        if configured == request or plan.virtual and is_same_pair:
             return plan
         if plan.is_dual and not plan.virtual:
             raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process for others.")

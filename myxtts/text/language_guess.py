@@ -70,18 +70,18 @@ def _identifier():
 
 
 def language_to_read(
-    text: str | None, asked: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
+    text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
     """Chooses a text's language: `requested`, else the speaker's `own`, else that of its words, else English.
 
     If its letters rule the choice out, `guess_language` replaces it. Returns a code, and a message for users about a
     choice that was not requested, else `""`.
     """
-    own = None if asked else own
-    language, note = asked or own or "en", ""
+    own = None if requested else own
+    language, note = requested or own or "en", ""
     if text is not None:
         language, note = guess_language([text], language, among)
-    if not (asked or note):
+    if not (requested or note):
         language = own or identify_language([text or ""], among or LANGUAGES, _OF_A_SENTENCE) or language
         if own or language != "en":
             why = f"which {speaker} speaks" if own else "by its words"

@@ -223,9 +223,9 @@ def _figures(comparison):
 def _spoken(row, one, sound):
     spoken, sentence = one.spoken, one.spoken.sentence
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
-    said = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
+    key = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
     more = {"understood": one.understood, "doubts": spoken.doubts and list(spoken.doubts), "sound": sound}
-    return said | more | {"seconds": one.seconds} | measured
+    return key | more | {"seconds": one.seconds} | measured
 
 
 def as_csv(comparison: Comparison) -> str:
