@@ -124,10 +124,9 @@ def _read(arguments):
             raise UserError(f"Standard input {error}.") from error
     arguments.g2p_codes = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     front, config = open_text_front(arguments.checkpoint, arguments.g2p_codes)
-    speaker = arguments.speaker
+    speaker, among = arguments.speaker, front.tokenizer.languages
     own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
-    among, name = front.tokenizer.languages, printable(speaker or "")
-    arguments.language, note = language_to_read(text, requested, own, name, among)
+    arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
     if note:
         print(note, file=sys.stderr)
     if lines and requested is None:

@@ -74,8 +74,7 @@ def language_to_read(
 ) -> tuple[str, str]:
     """Chooses a text's language: `requested`, else the speaker's `own`, else that of its words, else English.
 
-    If its letters rule the choice out, `guess_language` replaces it. Returns a code, and a message for users about a
-    choice that was not requested, else `""`.
+    `guess_language` corrects it by the text's letters. Returns a code, and a message for users about the choice or "".
     """
     own = None if requested else own
     language, note = requested or own or "en", ""
