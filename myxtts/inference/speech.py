@@ -122,7 +122,7 @@ class Spoken:
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
-        """Causes of low confidence by the text of the piece."""
+        """Flagged pieces, as `{text: causes of low confidence}`."""
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
     def subtitles(self) -> str:

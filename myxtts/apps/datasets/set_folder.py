@@ -58,7 +58,7 @@ class SetFolder:
         return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def cache_path(self, source_id: str) -> Path:
-        """Cache of the recognizer's results, until a recording is done."""
+        """Path of the recognizer's cached results for a recording; `add` deletes the file."""
         return self.path / SOURCES / f"{source_id}.heard"
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
