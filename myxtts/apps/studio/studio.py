@@ -138,7 +138,7 @@ class Studio:
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
-        """Names of a model's voices: those of `language` first, each time trained speakers before stored voices."""
+        """Names of a model's voices: first those of `language`; trained speakers come before stored voices."""
         voices = read_speakers(self.folder(name))
         return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
