@@ -216,11 +216,11 @@ def _require_sense(named, config, start):
         if named.get(name) and not holds:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add that, or leave {flag} out.")
-    asked, source = named.get("model_size"), training.init_from
-    brought = _config_of_source(source) if asked else None
-    if brought is not None and (size := brought.model.size) != asked:
+    requested, source = named.get("model_size"), training.init_from
+    brought = _config_of_source(source) if requested else None
+    if brought is not None and (size := brought.model.size) != requested:
         raise ConfigError(
-            f"--model-size {asked} contradicts --init-from {printable(source)}, whose model has size {size}. "
+            f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}. "
             "Leave one of the two out."
         )
 

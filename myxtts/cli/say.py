@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of `myxtts say`."""
     description = "Speak a text in the voice of a recording."
     parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
-    add_model(parser, "; base has a default voice", default=BASE_NAME)
+    add_model(parser, "; base is the bundled model and has a default voice", default=BASE_NAME)
     parser.add_argument("words", nargs="?", metavar="TEXT", help="same as --text")
     text = parser.add_argument_group("text (default: standard input)")
     one = text.add_mutually_exclusive_group()
@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
     one.add_argument("--speaker", metavar="NAME", help="speaker from the training data or of an imported model")
     one.add_argument("--voice", metavar="FILE.voice", help="voice file from --save-voice")
-    voice.add_argument("--list-speakers", action="store_true", help="only list the names for --speaker")
+    voice.add_argument("--list-speakers", action="store_true", help="list the speakers of the model and exit")
     voice.add_argument("--save-voice", metavar="FILE.voice", help="save the voice, so that it loads faster next time")
     add = parser.add_argument_group("output").add_argument
     add("--output", metavar="FILE", default="out.wav", help="wav, flac, mp3 or ogg file to write")
@@ -124,12 +124,12 @@ def _read(arguments):
             raise UserError(f"Standard input {error}.") from error
     arguments.g2p_codes = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     front, config = open_text_front(arguments.checkpoint, arguments.g2p_codes)
-    speaker = arguments.speaker
-    own, asked = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
-    arguments.language, note = language_to_read(text, asked, own, printable(speaker or ""), front.tokenizer.languages)
+    speaker, among = arguments.speaker, front.tokenizer.languages
+    own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
+    arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
     if note:
         print(note, file=sys.stderr)
-    if lines and asked is None:
+    if lines and requested is None:
         lines = say_batch.in_languages_of_voices(lines, arguments)
     if text is not None:
         front.pieces(text, arguments.language)

@@ -94,8 +94,8 @@ def plan(argv: Sequence[str] | None = None) -> int:
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
         say("The recordings are not read: --clip-seconds sets their longest clip.")
-    asked = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
-    report = api.plan(config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **asked)
+    lengths = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
+    report = api.plan(config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **lengths)
     print(report)
     if arguments.json:
         write_json(arguments.json, report)
@@ -159,6 +159,6 @@ def prepare(argv: list[str] | None = None) -> int:
 
     setup_logging()
     device = device_named(arguments.device) if arguments.device else default_device()
-    asked = arguments.shards, device, arguments.shard, arguments.train_data
-    preparing.prepare(arguments.checkpoint, arguments.output, *asked)
+    options = arguments.shards, device, arguments.shard, arguments.train_data
+    preparing.prepare(arguments.checkpoint, arguments.output, *options)
     return 0

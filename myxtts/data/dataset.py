@@ -221,16 +221,16 @@ def _g2p(config):
     """Returns the codes of the languages that are converted to phonemes: those of the run, else those requested."""
     home = Path(config.training.checkpoint_dir)
     try:
-        asked = None if config.data.g2p is None else g2p_codes(config.data.g2p)
+        requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)
     except ValueError as error:
         raise ConfigError(f"--g2p: {error}") from error
     try:
-        own = read_config(home).data.g2p or () if _own_vocabulary(config) else asked or ()
+        own = read_config(home).data.g2p or () if _own_vocabulary(config) else requested or ()
     except CheckpointError:  # a vocabulary without a configuration
-        own = asked or ()
-    known, received = (", ".join(codes or ()) or "no language" for codes in (own, asked))
+        own = requested or ()
+    known, received = (", ".join(codes or ()) or "no language" for codes in (own, requested))
     hint = "Leave it out, or give --reset-training."
-    require(asked in (None, own), "--g2p", f"as in the run in {home}: {known}", received, hint)
+    require(requested in (None, own), "--g2p", f"as in the run in {home}: {known}", received, hint)
     return own
 
 

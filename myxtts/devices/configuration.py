@@ -68,7 +68,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 
 def _request(data_gpu, model_gpu, model_gpus=None, virtual_devices=None, accelerator=None, **limits):
-    """Fills in the environment variables."""
+    """Returns the `DeviceRequest` of the options; environment variables replace None."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
@@ -91,10 +91,10 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     global _applied
     request = _request(data_gpu, model_gpu, **options)
     if _applied is not None:
-        asked, plan = _applied
+        configured, plan = _applied
         mode = "isolated" if request.memory_isolation else "dual"
         is_same_pair = (plan.data_gpu, plan.model_gpus, plan.mode) == (data_gpu, request.models, mode)
-        if asked == request or plan.virtual and is_same_pair:
+        if configured == request or plan.virtual and is_same_pair:
             return plan
         if plan.is_dual and not plan.virtual:
             raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process for others.")

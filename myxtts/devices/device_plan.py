@@ -109,14 +109,14 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     Raises:
         DeviceError: The options contradict each other, or the machine lacks the devices.
     """
-    asked = DeviceRequest(**request)
-    _check_request(asked)
-    data_gpu, models, isolation, accelerator = asked.data_gpu, asked.models, asked.memory_isolation, asked.accelerator
-    common = {"accelerator": accelerator, "num_gpus": num_gpus}
-    if asked.virtual_devices:
+    wanted = DeviceRequest(**request)
+    _check_request(wanted)
+    data_gpu, models, isolation = wanted.data_gpu, wanted.models, wanted.memory_isolation
+    common = {"accelerator": (accelerator := wanted.accelerator), "num_gpus": num_gpus}
+    if wanted.virtual_devices:
         if data_gpu is None:
-            data_gpu, models = 0, tuple(range(1, asked.virtual_devices))
-        _check_indices(data_gpu, models, isolation, asked.virtual_devices, "virtual device")
+            data_gpu, models = 0, tuple(range(1, wanted.virtual_devices))
+        _check_indices(data_gpu, models, isolation, wanted.virtual_devices, "virtual device")
         return _pair_plan(data_gpu, models, isolation, (None, None), None, common)
     ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
     if data_gpu is None:
@@ -127,7 +127,7 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
         return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
     _check_indices(data_gpu, models, isolation, num_gpus, "GPU")
-    limits = (asked.data_gpu_memory, asked.model_gpu_memory) if isolation else (None, None)
+    limits = (wanted.data_gpu_memory, wanted.model_gpu_memory) if isolation else (None, None)
     for gpu in {data_gpu, *models} if isolation and gpus else ():
         needed, total = limits[0] * (gpu == data_gpu) + limits[1] * (gpu in models), gpus[gpu].memory_mb
         rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {needed} MB."
@@ -140,16 +140,16 @@ def _require(holds, message):
         raise DeviceError(message)
 
 
-def _check_request(asked):
+def _check_request(request):
     """Raises `DeviceError` if the options contradict each other."""
-    models, paired = asked.models, asked.data_gpu is not None
-    virtual, accelerator = asked.virtual_devices or 0, asked.accelerator
+    models, paired = request.models, request.data_gpu is not None
+    virtual, accelerator = request.virtual_devices or 0, request.accelerator
     variable, kinds, named = ACCELERATOR_VARIABLES[0], ", ".join(ACCELERATORS), listed(models)
-    rule = f"--model-gpu and --model-gpus exclude each other. Received: {asked.model_gpu} and {named}."
-    _require(not asked.model_gpus or asked.model_gpu is None, rule)
+    rule = f"--model-gpu and --model-gpus exclude each other. Received: {request.model_gpu} and {named}."
+    _require(not request.model_gpus or request.model_gpu is None, rule)
     _require(accelerator in ACCELERATORS, f"{variable} must be one of {kinds}. Received: {accelerator}.")
     _require(len({*models}) == len(models), f"--model-gpus must name each GPU once. Received: {named}.")
-    for role, limit in {"data": asked.data_gpu_memory, "model": asked.model_gpu_memory}.items():
+    for role, limit in {"data": request.data_gpu_memory, "model": request.model_gpu_memory}.items():
         _require(limit > 0, f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
     rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual}."
     _require(virtual == 0 or 2 <= virtual <= 64, rule)
@@ -161,11 +161,11 @@ def _check_request(asked):
     rule = f"{variable}=cpu forbids the GPUs of {PAIR}. Unset it, or add --virtual-devices 2."
     _require(accelerator != "cpu" or not paired or virtual, rule)
     rule = f"--enable-memory-isolation needs {PAIR}, which may name the same GPU. Received: neither."
-    _require(not asked.memory_isolation or paired or virtual, rule)
-    given = asked.data_gpu_memory, asked.model_gpu_memory
+    _require(not request.memory_isolation or paired or virtual, rule)
+    given = request.data_gpu_memory, request.model_gpu_memory
     is_usual = given == (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory)
     rule = "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation"
-    _require(asked.memory_isolation or is_usual, f"{rule}. Add it, or leave them out.")
+    _require(request.memory_isolation or is_usual, f"{rule}. Add it, or leave them out.")
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
@@ -173,10 +173,10 @@ def _check_indices(data_gpu, models, isolation, count, noun):
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
     needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
-    asked = f"--data-gpu {data_gpu} with {flag} {listed(models)} (data.data_gpu, data.model_gpu) needs {needed} {noun}s"
+    flags = f"--data-gpu {data_gpu} with {flag} {listed(models)} (data.data_gpu, data.model_gpu) needs {needed} {noun}s"
     hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
     hint = hint if noun == "GPU" else f"Raise --virtual-devices to {needed}."
-    rule = f"Insufficient GPUs for Multi-GPU Mode: {asked} and this process sees {count}."
+    rule = f"Insufficient GPUs for Multi-GPU Mode: {flags} and this process sees {count}."
     _require(needed <= count, f"{rule} {hint}")
     for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
         sees = f"this process sees {counted(count, noun)}, so the valid range is 0 to {count - 1}"

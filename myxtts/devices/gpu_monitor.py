@@ -204,9 +204,9 @@ class GPUMonitor:
             if self.visible == "":
                 raise NVMLUnavailable("this run uses no GPU")
             with nvml() as pynvml:
-                gpus, asked = [*_visible(pynvml, self.visible)], self.visible.split(",") if self.visible else []
-                if len(gpus) < len(asked):
-                    raise NVMLUnavailable(f"NVML knows no GPU {asked[len(gpus)]}")
+                gpus, selected = [*_visible(pynvml, self.visible)], self.visible.split(",") if self.visible else []
+                if len(gpus) < len(selected):
+                    raise NVMLUnavailable(f"NVML knows no GPU {selected[len(gpus)]}")
                 if not gpus:
                     raise NVMLUnavailable("this process may use no GPU")
                 self._usages = tuple(GPUUsage(entry, pynvml.nvmlDeviceGetName(handle)) for entry, handle in gpus)

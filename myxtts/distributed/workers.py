@@ -216,7 +216,7 @@ def join_workers(
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """Ends the other workers, which print the error, if a `with` block raises one."""
+    """If the `with` block raises an error, ends the other workers too; they print the error."""
     try:
         yield
     except WorkerLost:

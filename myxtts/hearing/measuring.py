@@ -263,7 +263,7 @@ def pooled(sentences: Iterable[Parts], name: str) -> float | None:
 
 
 def is_usable(cer_on_recordings: float | None) -> bool:
-    """Tells whether a recognizer's CER on recordings is low enough; an unknown one is."""
+    """Whether a recognizer's CER on recordings is low enough to rely on it, or unknown (None)."""
     return cer_on_recordings is None or cer_on_recordings <= MAX_RECOGNIZER_ERROR
 
 

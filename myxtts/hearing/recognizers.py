@@ -53,43 +53,43 @@ class Listening:
         return min(1.0, wrong / max(1, expected))
 
 
-def open_recognizer(asked: str, thorough: bool = False) -> Recognizer:
+def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
     """Opens a recognizer; see `settle_recognizer`."""
-    return settle_recognizer(asked, thorough)()
+    return settle_recognizer(name, thorough)()
 
 
-def settle_recognizer(asked: str, thorough: bool = False) -> Callable[[], Recognizer]:
+def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recognizer]:
     """Checks the name of a recognizer, downloads its model if needed, and returns a function that opens it.
 
     Args:
-        asked: A size of Whisper (`base`, `whisper-base`), `hf://owner/name` or a folder with a Whisper model for
+        name: A size of Whisper (`base`, `whisper-base`), `hf://owner/name` or a folder with a Whisper model for
             CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
         thorough: Whether Whisper uses beam search and a GPU, if any. Otherwise results are the same on all machines.
 
     Raises `UserError` if the name is unknown, the download fails, or a package is missing.
     """
-    asked = str(asked)  # a path from Python
-    if "{wav}" in asked:
-        command = Command(asked)
+    name = str(name)  # a path from Python
+    if "{wav}" in name:
+        command = Command(name)
         return lambda: command
-    if asked == "pocketsphinx":
+    if name == "pocketsphinx":
         _require_package("pocketsphinx", "recordings")
         return Pocketsphinx
-    size = asked.removeprefix("whisper-")
-    is_remote = asked.startswith("hf://") or size in WHISPER_SIZES
-    if not (is_remote or Path(asked).is_dir()):
+    size = name.removeprefix("whisper-")
+    is_remote = name.startswith("hf://") or size in WHISPER_SIZES
+    if not (is_remote or Path(name).is_dir()):
         raise UserError(
             f"--recognizer must be a size of Whisper ({', '.join(WHISPER_SIZES)}), hf://owner/name, the folder of a "
             'Whisper model, pocketsphinx, or a command with {wav} in it, such as "./hear.sh {wav}". '
-            f"Received: {asked}."
+            f"Received: {name}."
         )
     _require_package("faster_whisper", "eval")
-    folder = Path(asked)
+    folder = Path(name)
     if not folder.is_dir():
-        folder = _download(asked if asked.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
+        folder = _download(name if name.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
     if missing := _missing_files(folder):
         hint = "Models for CTranslate2 are named faster-whisper-…"
-        raise UserError(f"--recognizer {asked} has no {missing}, so faster-whisper cannot read it. {hint}")
+        raise UserError(f"--recognizer {name} has no {missing}, so faster-whisper cannot read it. {hint}")
     return lambda: Whisper(folder, thorough)
 
 

@@ -122,7 +122,7 @@ class Spoken:
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
-        """Causes of low confidence by the text of the piece."""
+        """Flagged pieces, as `{text: causes of low confidence}`."""
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
     def subtitles(self) -> str:
@@ -237,8 +237,8 @@ def word_times(
     if not words or not level.any():
         return []
     loud = np.flatnonzero(level > SILENT * level.max()) * size / sample_rate
-    said_at_end = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
-    pauses = [*(0.0 if said_at_end(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
+    is_pronounced = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
+    pauses = [*(0.0 if is_pronounced(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
     lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
     bounds = start_seconds + np.interp(
         np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [0, 1], [loud[0], loud[-1] + size / sample_rate]

@@ -117,8 +117,8 @@ class Sentence:
     def spoken(self) -> SpokenPiece:
         """The result, with that of the self-check."""
         codes = np.array(self.stream.codes, np.int32)
-        said = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
-        return SpokenPiece(*said, *(self.verdict or ()))
+        result = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
+        return SpokenPiece(*result, *(self.verdict or ()))
 
     def cancel(self) -> None:
         """Frees its row of the engine."""

@@ -1,7 +1,7 @@
 """Codes and GPT latents -> waveform, whole or window by window while codes are sampled.
 
-Each decoder has a `sample_rate` in Hz, and `begin`, which returns the sound of one sentence. Its method `more` takes
-all codes so far; all states so far, `(n, width)`, one more than codes at the end; and whether the sentence has ended.
+Each decoder has a `sample_rate` in Hz, and `begin`, which returns a decoder of one sentence. Its method `more` takes
+all codes so far, all GPT latents so far `(n, width)` (at the end one more than codes), and whether the sentence ended.
 It returns the next samples, `(S,)` float32, possibly none.
 """
 

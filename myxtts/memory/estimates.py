@@ -232,8 +232,8 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
         copies += model.layers * sum(areas) * model.width**2 * number
     # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or those of attention if
     # they are more. Without checkpointing, a block's backward pass makes no more than it frees.
-    recomputed = max(positions * 20 * model.width * number, _made_by_attention(model.heads, positions, optimizations))
-    attending = _made_by_attention(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
+    recomputed = max(positions * 20 * model.width * number, _attention_workspace(model.heads, positions, optimizations))
+    attending = _attention_workspace(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
     batch = shapes.batch
     terms = dict(
         activations=batch * (blocks + top + mask + conditioning + perceiver + logits) + copies,
@@ -255,10 +255,10 @@ def with_optimizer(trained: int, others: int, optimizations: Optimizations, **te
     )
 
 
-def _made_by_attention(heads, positions, optimizations):
-    """Temporary tensors of attention's backward pass, bytes per clip.
+def _attention_workspace(heads, positions, optimizations):
+    """Size of the temporary tensors in attention's backward pass, bytes per clip.
 
-    Gradients of scores and softmax, and the softmax if recomputed. Memory-efficient, for one chunk: four float32
+    Standard: gradients of scores and softmax, and the softmax if recomputed. Memory-efficient: per chunk, four float32
     tensors (probabilities, their gradient, its correction, the product) and one in the compute dtype.
     """
     if optimizations.attention == "memory-efficient":

@@ -93,9 +93,9 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)
     shapes = Shapes.of_data(config.data, settings.batch_size, clip_seconds, settings)
-    asked, settled = asked_for(config.training)
+    requested, settled = asked_for(config.training)
     found, seen = {}, []
-    for name, optimizations in {"as asked": asked, **SHOWN}.items():
+    for name, optimizations in {"as asked": requested, **SHOWN}.items():
         count = 1 if name == "as asked" else optimizations.accumulation
         part = replace(shapes, batch=-(-shapes.batch // count))
         memory = estimate(model, part, optimizations)

@@ -54,12 +54,12 @@ class TeacherForcing(NamedTuple):
 def teacher_forcing(
     config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor, bug_compatible=False
 ) -> TeacherForcing:
-    """Shifts text and codes into inputs and targets, like the reference.
+    """Shifts text and codes into inputs and targets, like the reference implementation.
 
     Args:
         text, codes: `(B, L)` and `(B, C)` int32, with any padding.
         text_lengths, code_lengths: `(B,)` int32.
-        bug_compatible: Hides the key of the text's `[STOP]`, as the reference does in training but not at inference.
+        bug_compatible: Masks the text's `[STOP]` in attention, as the reference does in training, not at inference.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 
@@ -273,8 +273,8 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Applies temperature, top-k and nucleus (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Dropped logits become -1e30. Ties with the k-th logit and at least the best one are kept; `top_k` 0 and `top_p` 1
-    keep all.
+    Dropped logits become -1e30. Top-k also keeps ties with the k-th logit; top-p keeps at least the best one. `top_k` 0
+    and `top_p` 1 keep all.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature

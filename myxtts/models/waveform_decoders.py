@@ -310,7 +310,7 @@ class IstftGenerator(WaveformDecoder):
         return ops.clip(self._sum_of_shifted(parts) / envelope, -1.0, 1.0)
 
     def _sum_of_shifted(self, parts):
-        """Overlap-adds frames `(B, F, 4 hop)`; cuts off the same at both ends, to `(B, F hop)`."""
+        """Overlap-adds frames `(B, F, 4 hop)` and trims both ends equally, to `(B, F hop)`."""
         hop, length = self.hop_length, ops.shape(parts)[1]
         quarters = [ops.pad(parts[..., i * hop : (i + 1) * hop], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
         summed = ops.reshape(sum(quarters), (-1, (length + 3) * hop))

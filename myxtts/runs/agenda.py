@@ -149,9 +149,9 @@ def _work(config, stage, dataset, states, stores):
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")
     if training.automatic_batch_size and sizes:
         config = with_batch(config, stage, sizes["batch_size"], sizes["accumulation"])
-    asked = config.stage(stage).max_steps
-    batches = asked or replace(dataset, config=config).order(stage).batches_per_epoch
-    total = total_steps(asked, training.epochs, batches, config.training.gradient_accumulation)
+    max_steps = config.stage(stage).max_steps
+    batches = max_steps or replace(dataset, config=config).order(stage).batches_per_epoch
+    total = total_steps(max_steps, training.epochs, batches, config.training.gradient_accumulation)
     needed_by = []
     for name in [name for name, entry in STAGES.items() if stage in {*entry.builds_on} - {*entry.follows}]:
         if state and name in states:

@@ -44,7 +44,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
     Args:
         seconds: Time to measure training steps; 0 skips the measurement.
-        folder: Folder of runs, whose disk is measured, as is the reading of `data_files`.
+        folder: Folder of runs, to report the free space of its disk. Reading is timed on `data_files`.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))

@@ -164,10 +164,10 @@ def _continued(config, began):
         TUNE: (",".join(training.tune), ",".join(before.tune)),
         "training.gpt.lora_rank (--lora-rank)": (training.gpt.lora_rank, before.gpt.lora_rank),
     }
-    for name, (asked, own) in origin.items():
+    for name, (requested, own) in origin.items():
         hint = "Leave it out to resume, give another --checkpoint-dir, or --reset-training to start over."
         rule = f"{own or 'none'}, as when the run in {home} was created"
-        require(not asked or asked == own, name, rule, asked, hint)
+        require(not requested or requested == own, name, rule, requested, hint)
     config = replace(config, training=replace(training, init_from=before.init_from, tune=before.tune))
     if not training.gpt.lora_rank:
         adapters = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
@@ -201,11 +201,11 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
         if len({store.digest(store.steps()[-1]) for store in own}) == 2:
             other = f"{home} holds a {name} of its own, on which the weights of --init-from were not trained"
             raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
-    reads, asked = stored.data.g2p, data.g2p
-    is_read = asked is None or ESPEAK in asked or ESPEAK not in (reads or ())
-    require(is_read, "--g2p", f"{' '.join(reads or ())}, as in --init-from", " ".join(asked or ()), "Leave it out.")
+    reads, requested = stored.data.g2p, data.g2p
+    is_read = requested is None or ESPEAK in requested or ESPEAK not in (reads or ())
+    require(is_read, "--g2p", f"{' '.join(reads or ())}, as in --init-from", " ".join(requested or ()), "Leave it out.")
     vocabulary = data.vocabulary or str(vocabulary_path(source))
-    data = replace(data, vocabulary=vocabulary, g2p=reads if asked is None else asked)
+    data = replace(data, vocabulary=vocabulary, g2p=reads if requested is None else requested)
     return _with_shape(replace(config, data=data), stored)
 
 

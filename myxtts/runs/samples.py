@@ -337,10 +337,10 @@ class SpeechJudge:
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, workers: Workers | None = None):
         training = dataset.config.training
-        asked, self._workers = training.evaluation_recognizer, workers or current_workers()
+        recognizer, self._workers = training.evaluation_recognizer, workers or current_workers()
         # Without DNSMOS, which takes seconds per clip.
-        self._measure = Measurer(Tools(asked and open_recognizer(asked), find_encoder()))
-        tools = [asked, self._measure.tools.encoder is not None]
+        self._measure = Measurer(Tools(recognizer and open_recognizer(recognizer), find_encoder()))
+        tools = [recognizer, self._measure.tools.encoder is not None]
         self._workers.require_equal("recognizer and speaker encoder", tools, "Install the same on each.")
         self._sentences = []
         for clip in spread(dataset.validation, training.evaluation_sentences):

@@ -41,9 +41,9 @@ DEFAULT_RECOGNIZER = "base"
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for errors that are visible before TensorFlow is imported; arguments as in `set_up`.
+    """Checks what can be checked before TensorFlow is imported; raises `UserError`. Arguments as in `set_up`.
 
-    `TextsMissing` of the training data comes last.
+    The check for `TextsMissing` in the training data is the last one.
     """
     config = with_workers(config)
     data, training = config.data, config.training

@@ -94,7 +94,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets `path` as the file name in system errors that name no file, such as a full disk, or the temporary one."""
+    """Makes system errors name `path` if they name no file (a full disk) or the temporary file."""
     try:
         yield
     except OSError as error:

@@ -70,17 +70,17 @@ def _identifier():
 
 
 def language_to_read(
-    text: str | None, asked: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
+    text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses a text's language, as its letters allow: the one asked for, the speaker's `own`, its words', or English.
+    """Chooses a text's language: `requested`, else the speaker's `own`, else that of its words, else English.
 
-    Returns a code, and a message for users about the choice if nobody asked for it, else `""`.
+    `guess_language` corrects it by the text's letters. Returns a code, and a message for users about the choice or "".
     """
-    own = None if asked else own
-    language, note = asked or own or "en", ""
+    own = None if requested else own
+    language, note = requested or own or "en", ""
     if text is not None:
         language, note = guess_language([text], language, among)
-    if not (asked or note):
+    if not (requested or note):
         language = own or identify_language([text or ""], among or LANGUAGES, _OF_A_SENTENCE) or language
         if own or language != "en":
             why = f"which {speaker} speaks" if own else "by its words"

@@ -98,8 +98,8 @@ class StageTrainer:
         named, joined = self.config.training.workers, self.workers.addresses if self.workers.count > 1 else ()
         hint = "Use myxtts.train(config), which connects them."
         require(named == joined, "training.workers", "the workers that this process has joined", named, hint)
-        asked = self.config.training, self.config.model, self.model_device, self.stage.switches
-        self.switches = settle_switches(*asked, before.get("switches"), self.stage.default_ema)
+        options = self.config.training, self.config.model, self.model_device, self.stage.switches
+        self.switches = settle_switches(*options, before.get("switches"), self.stage.default_ema)
         self.workers.require_equal("optimization switches", self.switches.applied(), "Name them instead of auto.")
         if model is not None:
             name, precision = model.dtype_policy.name, self.switches.precision

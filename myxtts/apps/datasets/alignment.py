@@ -135,7 +135,7 @@ def _links(starts, ends, pieces):
 
 
 def find_sentences(
-    recognizer: Recognizer, audio: LongAudio, survey: Survey, stretches: np.ndarray, pieces: list[Piece], language: str
+    recognizer: Recognizer, audio: LongAudio, survey: Survey, segments: np.ndarray, pieces: list[Piece], language: str
 ) -> list[Piece]:
     """Finds the times of a transcript's sentences from recognized words.
 
@@ -143,14 +143,14 @@ def find_sentences(
     over the speech of a few seconds.
 
     Args:
-        stretches: Segments of speech, `(N, 2)` frames.
+        segments: Segments of speech, `(N, 2)` frames.
 
     Raises:
         UserError: Too few sentences were recognized.
     """
     heard = [
         part
-        for word in _hear(recognizer, audio, survey, stretches, language)
+        for word in _hear(recognizer, audio, survey, segments, language)
         for part in _spread(normalized(word.text, language).split(), [(word.start, word.end)])
     ]
     texts = [normalized(piece.text, language).split() for piece in pieces]
@@ -190,12 +190,12 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     return found
 
 
-def _hear(recognizer, audio, survey, stretches, language) -> Iterator[Word]:
+def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
     """Yields recognized words with times in the recording, from windows of neighboring segments."""
     has_times, rate = hasattr(recognizer, "words"), survey.sample_rate
     most, pad = rate * (_WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES), round(0.1 * rate)
     groups: list[list[tuple[int, int]]] = []
-    for start, end in (stretches * survey.frame_samples).tolist():
+    for start, end in (segments * survey.frame_samples).tolist():
         if groups and end - groups[-1][0][0] <= most:
             groups[-1].append((start, end))
         else:

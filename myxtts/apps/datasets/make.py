@@ -129,23 +129,23 @@ def plan_source(
     notes: list[str] = []
     surveyed = survey(audio, options.speech_model)
     seconds, size, count = surveyed.frame_seconds, surveyed.frame_samples, surveyed.num_samples
-    stretches = to_stretches(surveyed.speech, seconds)
+    spoken = to_stretches(surveyed.speech, seconds)
     if options.force_cut:
-        stretches = force_cuts(stretches, surveyed.levels_db, seconds, options.max_seconds)
-    steady = np.array([is_steady(surveyed, *one) for one in stretches], bool)
-    left = [Segment(int(a) * size, int(b) * size, reason="not like speech") for a, b in stretches[steady]]
-    stretches = stretches[~steady]
-    if not len(stretches):
+        spoken = force_cuts(spoken, surveyed.levels_db, seconds, options.max_seconds)
+    steady = np.array([is_steady(surveyed, *one) for one in spoken], bool)
+    left = [Segment(int(a) * size, int(b) * size, reason="not like speech") for a, b in spoken[steady]]
+    spoken = spoken[~steady]
+    if not len(spoken):
         reason = "no speech was found"
         return surveyed, [Segment(0, count, reason=reason)], [reason]
-    starts, ends = stretches.T * seconds
+    starts, ends = spoken.T * seconds
     if pieces and is_subtitles(text):
         pieces, note = synchronize(pieces, starts, ends, text)
         notes += [note] if note else []
     elif pieces:
-        pieces = find_sentences(options.aligner, audio, surveyed, stretches, pieces, options.language)
+        pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
     atoms = _to_atoms(starts, ends, pieces, text, notes)
-    edges = find_edges(stretches, surveyed.levels_db, seconds)
+    edges = find_edges(spoken, surveyed.levels_db, seconds)
     clips, used = [], set()
     for first, last, start, end in choose_clips(atoms, edges, seconds, options.min_seconds, options.max_seconds):
         words = " ".join(atom.text for atom in atoms[first:last]).strip()
@@ -155,7 +155,7 @@ def plan_source(
     judge(clips, options.min_snr)
     for atom in (atom for k, atom in enumerate(atoms) if k not in used):
         length = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * seconds
-        start, end = stretches[atom.first, 0] * size, stretches[atom.last - 1, 1] * size
+        start, end = spoken[atom.first, 0] * size, spoken[atom.last - 1, 1] * size
         left.append(Segment(int(start), int(end), atom.text, atom.reason or _unused(atom, length, options)))
     return surveyed, _with_pauses(clips, left, count), notes
 

@@ -58,7 +58,7 @@ class SetFolder:
         return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def cache_path(self, source_id: str) -> Path:
-        """Cache of the recognizer's results, until a recording is done."""
+        """Path of the recognizer's cached results for a recording; `add` deletes the file."""
         return self.path / SOURCES / f"{source_id}.heard"
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
@@ -84,7 +84,7 @@ class SetFolder:
                 row["validation"] = True
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds a recording whose clips are written to the lists, then its record."""
+        """Adds a recording, whose clips exist already: appends them to the lists, then writes its record."""
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]

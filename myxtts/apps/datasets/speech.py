@@ -75,11 +75,11 @@ class Edges(NamedTuple):
 
 
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
-    """Detects speech by levels, `(F,)` bool.
+    """Detects the frames with speech, `(F,)` bool.
 
-    Speech begins 12 dB above the noise floor, the 10th percentile of the 30 s around a frame, or less at low SNR, and
-    at most 38 dB below the 95th percentile, so that room noise after digital silence is not detected. It ends 4 dB
-    lower. With a model's probabilities, these detect speech and the levels find its edges.
+    Speech begins 12 dB (less at low SNR) above the noise floor, the 10th percentile of the 30 s around a frame, and
+    ends up to 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital
+    silence is not detected. With `probabilities`, the model detects speech and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
     floor, loud = _percentiles(levels, frame_seconds)
@@ -98,8 +98,8 @@ def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
     runs = np.flatnonzero(np.diff(np.concatenate([[0], speech.astype(np.int8), [0]]))).reshape(-1, 2)
     is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= MIN_PAUSE_SECONDS
     starts, ends = runs[:1, 0], runs[-1:, 1]
-    stretches = np.stack([np.append(starts, runs[1:, 0][is_pause]), np.append(runs[:-1, 1][is_pause], ends)], axis=1)
-    return stretches[(stretches[:, 1] - stretches[:, 0]) * frame_seconds >= MIN_SPEECH_SECONDS]
+    segments = np.stack([np.append(starts, runs[1:, 0][is_pause]), np.append(runs[:-1, 1][is_pause], ends)], axis=1)
+    return segments[(segments[:, 1] - segments[:, 0]) * frame_seconds >= MIN_SPEECH_SECONDS]
 
 
 def _hysteresis(values, begins, ends):
@@ -126,12 +126,12 @@ def _percentiles(levels, frame_seconds):
     return (np.interp(np.arange(len(levels)), centers, found[:, side]) for side in (0, 1))
 
 
-def find_edges(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
+def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
     """Finds the quietest point of each pause; of long pauses, one near each end."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
-    starts, ends = stretches.T
+    starts, ends = segments.T
     pauses = np.concatenate([[np.inf], (starts[1:] - ends[:-1]) * frame_seconds, [np.inf]])
     for low, high, pause in zip([0, *ends], [*starts, len(levels)], pauses):
         if pause < np.inf and high - low < frames(_SHARED_PAUSE_SECONDS):
@@ -197,11 +197,11 @@ def _bounds(edges, first, last, most):
     return int(edges.starts[first] - before), int(edges.ends[last] + after)
 
 
-def force_cuts(stretches: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
+def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
     """Splits segments longer than `max_seconds` at all points that are the quietest within half a second."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(_DIP_SECONDS / frame_seconds)
     split: list[tuple[int, int]] = []
-    for start, end in stretches.tolist():
+    for start, end in segments.tolist():
         points = [start, end]
         if (end - start) * frame_seconds > max_seconds:
             inner = range(start + reach, end - reach)

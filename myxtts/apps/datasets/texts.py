@@ -240,7 +240,7 @@ def synchronize(
 
 
 def _fit(times, starts, ends):
-    """Returns offset, drift and share of matching cues of the best candidate."""
+    """Returns (offset, drift, share of matching cues) of the candidate line that matches most cues."""
     found = [_fit_line(times, starts, *line) for line in _lines(times, starts, ends)]
     return max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
 

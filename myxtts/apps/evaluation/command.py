@@ -44,7 +44,7 @@ class Subject:
     is_model: bool
 
 
-def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
+def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
     """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; each subject gets a unique name.
 
     Args:
@@ -55,7 +55,7 @@ def subjects(asked: Sequence[str], which: str, local_folder: Callable[[str], str
         UserError: A folder does not exist.
     """
     found, names = [], Counter()
-    for one in asked:
+    for one in folders:
         folder, at, chosen = one.rpartition("@")
         given, end = (folder, f"@{chosen}") if at and chosen in WHICH else (one, "")
         path = Path(local_folder(given))
@@ -181,11 +181,11 @@ def _evaluate(arguments, judged):
 
     configure_for_speech()
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
-    asked = arguments.data, arguments.texts, arguments.voices, arguments.language, count
+    options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
     device = get_device_context(arguments.device and device_named(arguments.device))
     with device, tempfile.TemporaryDirectory() as room:
         tools = Tools.find(arguments.recognizer, arguments.speaker_encoder)
-        sentences = choose_sentences(judged, *asked, Path(room))
+        sentences = choose_sentences(judged, *options, Path(room))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)
         settings = {

@@ -57,7 +57,7 @@ def evaluate_into(
 
 
 def _heard(comparison: Comparison) -> list[Measured]:
-    """Returns the sentences with audio on the page: some of all rows, with the first seed, and each model's worst."""
+    """Returns the sentences with audio on the page: the same few for all rows (first seed), and each model's worst."""
     shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
     for row in comparison.rows:
         some = [one for key, one in row.first_times.items() if key in shown]
@@ -223,9 +223,9 @@ def _figures(comparison):
 def _spoken(row, one, sound):
     spoken, sentence = one.spoken, one.spoken.sentence
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
-    said = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
+    key = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
     more = {"understood": one.understood, "doubts": spoken.doubts and list(spoken.doubts), "sound": sound}
-    return said | more | {"seconds": one.seconds} | measured
+    return key | more | {"seconds": one.seconds} | measured
 
 
 def as_csv(comparison: Comparison) -> str:

@@ -67,19 +67,19 @@ async def _answer_error(request, error):
 def _add_speech(app, speaker, voices, settings):
     audio = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
 
-    async def answer(kind, asked, request):
-        job = await asyncio.to_thread(make_job, asked, speaker, voices, settings, id=request.state.request_id)
-        return kind(speaker, job, asked)
+    async def answer(kind, body, request):
+        job = await asyncio.to_thread(make_job, body, speaker, voices, settings, id=request.state.request_id)
+        return kind(speaker, job, body)
 
     @app.post(SPEECH, response_class=Response, responses=audio)
-    async def speech(asked: SpeechRequest, request: Request) -> Response:
+    async def speech(body: SpeechRequest, request: Request) -> Response:
         """Speaks a text."""
-        return await answer(SpeechResponse, asked, request)
+        return await answer(SpeechResponse, body, request)
 
     @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
-    async def captioned_speech(asked: SpeechRequest, request: Request) -> Response:
+    async def captioned_speech(body: SpeechRequest, request: Request) -> Response:
         """Speaks a text, with the time of each word, as Kokoro-FastAPI does; streamed, a line of JSON per sentence."""
-        return await answer(CaptionedResponse, asked, request)
+        return await answer(CaptionedResponse, body, request)
 
 
 def _add_lists(app, voices, settings):
@@ -152,8 +152,8 @@ def _add_pages(app, settings):
     async def docs(request: Request) -> str:
         """The interface for people, without a request to another host."""
         key, header = ("KEY", ' -H "Authorization: Bearer KEY"') if settings.api_key else ("none", "")
-        asked = dict(url=escape(str(request.base_url).rstrip("/")), key=key, header=header)
-        return page.substitute(names, more=examples.substitute(asked) + _fields(app.openapi()))
+        values = dict(url=escape(str(request.base_url).rstrip("/")), key=key, header=header)
+        return page.substitute(names, more=examples.substitute(values) + _fields(app.openapi()))
 
 
 def _fields(description):

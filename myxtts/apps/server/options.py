@@ -20,7 +20,7 @@ LIMITS = {
     "--queue-seconds": (120.0, 1, 86_400, "maximum time in the queue, in seconds"),
     "--max-seconds": (600.0, 1, 86_400, "maximum total time of a request, in seconds"),
     "--max-characters": (4096, 1, 10**6, "maximum characters per text"),
-    "--max-connections": (100, 0, 10_000, "open connections from one address (0: no limit)"),
+    "--max-connections": (100, 0, 10_000, "maximum open connections per client address; 0 for no limit"),
     "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
 }
 """Default, least and greatest value, and help."""
@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
     mapped = "voice aliases: alloy=emma,nova=anna (default for OpenAI's names: a voice of the text's language)"
     voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
-    language = "language if neither request nor voice sets one (default: by the letters and words of the text)"
+    language = "language if neither the request nor the voice sets one (default: detected from the text)"
     voices.add_argument("--language", help=language)
     limits = parser.add_argument_group("limits")
     for flag, (default, _, _, what) in LIMITS.items():

@@ -90,7 +90,7 @@ def _open_trained(run, arguments):
 class _JSONLines(logging.Formatter):
     """Formats a record as a JSON object: time, level, logger, message and the record's `fields`.
 
-    Texts that the log of `inference` quotes are replaced by their lengths.
+    Texts in the records of `myxtts.inference.text_…` are replaced by their lengths, for privacy.
     """
 
     def format(self, record):

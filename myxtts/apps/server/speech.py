@@ -114,8 +114,8 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
         ApiError: The pauses are longer than `MOST_PAUSE_SECONDS` in all.
     """
     parts = [("", 0.0)]
-    said, *rest = _PAUSE.split(plain_text(text))
-    for part, number, unit in zip([said, *rest[2::3]], [*rest[0::3], "0"], [*rest[1::3], None]):
+    first, *rest = _PAUSE.split(plain_text(text))
+    for part, number, unit in zip([first, *rest[2::3]], [*rest[0::3], "0"], [*rest[1::3], None]):
         seconds = float(number) / (1000 if unit and unit.lower() == "ms" else 1)
         if any(map(str.isalnum, part)):
             parts.append((part, seconds))
@@ -128,20 +128,20 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 
 
 def make_job(
-    asked: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
+    request: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
 ) -> SpeechJob:
     """Checks a request and makes its job, with an id for the log; reads files.
 
     Raises:
         ApiError: A field is invalid, or the text cannot be spoken.
     """
-    _check_fields(asked, settings)
-    lead, parts = spoken_parts(asked.input)
-    said, among = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
-    likely = asked.language or language_to_read(said, settings.language, None, "", among)[0]
-    voice, find = voices.find(asked.voice if isinstance(asked.voice, str) else asked.voice.id, likely)
-    language = _settle_language(asked.language, said, voice.language or settings.language, among)
-    given = {name: getattr(asked, name) for name in _SAMPLING if getattr(asked, name) is not None}
+    _check_fields(request, settings)
+    lead, parts = spoken_parts(request.input)
+    text, among = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
+    likely = request.language or language_to_read(text, settings.language, None, "", among)[0]
+    voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
+    language = _settle_language(request.language, text, voice.language or settings.language, among)
+    given = {name: getattr(request, name) for name in _SAMPLING if getattr(request, name) is not None}
     try:
         sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
     except UserError as error:
@@ -155,34 +155,34 @@ def make_job(
             after = seconds
     except (SpeechError, ImportError) as error:  # ImportError: the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
-    manner = dict(language=language, sampling=sampling, seed=asked.seed, speed=asked.speed, hurry=asked.is_open)
-    facts = dict(num_characters=len(asked.input), num_ignored=len(asked.model_extra or ()), id=id)
+    manner = dict(language=language, sampling=sampling, seed=request.seed, speed=request.speed, hurry=request.is_open)
+    facts = dict(num_characters=len(request.input), num_ignored=len(request.model_extra or ()), id=id)
     return SpeechJob(pieces, (lead, after), find, **manner, **facts)
 
 
-def _check_fields(asked, settings):
+def _check_fields(request, settings):
     """Raises `ApiError` for fields that are invalid whatever the voice."""
-    if asked.model not in (known := (settings.model, *ALIASES)):
-        raise ApiError(404, f"There is no model {asked.model!r}; use {known[0]}.", "model", "model_not_found")
-    if len(asked.input) > settings.max_characters:
+    if request.model not in (known := (settings.model, *ALIASES)):
+        raise ApiError(404, f"There is no model {request.model!r}; use {known[0]}.", "model", "model_not_found")
+    if len(request.input) > settings.max_characters:
         rule = f"input has at most {settings.max_characters} characters"
-        raise ApiError(400, f"{rule}. Received: {len(asked.input)}.", "input", "string_above_max_length")
-    formats = OPEN_FORMATS if asked.is_open else SOUND_FORMATS
-    if asked.response_format not in formats:
-        rule = f"response_format must be one of {', '.join(formats)}{' for a stream' if asked.is_open else ''}"
-        raise ApiError(400, f"{rule}. Received: {asked.response_format}.", "response_format", "unsupported_format")
-    if any("\ud800" <= character <= "\udfff" for character in asked.input):
+        raise ApiError(400, f"{rule}. Received: {len(request.input)}.", "input", "string_above_max_length")
+    formats = OPEN_FORMATS if request.is_open else SOUND_FORMATS
+    if request.response_format not in formats:
+        rule = f"response_format must be one of {', '.join(formats)}{' for a stream' if request.is_open else ''}"
+        raise ApiError(400, f"{rule}. Received: {request.response_format}.", "response_format", "unsupported_format")
+    if any("\ud800" <= character <= "\udfff" for character in request.input):
         raise ApiError(400, "input holds a lone surrogate.", "input")
 
 
-def _settle_language(asked, said, usual, among):
-    if asked:
+def _settle_language(requested, text, usual, among):
+    if requested:
         try:
-            return get_language(asked).code
+            return get_language(requested).code
         except ValueError as error:
             raise ApiError(400, str(error), "language") from error
-    language = language_to_read(said, usual, None, "", among)[0]
-    if unfit := guess_language([said], language, among)[1]:
+    language = language_to_read(text, usual, None, "", among)[0]
+    if unfit := guess_language([text], language, among)[1]:
         raise ApiError(400, UNPRINTABLE.sub("", unfit).replace("--language", "language"), "language")
     return language
 
@@ -190,12 +190,12 @@ def _settle_language(asked, said, usual, among):
 class SpeechResponse(Response):
     """Speaks one job and sends its audio, or an error that comes before the first byte."""
 
-    def __init__(self, speaker: Speaker, job: SpeechJob, asked: SpeechRequest):
+    def __init__(self, speaker: Speaker, job: SpeechJob, request: SpeechRequest):
         self.speaker, self.job, self.background, self.error = speaker, job, None, None
-        self.sound_type = MEDIA_TYPES[asked.response_format]
-        self.events = asked.stream_format == "sse" and self.media_type is None
+        self.sound_type = MEDIA_TYPES[request.response_format]
+        self.events = request.stream_format == "sse" and self.media_type is None
         from_rate = speaker.synthesizer.sample_rate
-        self.encoder = SoundEncoder(asked.response_format, SOUND_RATE, asked.is_open, from_rate)
+        self.encoder = SoundEncoder(request.response_format, SOUND_RATE, request.is_open, from_rate)
 
     async def __call__(self, scope, receive, send):
         """See https://asgi.readthedocs.io/en/latest/specs/www.html."""

@@ -116,8 +116,8 @@ class _Conversation(AsyncEventHandler):
         name = str(voice.get("name") or "")
         language = voice.get("language") and str(voice["language"])
         fields = dict(model=self.settings.model, input=text, voice=name, language=language, response_format="pcm")
-        asked = SpeechRequest.model_construct(**fields)
-        job = await asyncio.to_thread(make_job, asked, self.speaker, self.voices, self.settings)
+        request = SpeechRequest.model_construct(**fields)
+        job = await asyncio.to_thread(make_job, request, self.speaker, self.voices, self.settings)
         form = self.speaker.synthesizer.sample_rate, 2, 1
         self.speaker.submit(job)
         try:

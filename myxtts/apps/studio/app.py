@@ -31,15 +31,15 @@ AT_ONCE = 8
 
 def build_page(studio: Studio, language: str) -> gr.Blocks:
     """The page in one language."""
-    said = TEXTS[language]
-    with gr.Blocks(title=said["title"], analytics_enabled=False, delete_cache=(UPLOADS_KEPT_SECONDS,) * 2) as page:
+    texts = TEXTS[language]
+    with gr.Blocks(title=texts["title"], analytics_enabled=False, delete_cache=(UPLOADS_KEPT_SECONDS,) * 2) as page:
         with gr.Column(elem_classes=["rtl"] * (language == "fa")):
             other = "fa" if language == "en" else "en"
-            gr.Markdown(f"## {said['title']} &nbsp; <small>[{said['other']}]({PREFIX[other]}/)</small>")
-            choices = Choices(studio, said, page, language)
+            gr.Markdown(f"## {texts['title']} &nbsp; <small>[{texts['other']}]({PREFIX[other]}/)</small>")
+            choices = Choices(studio, texts, page, language)
             for name, fill in TABS.items():
-                with gr.Tab(said[name], elem_id=f"tab_{name}") as choices.tab:
-                    fill(studio, said, choices)
+                with gr.Tab(texts[name], elem_id=f"tab_{name}") as choices.tab:
+                    fill(studio, texts, choices)
     return page.queue(default_concurrency_limit=AT_ONCE)
 
 
@@ -82,14 +82,14 @@ class Door:
         language = next((one for one, prefix in PREFIX.items() if prefix == f"/{path.split('/')[1]}"), None)
         answer = self.app
         if language and scope["type"] in ("http", "websocket"):
-            asked = HTTPConnection(scope)
-            origin = asked.headers.get("origin")
-            if origin and origin.partition("://")[2] != asked.headers.get("host"):
+            connection = HTTPConnection(scope)
+            origin = connection.headers.get("origin")
+            if origin and origin.partition("://")[2] != connection.headers.get("host"):
                 answer = PlainTextResponse("Requests from other origins are refused.", 403)
-            elif self.token and self._is_right(asked.query_params.get("token")):
+            elif self.token and self._is_right(connection.query_params.get("token")):
                 answer = RedirectResponse(f"{PREFIX[language]}/")
                 answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
-            elif self.token and not self._is_right(asked.cookies.get(self.cookie)):
+            elif self.token and not self._is_right(connection.cookies.get(self.cookie)):
                 answer = PlainTextResponse("This page needs its token. Open the address that was printed.", 401)
             elif path == f"{PREFIX[language]}/":
                 # `_in_language` changes the page, so it must not be compressed.

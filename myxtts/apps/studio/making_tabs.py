@@ -21,65 +21,65 @@ RECOGNIZERS = ("", "base", "small", "medium", "large-v3", "pocketsphinx")
 """Some of what `--recognizer` takes; the box takes all of it."""
 
 
-def data_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Uploads and recordings to a data set, with a check; sets `choices.data`, the boxes of its folder and language."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
-                name = gr.Textbox("", label=said["data_name"], elem_id="data_name")
-                language = parts.language_box(said, "data_language", choices.language)
+                name = gr.Textbox("", label=texts["data_name"], elem_id="data_name")
+                language = parts.language_box(texts, "data_language", choices.language)
             look = dict(type="filepath", height=200, elem_id="data_files")
-            files = gr.File(label=said["drop"], file_count="multiple", **look)
+            files = gr.File(label=texts["drop"], file_count="multiple", **look)
         with gr.Column():
-            look = dict(info=said["recognizer_help"], allow_custom_value=True, elem_id="data_recognizer")
-            names = [(one or said["none"], one) for one in RECOGNIZERS]
-            recognizer = gr.Dropdown(names, value="", label=said["recognizer"], **look)
-            keep, line = parts.command_buttons(studio, said, "data_keep", "data", "make_data_set")
-            log = parts.log_box(said["log"], "data_log", 4, visible=False)
-            with gr.Accordion(said["record"], open=False, elem_id="data_record"):
+            look = dict(info=texts["recognizer_help"], allow_custom_value=True, elem_id="data_recognizer")
+            names = [(one or texts["none"], one) for one in RECOGNIZERS]
+            recognizer = gr.Dropdown(names, value="", label=texts["recognizer"], **look)
+            keep, line = parts.command_buttons(studio, texts, "data_keep", "data", "make_data_set")
+            log = parts.log_box(texts["log"], "data_log", 4, visible=False)
+            with gr.Accordion(texts["record"], open=False, elem_id="data_record"):
                 look = dict(type="filepath", buttons=["download"], elem_id="data_recording")
-                recording = gr.Audio(sources=["microphone", "upload"], label=said["record"], **look)
-                words = gr.Textbox("", label=said["record_text"], elem_id="data_words")
-                add = gr.Button(said["add_recording"], elem_id="data_add")
+                recording = gr.Audio(sources=["microphone", "upload"], label=texts["record"], **look)
+                words = gr.Textbox("", label=texts["record_text"], elem_id="data_words")
+                add = gr.Button(texts["add_recording"], elem_id="data_add")
                 added = parts.state_line("data_add_notice")
     look = dict(allow_custom_value=True, elem_id="data_folder")
-    folder = gr.Dropdown(studio.data.choices(), value=None, label=said["train_data"], **look)
-    notice, examine_on = _checked(studio, said, choices.language, [folder, language])
+    folder = gr.Dropdown(studio.data.choices(), value=None, label=texts["train_data"], **look)
+    notice, examine_on = _checked(studio, texts, choices.language, [folder, language])
 
     def make(name, files, language, recognizer):
         if not files:
             raise PageError("no_files")
         lines, printed = "", studio.make_data_set(name, files, language, (recognizer or "").strip())
-        for lines, newest in parts.followed(said, printed):
+        for lines, newest in parts.followed(texts, printed):
             yield newest, "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
         summary = html.escape(lines.rpartition("\n")[2])
         yield summary, "", gr.Dropdown(studio.data.choices(), value=str(studio.data.folder(name)))
 
     def record(name, recording, words):
         folder = str(studio.data.add_recording(name, recording, words))
-        return gr.Dropdown(studio.data.choices(), value=folder), None, "", said["added"]
+        return gr.Dropdown(studio.data.choices(), value=folder), None, "", texts["added"]
 
     given, places = [name, files, language, recognizer], [line, notice, folder, log]
-    made = act(said, keep.click, make, given, places, line, api_name="make_data_set")
+    made = act(texts, keep.click, make, given, places, line, api_name="make_data_set")
     examine_on(made.success, api_name=False)
     places = [folder, recording, words, added]
-    act(said, add.click, record, [name, recording, words], places, added, api_name="add_recording")
+    act(texts, add.click, record, [name, recording, words], places, added, api_name="add_recording")
     choices.data = dict(train_data=folder, language=language)
 
 
-def _checked(studio, said, page_language, chosen):
+def _checked(studio, texts, page_language, chosen):
     """The doctor's report on the `chosen` folder and language, clips to play, texts to correct, and the set's page;
     returns its line, and a function that examines on an event."""
-    check = gr.Button(said["check"], elem_id="data_check")
-    line, report = parts.state_line("data_notice"), parts.log_box(said["report"], "data_report", 6, visible=False)
+    check = gr.Button(texts["check"], elem_id="data_check")
+    line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6, visible=False)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
-        look = dict(headers=[said["clip"], said["text"]], column_widths=["30%", "70%"], static_columns=[0])
+        look = dict(headers=[texts["clip"], texts["text"]], column_widths=["30%", "70%"], static_columns=[0])
         sound = dict(buttons=["download"], elem_id="data_heard")
-        look |= dict(label=said["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
+        look |= dict(label=texts["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
         clips = gr.Dataframe(type="array", **look)
-        heard = gr.Audio(label=said["clip"], interactive=False, autoplay=True, **sound)
-        save, saved = gr.Button(said["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
-    with gr.Accordion(said["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
+        heard = gr.Audio(label=texts["clip"], interactive=False, autoplay=True, **sound)
+        save, saved = gr.Button(texts["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
+    with gr.Accordion(texts["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
         page = gr.HTML(elem_id="data_page")
 
     def examine(folder, language):
@@ -93,10 +93,10 @@ def _checked(studio, said, page_language, chosen):
         return studio.hear(folder, language, event.row_value[0])
 
     places, kinds = [report, clips, page, clips_box, save, page_box], (gr.Column, gr.Button, gr.Accordion)
-    examine_on = lambda event, **options: act(said, event, examine, chosen, places, line, **options)
+    examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    correct = lambda folder, rows: said["texts_saved"].format(studio.data.correct(folder, rows))
-    act(said, save.click, correct, [chosen[0], clips], [saved], saved, api_name="save_texts")
+    correct = lambda folder, rows: texts["texts_saved"].format(studio.data.correct(folder, rows))
+    act(texts, save.click, correct, [chosen[0], clips], [saved], saved, api_name="save_texts")
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
     return line, examine_on
 
@@ -105,10 +105,10 @@ SECONDS_BETWEEN_LOOKS = 2.0
 TO_END = Path(__file__).with_name("to_end.js").read_text(encoding="utf-8")
 
 
-def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Settings, plan, start and stop, and the state of the run named in the first box."""
     now = gr.Markdown(elem_id="train_now")
-    name, form, recipe, stages = _form(studio, said, choices.language)
+    name, form, recipe, stages = _form(studio, texts, choices.language)
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
     choices.data["language"].change(lambda language: language, choices.data["language"], form["language"], **shared)
@@ -116,71 +116,71 @@ def train_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     choices.data["train_data"].change(same, choices.data["train_data"], form["train_data"], **shared)
     flags = lambda run, recipe, *values: studio.flags(run, recipe, dict(zip(form, values)))
     with gr.Row():
-        start = gr.Button(said["start"], variant="primary", elem_id="train_start")
-        stop = gr.Button(said["stop"], elem_id="train_stop")
-        plan = gr.Button(said["plan"], elem_id="train_plan")
+        start = gr.Button(texts["start"], variant="primary", elem_id="train_start")
+        stop = gr.Button(texts["stop"], elem_id="train_stop")
+        plan = gr.Button(texts["plan"], elem_id="train_plan")
     notice, state = parts.state_line("train_notice"), parts.state_line("train_state")
-    planned = parts.log_box(said["plan"], "train_planned", visible=False)
+    planned = parts.log_box(texts["plan"], "train_planned", visible=False)
 
     def estimate(*values):
-        yield said["planning"]
+        yield texts["planning"]
         yield "", gr.Textbox(studio.plan(flags(*values)), visible=True)
 
     def begin(run, *values):
         processes.require_free(named_folder(studio.home, run))
-        yield said["planning"], gr.Textbox(visible=False)
-        studio.plan(asked := flags(run, *values))  # raises for invalid settings
-        processes.start_training(studio.home / run, asked)
-        yield said["started"]
+        yield texts["planning"], gr.Textbox(visible=False)
+        studio.plan(arguments := flags(run, *values))  # raises for invalid settings
+        processes.start_training(studio.home / run, arguments)
+        yield texts["started"]
 
-    end = lambda run: processes.stop_training(named_folder(studio.home, run)) or said["stopping"]
-    act(said, plan.click, estimate, given, [notice, planned], notice, api_name="plan")
-    act(said, start.click, begin, given, [notice, planned], notice, api_name="start")
-    act(said, stop.click, end, [name], [notice], notice, api_name="stop")
-    _watch(studio, said, name, now, state)
-    _fill(studio, said, name, form, recipe, stages, notice)
+    end = lambda run: processes.stop_training(named_folder(studio.home, run)) or texts["stopping"]
+    act(texts, plan.click, estimate, given, [notice, planned], notice, api_name="plan")
+    act(texts, start.click, begin, given, [notice, planned], notice, api_name="start")
+    act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
+    _watch(studio, texts, name, now, state)
+    _fill(studio, texts, name, form, recipe, stages, notice)
 
     def opened():
         training = studio.training()
         chosen = dict(value=training[0]) if training else {}  # else the typed name stays
-        fresh = (gr.Dropdown(choices=_sources(studio, said)), gr.Dropdown(choices=studio.data.choices()))
-        return gr.Dropdown(choices=studio.runs(), **chosen), *fresh, _now(studio, said)
+        fresh = (gr.Dropdown(choices=_sources(studio, texts)), gr.Dropdown(choices=studio.data.choices()))
+        return gr.Dropdown(choices=studio.runs(), **chosen), *fresh, _now(studio, texts)
 
     boxes = [name, form["init_from"], form["train_data"], now]
     choices.page.load(opened, None, boxes, show_progress="hidden", api_name=False)
 
 
-def _form(studio, said, language):
+def _form(studio, texts, language):
     """The box of the run, boxes by the names of `FLAGS`, the box of the recipe, the table of stages."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     with gr.Row():
-        name = gr.Dropdown(studio.runs(), value=None, label=said["new_run"], elem_id="train_run", **lists)
-        source = dict(value=BASE_NAME, label=said["init_from"], elem_id="train_init_from", **lists)
-        data = dict(value=None, label=said["train_data"], elem_id="train_train_data", **lists)
+        name = gr.Dropdown(studio.runs(), value=None, label=texts["new_run"], elem_id="train_run", **lists)
+        source = dict(value=BASE_NAME, label=texts["init_from"], elem_id="train_init_from", **lists)
+        data = dict(value=None, label=texts["train_data"], elem_id="train_train_data", **lists)
         form = {
-            "init_from": gr.Dropdown(_sources(studio, said), **source),
+            "init_from": gr.Dropdown(_sources(studio, texts), **source),
             "train_data": gr.Dropdown(studio.data.choices(), **data),
-            "language": parts.language_box(said, "train_language", language),
+            "language": parts.language_box(texts, "train_language", language),
         }
-    look = dict(headers=[said[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
-    stages = gr.Dataframe(preset.stages, label=said["stages"], elem_id="train_stages", **look)
+    look = dict(headers=[texts[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
+    stages = gr.Dataframe(preset.stages, label=texts["stages"], elem_id="train_stages", **look)
     for place in ("main", "more"):
-        with gr.Accordion(said["settings" if place == "main" else "switches"], open=False, elem_id=f"train_{place}"):
+        with gr.Accordion(texts["settings" if place == "main" else "switches"], open=False, elem_id=f"train_{place}"):
             if place == "main":
-                recipes = [(said["nothing"], ""), (said["own"], OWN), *recipe_names()]
-                recipe = gr.Dropdown(recipes, value=preset.recipe, label=said["recipe"], elem_id="train_recipe")
+                recipes = [(texts["nothing"], ""), (texts["own"], OWN), *recipe_names()]
+                recipe = gr.Dropdown(recipes, value=preset.recipe, label=texts["recipe"], elem_id="train_recipe")
             with gr.Row():
                 wanted = [key for key, flag in FLAGS.items() if flag.field.metadata["page"] == place]
-                form |= {key: _box(key, said, preset.values[key]) for key in wanted if key not in form}
+                form |= {key: _box(key, texts, preset.values[key]) for key in wanted if key not in form}
     return name, form, recipe, stages
 
 
-def _box(name, said, value):
+def _box(name, texts, value):
     """The box of a setting; without a label of its own it shows flag and help."""
     flag = FLAGS[name]
-    info = said.get(f"{name}_help", None if name in said else flag.help)
-    words = dict(label=said.get(name, flag.names[0].lstrip("-")), info=info)
+    info = texts.get(f"{name}_help", None if name in texts else flag.help)
+    words = dict(label=texts.get(name, flag.names[0].lstrip("-")), info=info)
     words |= dict(elem_id=f"train_{name}", elem_classes=["setting"], min_width=240)
     if flag.kind is bool:
         return gr.Checkbox(bool(value), **words)
@@ -191,11 +191,11 @@ def _box(name, said, value):
     return gr.Textbox("" if value is None else str(value), **words)
 
 
-def _sources(studio, said):
-    return [(said["nothing"], ""), (said["base"], BASE_NAME), *studio.runs(), ("XTTS v2", XTTS_V2)]
+def _sources(studio, texts):
+    return [(texts["nothing"], ""), (texts["base"], BASE_NAME), *studio.runs(), ("XTTS v2", XTTS_V2)]
 
 
-def _fill(studio, said, name, form, recipe, stages, notice):
+def _fill(studio, texts, name, form, recipe, stages, notice):
     """Fills the form when run, source or recipe change."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
@@ -211,26 +211,26 @@ def _fill(studio, said, name, form, recipe, stages, notice):
         # The name of a new run changes nothing, but drops the settings of another run.
         return shown(None, source) if recipe == OWN else tuple(gr.skip() for _ in outputs)
 
-    act(said, name.change, named, [name, source, recipe], outputs, notice, api_name="settings")
-    act(said, source.input, shown, [name, source], outputs, notice, api_name="start_from")
-    act(said, recipe.input, shown, [name, source, recipe], outputs, notice, api_name="recipe")
+    act(texts, name.change, named, [name, source, recipe], outputs, notice, api_name="settings")
+    act(texts, source.input, shown, [name, source], outputs, notice, api_name="start_from")
+    act(texts, recipe.input, shown, [name, source, recipe], outputs, notice, api_name="recipe")
     counted = lambda run, recipe, *values: studio.stages(run, recipe, dict(zip(form, values)))
     for key in ("stage", "epochs", "max_steps", "batch_size", "lr", "tune"):
         # `input` would come with the value before the last key.
-        act(said, form[key].change, counted, [name, recipe, *form.values()], [stages], notice, api_name=False)
+        act(texts, form[key].change, counted, [name, recipe, *form.values()], [stages], notice, api_name=False)
 
 
-def _watch(studio, said, name, now, state):
+def _watch(studio, texts, name, now, state):
     """Curves, sample and log of the run, read every two seconds; unchanged ones are not sent again."""
-    look = dict(x="step", y="loss", color="series", color_title=said["kind"], height=240, visible=False)
+    look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, visible=False)
     with gr.Row():
         plots = [
-            gr.LinePlot(title=said["losses"].format(stage), elem_id=f"train_losses_{stage}", min_width=420, **look)
+            gr.LinePlot(title=texts["losses"].format(stage), elem_id=f"train_losses_{stage}", min_width=420, **look)
             for stage in STAGES
         ]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
-    sample = gr.Audio(label=said["sample"], type="filepath", **look)
-    log = parts.log_box(said["log"], "log", 12, visible=False)
+    sample = gr.Audio(label=texts["sample"], type="filepath", **look)
+    log = parts.log_box(texts["log"], "log", 12, visible=False)
     log.change(None, None, None, js=TO_END)
     seen = gr.State(None)
 
@@ -238,104 +238,105 @@ def _watch(studio, said, name, now, state):
         try:
             view = processes.RunView(named_folder(studio.home, run or ""))
         except UserError:
-            return _now(studio, said), *[gr.skip()] * (len(plots) + 3), seen
+            return _now(studio, texts), *[gr.skip()] * (len(plots) + 3), seen
         begins = [view.log.rpartition("\n")[2]] if view.running and not view.metrics else []
-        words = view.failed or " · ".join(filter(None, [said[view.state], *view.facts(said), *begins]))
+        words = view.failed or " · ".join(filter(None, [texts[view.state], *view.facts(texts), *begins]))
         newest = view.samples[0] if view.samples else None
         fresh = (run, len(view.metrics), newest, view.log[-200:])
         if fresh == seen:
-            return _now(studio, said), words, *[gr.skip()] * (len(plots) + 2), seen
-        curves, names = view.curves(), {"training": said["train_loss"], "validation": said["validation"]}
+            return _now(studio, texts), words, *[gr.skip()] * (len(plots) + 2), seen
+        curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
         tables = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
         frames = [pd.DataFrame(rows or None, columns=["step", "loss", "series"]) for rows in tables]
         shown = [gr.LinePlot(frame, visible=frame.step.nunique() > 1) for frame in frames]  # one point draws no line
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
-        label = f"{said['sample']}: {newest.stem}" if newest else None
+        label = f"{texts['sample']}: {newest.stem}" if newest else None
         heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
-        return _now(studio, said), words, *shown, heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
+        return _now(studio, texts), words, *shown, heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, *plots, sample, log, seen]
     quiet = dict(show_progress="hidden", api_name="state")
     gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look_at, [name, seen], outputs, **quiet)
 
 
-def _now(studio, said):
+def _now(studio, texts):
     training = studio.training()
-    return said["now"].format(", ".join(training)) if training else said["none_now"]
+    return texts["now"].format(", ".join(training)) if training else texts["none_now"]
 
 
-def models_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """List of all models, export, and import of a release."""
-    _list(studio, said, choices.tab)
-    with gr.Accordion(said["export"], elem_id="export_box"):
+    _list(studio, texts, choices.tab)
+    with gr.Accordion(texts["export"], elem_id="export_box"):
         with gr.Row():
             model = choices.models("run", elem_id="export_run")
-            weights = gr.Dropdown(["float32", "int8"], value="float32", label=said["weights"], elem_id="export_weights")
-        button, line = parts.command_buttons(studio, said, "export", "export")
-        log = parts.log_box(said["log"], "export_log", 4, visible=False)
+            look = dict(label=texts["weights"], elem_id="export_weights")
+            weights = gr.Dropdown(["float32", "int8"], value="float32", **look)
+        button, line = parts.command_buttons(studio, texts, "export", "export")
+        log = parts.log_box(texts["log"], "export_log", 4, visible=False)
         look = dict(file_count="multiple", interactive=False, visible=False, elem_id="export_files")
-        files = gr.File(label=said["files"], **look)
+        files = gr.File(label=texts["files"], **look)
 
     def export(model, weights):
-        for lines, newest in parts.followed(said, studio.export(model, weights)):
+        for lines, newest in parts.followed(texts, studio.export(model, weights)):
             yield gr.Textbox(lines, visible=True), gr.skip(), newest
         paths = [str(path) for path in sorted(studio.export_folder(model, weights).rglob("*")) if path.is_file()]
         yield gr.skip(), gr.File(paths, visible=True), ""
 
-    act(said, button.click, export, [model, weights], [log, files, line], line, api_name="export")
-    with gr.Accordion(said["import"], open=False, elem_id="import_box"):
-        gr.Markdown(said["import_help"])
+    act(texts, button.click, export, [model, weights], [log, files, line], line, api_name="export")
+    with gr.Accordion(texts["import"], open=False, elem_id="import_box"):
+        gr.Markdown(texts["import_help"])
         with gr.Row():
-            source = gr.Textbox("", label=said["source"], elem_id="import_source")
-            name = gr.Textbox("", label=said["new_run"], elem_id="import_name")
-        button, line = parts.command_buttons(studio, said, "import", "convert")
-        log = parts.log_box(said["log"], "import_log", 4)
+            source = gr.Textbox("", label=texts["source"], elem_id="import_source")
+            name = gr.Textbox("", label=texts["new_run"], elem_id="import_name")
+        button, line = parts.command_buttons(studio, texts, "import", "convert")
+        log = parts.log_box(texts["log"], "import_log", 4)
 
     def convert(source, name):
-        for lines, newest in parts.followed(said, studio.convert(source, name)):
+        for lines, newest in parts.followed(texts, studio.convert(source, name)):
             yield lines, newest
         yield lines, ""
 
-    act(said, button.click, convert, [source, name], [log, line], line, api_name="import")
+    act(texts, button.click, convert, [source, name], [log, line], line, api_name="import")
 
 
-def _list(studio, said, tab):
+def _list(studio, texts, tab):
     """List of runs, data sets and exports; a second button confirms that one goes to the trash."""
 
     def rows():
         found = kept_in(studio.home)
-        named = [(f"{said['kind_' + one.kind]} · {one.folder.name}", place) for place, one in found.items()]
-        facts = [_facts(one, said) for one in found.values()]
+        named = [(f"{texts['kind_' + one.kind]} · {one.folder.name}", place) for place, one in found.items()]
+        facts = [_facts(one, texts) for one in found.values()]
         table = [[label, one.size, one.changed, words] for (label, _), one, words in zip(named, found.values(), facts)]
         return table, gr.Dropdown(named, value=None), gr.Button(visible=False)
 
-    headers = [said[key] for key in ("what", "size", "date", "state")]
+    headers = [texts[key] for key in ("what", "size", "date", "state")]
     look = dict(interactive=False, wrap=True, column_widths=[260, 100, 170, 680], elem_id="models")
-    table = gr.Dataframe(label=said["kept"], headers=headers, **look)
-    place = gr.Dropdown([], value=None, label=said["what"], elem_id="kept")
+    table = gr.Dataframe(label=texts["kept"], headers=headers, **look)
+    place = gr.Dropdown([], value=None, label=texts["what"], elem_id="kept")
     with gr.Row():
-        delete = gr.Button(said["delete"], elem_id="kept_delete")
-        sure = gr.Button(said["sure"], variant="stop", visible=False, elem_id="kept_sure")
+        delete = gr.Button(texts["delete"], elem_id="kept_delete")
+        sure = gr.Button(texts["sure"], variant="stop", visible=False, elem_id="kept_sure")
     line = parts.state_line("kept_notice")
 
     def ask(place):
         if not place:
             raise PageError("choose_kept")
         one = kept_in(studio.home)[place]
-        return said["really"].format(one.folder.name, one.size), gr.Button(visible=True)
+        return texts["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):
-        return said["trashed"].format(to_trash(studio.home, place)), *rows()
+        return texts["trashed"].format(to_trash(studio.home, place)), *rows()
 
-    act(said, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
-    act(said, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
+    act(texts, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
+    act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
     place.input(lambda: gr.Button(visible=False), None, sure, show_progress="hidden", api_name=False)
     tab.select(rows, None, [table, place, sure], show_progress="hidden", api_name="models")
 
 
-def _facts(one, said):
+def _facts(one, texts):
     if one.kind != "run":
         return ""
     view = processes.RunView(one.folder)
     steps = [f"{part} {', '.join(map(str, steps))}" for part, steps in view.checkpoints.items() if steps]
-    return " · ".join([said[view.state], *view.facts(said)[:3], f"{said['checkpoints']}: {' · '.join(steps)}"])
+    return " · ".join([texts[view.state], *view.facts(texts)[:3], f"{texts['checkpoints']}: {' · '.join(steps)}"])

@@ -22,7 +22,7 @@ def state_line(elem_id: str) -> gr.Markdown:
     return gr.Markdown("", elem_id=elem_id, elem_classes=["state"])
 
 
-def act(said: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
+def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Calls a function or generator on an event of a component; returns Gradio's dependency.
 
     Errors appear in `line`, which may be among the outputs, until the next call: a `UserError` with its own message.
@@ -40,7 +40,7 @@ def act(said: dict, event: Callable, run: Callable, inputs: Sequence, outputs: S
             expected = isinstance(error, UserError | OSError)
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
             if isinstance(error, PageError):
-                sentence = error.said_in(said)
+                sentence = error.in_language(texts)
             elif isinstance(error, OSError) and error.strerror:
                 sentence = f"{error.strerror}: {error.filename2 or error.filename}"
             yield {line: f'<span class="wrong">{html.escape(sentence)}</span>'}
@@ -50,11 +50,11 @@ def act(said: dict, event: Callable, run: Callable, inputs: Sequence, outputs: S
     return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})
 
 
-def followed(said: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
+def followed(texts: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields each output of a command with a line that shows the time so far and what it printed last."""
     begun = time.monotonic()
     for output in outputs:
-        passed = said["working"].format(tqdm.format_interval(time.monotonic() - begun))
+        passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))
         yield output, " · ".join(filter(None, (passed, html.escape(output.rpartition("\n")[2]))))
 
 
@@ -64,20 +64,20 @@ def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> g
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
-def language_box(said: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
+def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
     """A drop-down of languages; `automatic` adds "", by the text."""
-    names = [(said["automatic"], "")] * automatic
-    names += [(f"{said.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
-    return gr.Dropdown(names, value=value, label=said["language"], elem_id=elem_id)
+    names = [(texts["automatic"], "")] * automatic
+    names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
+    return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
-def command_buttons(studio: Studio, said: dict, name: str, task: str, label: str = "") -> tuple:
+def command_buttons(studio: Studio, texts: dict, name: str, task: str, label: str = "") -> tuple:
     """Buttons to run and to cancel a task of the studio, and their line."""
     with gr.Row():
-        button = gr.Button(said[label or name], variant="primary", elem_id=name)
-        ends = gr.Button(said["cancel"], elem_id=f"{name}_cancel")
+        button = gr.Button(texts[label or name], variant="primary", elem_id=name)
+        ends = gr.Button(texts["cancel"], elem_id=f"{name}_cancel")
     line = state_line(f"{name}_notice")
-    act(said, ends.click, lambda: studio.tasks.cancel(task), [], [], line, api_name=f"{name}_cancel")
+    act(texts, ends.click, lambda: studio.tasks.cancel(task), [], [], line, api_name=f"{name}_cancel")
     return button, line
 
 
@@ -93,14 +93,14 @@ def report_view(folder: str | Path, language: str) -> str:
 class Choices:
     """Drop-downs of the present models, updated when the page or a tab is opened."""
 
-    def __init__(self, studio: Studio, said: dict[str, str], page: gr.Blocks, language: str):
-        self.studio, self.said, self.page, self.language = studio, said, page, language
+    def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
+        self.studio, self.texts, self.page, self.language = studio, texts, page, language
         self.tab: gr.Tab | None = None
         """The tab under construction."""
 
     def models(self, label: str, **options) -> gr.Dropdown:
         """A drop-down of models; the default is the bundled one."""
-        box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.said[label], **options)
+        box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.texts[label], **options)
         for event in (self.page.load, self.tab.select):
             event(lambda: gr.Dropdown(choices=self._names()), None, box, show_progress="hidden", api_name=False)
         return box
@@ -109,12 +109,12 @@ class Choices:
         """Inputs for language, a voice of the model (those of the language first), and a recording instead."""
         spoken = self.studio.language(BASE_NAME, self.language)
         with gr.Row():
-            language = language_box(self.said, f"{name}_language", spoken, automatic=True)
+            language = language_box(self.texts, f"{name}_language", spoken, automatic=True)
             first = self.studio.speakers(BASE_NAME, self.language)
-            speaker = gr.Dropdown(first, value=first[0], label=self.said["voice"], elem_id=f"{name}_speaker")
-        with gr.Accordion(self.said["voice_file"], open=False, elem_id=f"{name}_own_voice"):
+            speaker = gr.Dropdown(first, value=first[0], label=self.texts["voice"], elem_id=f"{name}_speaker")
+        with gr.Accordion(self.texts["voice_file"], open=False, elem_id=f"{name}_own_voice"):
             look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
-            recording = gr.Audio(sources=["upload", "microphone"], label=self.said["voice_file_help"], **look)
+            recording = gr.Audio(sources=["upload", "microphone"], label=self.texts["voice_file_help"], **look)
 
         def speakers(model, language):
             names = self.studio.speakers(model, language or self.language)
@@ -130,4 +130,4 @@ class Choices:
         return language, speaker, recording
 
     def _names(self):
-        return [(self.said["base"], BASE_NAME), *self.studio.runs()]
+        return [(self.texts["base"], BASE_NAME), *self.studio.runs()]

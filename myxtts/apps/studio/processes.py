@@ -220,7 +220,7 @@ class RunView:
         """`training`, `failed` or `not training`."""
         return "training" if self.running else "failed" if self.failed else "not training"
 
-    def facts(self, said: dict[str, str]) -> list[str]:
+    def facts(self, texts: dict[str, str]) -> list[str]:
         """Its progress, as short texts in the page's language."""
         if not self.metrics:
             return []
@@ -228,13 +228,13 @@ class RunView:
         stage, step, total = newest["stage"], newest["step"], newest.get("total_steps", 0)
         facts = []
         if stage in self.stages:
-            facts += [said["stage_of"].format(self.stages.index(stage) + 1, len(self.stages))]
-        facts += [said["step_of"].format(stage, f"{step}/{total}")]
+            facts += [texts["stage_of"].format(self.stages.index(stage) + 1, len(self.stages))]
+        facts += [texts["step_of"].format(stage, f"{step}/{total}")]
         lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         if self.running and "steps_per_second" in last:
-            facts += [said["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
-        return facts + [said[name].format(last[name]) for name in FIGURES if name in last]
+            facts += [texts["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
+        return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
         """Points of the main loss by stage, at most `MOST_POINTS` of each kind: step, loss, kind of line."""

@@ -36,51 +36,51 @@ def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> s
     return json.dumps(dict(speech=speech, rate=sample_rate, first=len(chunks) - len(shown), parts=shown))
 
 
-def speak_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Text and voice to audio, streamed by default."""
     with gr.Row():
         with gr.Column(scale=3):
-            text = gr.Textbox(said["example"], label=said["text"], lines=4, elem_id="speak_text")
+            text = gr.Textbox(texts["example"], label=texts["text"], lines=4, elem_id="speak_text")
             with gr.Row():
-                button = gr.Button(said["say"], variant="primary", elem_id="speak_say")
-                hush = gr.Button(said["hush"], elem_id="speak_hush")
+                button = gr.Button(texts["say"], variant="primary", elem_id="speak_say")
+                hush = gr.Button(texts["hush"], elem_id="speak_hush")
             state = parts.state_line("speak_state")
-            sound = gr.Audio(label=said["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
+            sound = gr.Audio(label=texts["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
         with gr.Column(scale=2):
             model = choices.models("run", elem_id="speak_run")
             language, speaker, recording = choices.voice(model, "speak")
-            with gr.Accordion(said["switches"], open=False, elem_id="speak_more"):
-                seed = gr.Number(0, label=said["seed"], precision=0, minimum=0)
-                temperature = gr.Slider(0, 2, 0, label=said["temperature"])
-                speed = gr.Slider(0.25, 4, 1, label=said["speed"])
-                look = dict(info=said["streamed_help"], elem_id="speak_streamed")
-                streamed = gr.Checkbox(True, label=said["streamed"], **look)
+            with gr.Accordion(texts["switches"], open=False, elem_id="speak_more"):
+                seed = gr.Number(0, label=texts["seed"], precision=0, minimum=0)
+                temperature = gr.Slider(0, 2, 0, label=texts["temperature"])
+                speed = gr.Slider(0.25, 4, 1, label=texts["speed"])
+                look = dict(info=texts["streamed_help"], elem_id="speak_streamed")
+                streamed = gr.Checkbox(True, label=texts["streamed"], **look)
     message = gr.Textbox("", visible="hidden", elem_id="speak_message")
 
     def say(streamed, model, text, language, recording, speaker, *values):
-        yield said["speaking"], "", None
+        yield texts["speaking"], "", None
         wish = Wish(model, text, language, recording, speaker, *values)
         if not streamed:
             rate, samples = studio.speak(wish)
-            yield said["spoken"].format(len(samples) / rate), "", (rate, samples)
+            yield texts["spoken"].format(len(samples) / rate), "", (rate, samples)
             return
         chunks, speech = [], f"{next(_numbers)}"
         for rate, samples in studio.stream(wish):
             chunks.append(samples)
-            yield said["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
+            yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
-        yield said["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
+        yield texts["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
 
     given = [streamed, model, text, language, recording, speaker, seed, temperature, speed]
-    speaking = act(said, button.click, say, given, [state, message, sound], state, api_name="speak")
+    speaking = act(texts, button.click, say, given, [state, message, sound], state, api_name="speak")
     message.change(None, message, None, js=PLAY)
-    hush.click(lambda: said["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)
+    hush.click(lambda: texts["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)
 
 
 LETTERS = "AB"
 
 
-def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
+def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Two checkpoints with the same seed, optionally blind; votes; an evaluation of both."""
     sides = []
     with gr.Row():
@@ -88,15 +88,15 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
             with gr.Column():
                 sides.append(choices.models(label, elem_id=f"compare_run_{number}"))
                 look = dict(show_label=False, elem_id=f"compare_which_{number}")
-                kinds = [(said[one], one) for one in ("best", "last")]
-                sides.append(gr.Radio(kinds, value="best", label=said["which"], **look))
+                kinds = [(texts[one], one) for one in ("best", "last")]
+                sides.append(gr.Radio(kinds, value="best", label=texts["which"], **look))
         with gr.Column():
             language, speaker, recording = choices.voice(sides[0], "compare")
-    text = gr.Textbox(said["example"], label=said["text"], lines=2, elem_id="compare_text")
+    text = gr.Textbox(texts["example"], label=texts["text"], lines=2, elem_id="compare_text")
     with gr.Row():
-        button = gr.Button(said["compare"], variant="primary", scale=2, elem_id="compare")
-        blind = gr.Checkbox(True, label=said["blind"], info=said["blind_help"], elem_id="compare_blind")
-        seed = gr.Number(0, label=said["seed"], precision=0, minimum=0)
+        button = gr.Button(texts["compare"], variant="primary", scale=2, elem_id="compare")
+        blind = gr.Checkbox(True, label=texts["blind"], info=texts["blind_help"], elem_id="compare_blind")
+        seed = gr.Number(0, label=texts["seed"], precision=0, minimum=0)
     verdict = parts.state_line("vote_said")
     with gr.Row():
         sounds = [
@@ -106,47 +106,47 @@ def compare_tab(studio: Studio, said: dict[str, str], choices: Choices) -> None:
     heard = gr.State(None)
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
-        yield *[gr.skip()] * 3, said["speaking"]
+        yield *[gr.skip()] * 3, texts["speaking"]
         order = [(first, first_which), (second, second_which)]
         if blind:
             random.shuffle(order)
         spoken = [studio.speak(Wish(name, text, language, recording, speaker, seed), which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
-        labels = LETTERS if blind else [f"{letter}: {name}" for letter, name in zip(LETTERS, names)]
+        captions = LETTERS if blind else [f"{letter}: {name}" for letter, name in zip(LETTERS, names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))
-        yield *(gr.Audio(value=sound, label=label) for sound, label in zip(spoken, labels)), heard, ""
+        yield *(gr.Audio(value=sound, label=label) for sound, label in zip(spoken, captions)), heard, ""
 
     with gr.Row():
-        votes = [gr.Button(said[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
-    headers = [said[key] for key in ("model", "model", "times_better", "times_better", "vote_same")]
-    counts = gr.Dataframe(studio.votes.counts, headers=headers, label=said["votes"], interactive=False)
+        votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
+    headers = [texts[key] for key in ("model", "model", "times_better", "times_better", "vote_same")]
+    counts = gr.Dataframe(studio.votes.counts, headers=headers, label=texts["votes"], interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]
-    act(said, button.click, compare, given, [*sounds, heard, verdict], verdict, api_name="compare")
+    act(texts, button.click, compare, given, [*sounds, heard, verdict], verdict, api_name="compare")
 
     def vote(heard, better):
         if not heard:
             raise PageError("nothing_heard")
         studio.votes.add(heard["sides"], better, heard["blind"], heard["text"], heard["seed"])
-        return None, said["vote_kept"].format(*heard["sides"]), studio.votes.counts()
+        return None, texts["vote_kept"].format(*heard["sides"]), studio.votes.counts()
 
     for one, better in zip(votes, (0, 1, None)):
         voted = lambda heard, better=better: vote(heard, better)
-        act(said, one.click, voted, [heard], [heard, verdict, counts], verdict, api_name=False)
-    _evaluation(studio, said, sides, choices.language)
+        act(texts, one.click, voted, [heard], [heard, verdict, counts], verdict, api_name=False)
+    _evaluation(studio, texts, sides, choices.language)
 
 
-def _evaluation(studio, said, sides, language):
-    with gr.Accordion(said["evaluation"], open=False, elem_id="evaluation_box"):
-        sentences = gr.Number(30, label=said["sentences"], precision=0, minimum=1, elem_id="evaluate_sentences")
-        button, line = parts.command_buttons(studio, said, "evaluate", "evaluate")
-        table = parts.log_box(said["evaluation"], "evaluation", 12)
+def _evaluation(studio, texts, sides, language):
+    with gr.Accordion(texts["evaluation"], open=False, elem_id="evaluation_box"):
+        sentences = gr.Number(30, label=texts["sentences"], precision=0, minimum=1, elem_id="evaluate_sentences")
+        button, line = parts.command_buttons(studio, texts, "evaluate", "evaluate")
+        table = parts.log_box(texts["evaluation"], "evaluation", 12)
         shown = lambda: parts.report_view(studio.home / EVALUATION, language)
         page = gr.HTML(shown, elem_id="evaluation_page")
 
     def evaluate(first, first_which, second, second_which, sentences):
         sides = dict.fromkeys([(first, first_which), (second, second_which)])
-        for lines, newest in parts.followed(said, studio.evaluate(sides, sentences)):
+        for lines, newest in parts.followed(texts, studio.evaluate(sides, sentences)):
             yield lines, gr.skip(), newest
         yield lines, shown(), ""
 
-    act(said, button.click, evaluate, [*sides, sentences], [table, page, line], line, api_name="evaluate")
+    act(texts, button.click, evaluate, [*sides, sentences], [table, page, line], line, api_name="evaluate")

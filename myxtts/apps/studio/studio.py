@@ -138,7 +138,7 @@ class Studio:
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
-        """Names of a model's voices: those of the language first, and of these the ones it was trained on."""
+        """Names of a model's voices: first those of `language`; trained speakers come before stored voices."""
         voices = read_speakers(self.folder(name))
         return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
@@ -195,7 +195,7 @@ class Studio:
         return self.home / EXPORTS / f"{name}-onnx-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
-        """Makes a run of a released `model.pth`; yields the command's output."""
+        """Converts a released `model.pth` to a run; yields the command's output."""
         target = named_folder(self.home, name)
         if not source.strip():
             raise PageError("no_source")

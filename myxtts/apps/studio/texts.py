@@ -15,12 +15,12 @@ the help of the flag."""
 
 
 class PageError(UserError):
-    """An error of the page itself: the text of a key, in English until `said_in` another language."""
+    """An error of the page itself: the text of a key, in English until `in_language` another language."""
 
     def __init__(self, key: str, *values: object):
         self.key, self.values = key, values
-        super().__init__(self.said_in(TEXTS["en"]))
+        super().__init__(self.in_language(TEXTS["en"]))
 
-    def said_in(self, said: dict[str, str]) -> str:
+    def in_language(self, texts: dict[str, str]) -> str:
         """The message in the language of these texts."""
-        return said[self.key].format(*self.values)
+        return texts[self.key].format(*self.values)

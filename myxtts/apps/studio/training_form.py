@@ -72,7 +72,7 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
 
 
 def config_in(recipe: str, folder: Path) -> XTTSConfig:
-    """The settings of a recipe."""
+    """Loads the configuration of a recipe: "" is the defaults, `OWN` that of the run in `folder`."""
     if recipe == OWN:
         return config_from_dict(read_json(folder / OWN))
     return XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()

@@ -124,7 +124,7 @@ def _is_model(folder):
 
 
 def _guess_language(reading):
-    """Sets the language of clips without one, from their script where only one language has it; adds a note."""
+    """Sets the language of clips without one, from their script or else their words; adds a note."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     default = reading.language or DEFAULT_LANGUAGE
     language, note = guess_language((clip.text for clip in unnamed), default)

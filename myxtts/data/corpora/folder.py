@@ -41,9 +41,9 @@ class ClipRefused(Exception):
 
 
 class CorpusFolder:
-    """Files of one data set. `root` is absolute and free of links.
+    """Files of one data set. `root` is absolute, without symbolic links.
 
-    Audio may also be in `audio_roots`, and behind links of the user's that lead to the user's own files.
+    Audio may also be in `audio_roots`, or behind symbolic links if the user owns both link and target.
     """
 
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):

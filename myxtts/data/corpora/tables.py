@@ -298,7 +298,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` with the place of the training part, and first with that of the preferred one of `VALIDATION`."""
+    """Calls `read` with the place of the first part of `VALIDATION` that exists, then with the training part's."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

@@ -36,9 +36,9 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
     With memory isolation, the default value means as many batches as hold 64 clips, between 2 and 8.
     """
-    asked = config.data.pipeline_buffer_size
-    if plan.mode != "isolated" or asked != DataConfig.pipeline_buffer_size:
-        return asked
+    requested = config.data.pipeline_buffer_size
+    if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
+        return requested
     return max(2, min(8, 64 // config.stage(stage).batch_size))
 
 

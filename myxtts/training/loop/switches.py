@@ -42,7 +42,7 @@ class Switches(SimpleNamespace):
         """Applied values by switch, as JSON; a resumed run keeps the measured ones."""
         return {name: getattr(self, name) for name in SWITCHES}
 
-    def asked(self, name: str) -> tuple[object, str]:
+    def requested_text(self, name: str) -> tuple[object, str]:
         """The requested value of a switch, and its text with the source."""
         value, source = self.requested[name]
         return value, f"{on_or_off(value) if isinstance(value, bool) else value} ({source})"
@@ -255,11 +255,11 @@ class LedgerKeeper:
         products = count_products(step.graph)
         # The dtype of most products: a few, such as codebook distances, stay in float32.
         kind = max(products, key=products.get) if products else "float32"
-        value, requested = switches.asked("precision")
+        value, requested = switches.requested_text("precision")
         seen = f"{products[kind]} of {sum(products.values())} matrix products of the step in {kind}"
         effective, reason = POLICIES[kind], f"{seen}; {switches.reasons['precision']}"
         yield LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
-        value, requested = switches.asked("tf32")
+        value, requested = switches.requested_text("tf32")
         device, allowed = self.trainer.model_device, "allowed" if switches.tf32 else "not allowed"
         seen = rounds_to_tf32(device)
         reason = f"{allowed}; float32 products on {device} are {'rounded to 10 bits' if seen else 'exact'}"
@@ -272,7 +272,7 @@ class LedgerKeeper:
         yield LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
 
     def _graph(self):
-        value, requested = self.switches.asked("xla")
+        value, requested = self.switches.requested_text("xla")
         clusters = sum(
             node.attr["_XlaMustCompile"].b for node in nodes(self.step.graph) if "_XlaMustCompile" in node.attr
         )
@@ -299,8 +299,8 @@ class LedgerKeeper:
         batching, times = self.trainer.batching, self.step.micro_batches
         why = f"; memory ran out with {batching.batch_size} clips at once" if batching.parts > 1 else ""
         reason = f"batches in the last update: {times}, accumulators: {len(self.step.accumulators())}{why}"
-        asked = batching.accumulation
-        yield LedgerRow("gradient accumulation", str(asked), str(times), reason, asked == times)
+        accumulation = batching.accumulation
+        yield LedgerRow("gradient accumulation", str(accumulation), str(times), reason, accumulation == times)
         wanted, found = batching.batch_size * batching.accumulation, batching.clips * times
         requested = f"{wanted} per update" + (", auto at once" if batching.automatic else "")
         reason = f"{batching.clips} clips at once, {found} per update"

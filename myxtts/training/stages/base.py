@@ -106,7 +106,7 @@ class Stage(ABC):
         return dataset
 
     def nothing_to_learn(self, dataset: SpeechDataset) -> str | None:
-        """Returns a sentence that says why these clips cannot train the stage, which then ends at once; else None."""
+        """Returns why these clips cannot train the stage, as a sentence for the log; None if they can."""
         return None
 
     def look(self, batch: NamedTuple) -> Any:

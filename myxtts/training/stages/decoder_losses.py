@@ -69,7 +69,7 @@ def _bin_hz(n_fft):
 
 
 def _floors(source_rate, top_hz):
-    """Smallest magnitudes, `(B, 1, bands)`, for sample rates `(B,)` and upper edges of bands, both in Hz."""
+    """Lower limits of magnitudes, `(B, 1, bands)`: `QUIET` in bands above a recording's bandwidth, else `FLOOR`."""
     limit = HIGHEST_SHARE * tf.cast(source_rate, tf.float32)[:, None]
     return tf.where(top_hz[None] <= limit, FLOOR, QUIET)[:, None]
 

@@ -59,7 +59,7 @@ class GPTStage(Stage):
         assign_by_name(self.model.part_weights(self.part), merged, where)
 
     def ledger_rows(self, step, switches):
-        value, requested = switches.asked("gradient_checkpointing")
+        value, requested = switches.requested_text("gradient_checkpointing")
         found = len(recomputed_blocks(step.graph))
         total = len(self.model.gpt.blocks) + len(self.model.gpt.conditioning_encoder.blocks)
         reason = f"{found} of {total} blocks are recomputed in the backward pass"
@@ -70,7 +70,7 @@ class GPTStage(Stage):
         effective = " and ".join(sorted(forms)) or "none"
         reason = ", ".join(f"{number} layers {form}" for form, number in sorted(forms.items()))
         reason = "; ".join(filter(None, (reason, switches.reasons.get("attention"))))
-        requested = switches.asked("attention")[1]
+        requested = switches.requested_text("attention")[1]
         yield LedgerRow("attention", requested, effective, reason, effective == switches.attention)
         if self.lora is not None:
             yield self.lora.ledger_row(step.trainable())

@@ -159,7 +159,7 @@ class SpeakerObjective(Objective):
 
 
 class SpeakerPreparation(Preparation):
-    """Waveforms -> `SpeakerBatch`; training clips are disturbed and played at one of `SPEEDS`."""
+    """Waveforms -> `SpeakerBatch`; training clips are augmented (`disturb`) and played at one of `SPEEDS`."""
 
     def __init__(self, model, device, augment, seed, num_speakers):
         super().__init__(model, device, augment, seed)

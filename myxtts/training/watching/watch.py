@@ -209,7 +209,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps into the run's folder; returns the path, or the log if the disk does not take it."""
+        """Reports the bad steps in a file of the run's folder, or in the log on a disk error; returns which."""
         trainer, stage = self.trainer, self.trainer.stage.name
         if not trainer.workers.is_chief:
             return "The log of worker 0"
