@@ -41,7 +41,8 @@ import soundfile
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from released_model import MINIMAL, write_release  # noqa: E402
+from released_model import write_release  # noqa: E402
+from test_convert_export import RELEASED_SHAPE  # noqa: E402
 
 from myxtts.data.sample_corpus import make_sample_corpus  # noqa: E402
 from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
@@ -122,7 +123,8 @@ def prepare(folder: Path, quick: bool) -> None:
     data = make_sample_corpus(folder / "DIR", num_clips=40)
     for name in ("recordings", "finetune_models/dataset"):
         shutil.copytree(data, folder / name)
-    write_release(folder / "XTTS-v2", replace(MINIMAL, num_text_tokens=23, max_text_tokens=200, max_audio_tokens=260))
+    limits = dict(num_text_tokens=23, max_text_tokens=200, max_audio_tokens=260)
+    write_release(folder / "XTTS-v2", replace(RELEASED_SHAPE, **limits))
     XTTSTokenizer.train([("Pack my box, with five dozen liquor jugs.", "en")]).save(folder / "vocab.json")
     paths = sorted((data / "wavs").glob("*.wav"))[:12]
     lines = (data / "metadata.csv").read_text(encoding="utf-8").splitlines()
