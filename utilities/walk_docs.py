@@ -41,8 +41,7 @@ import soundfile
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from released_model import write_release  # noqa: E402
-from test_convert_export import RELEASED_SHAPE  # noqa: E402
+from test_convert_export import RELEASED_SHAPE, write_release  # noqa: E402
 
 from myxtts.data.sample_corpus import make_sample_corpus  # noqa: E402
 from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
