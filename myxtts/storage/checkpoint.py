@@ -273,6 +273,15 @@ class CheckpointStore:
             _check_file(path, entry)
         return None if entry is None else path
 
+    def newest_file(self, name: str) -> Path | None:
+        """Returns the path of a file in the newest checkpoint where it is not damaged; None if that one lacks it."""
+        for step in reversed(self.steps()):
+            try:
+                return self.file(step, name)
+            except CheckpointError as error:
+                logger.warning("%s", error)
+        return None
+
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
         """Returns the step of the newest intact checkpoint; damaged ones are renamed and reported by `warn`.
 

@@ -88,19 +88,12 @@ def read_config(folder: Path) -> XTTSConfig:
 
 def vocabulary_path(folder: Path) -> Path:
     """Returns the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
-    store, beside = CheckpointStore(folder / "gpt"), folder / VOCABULARY
-    for step in reversed(store.steps()):
-        try:
-            own = store.file(step, VOCABULARY)
-        except CheckpointError as error:
-            logger.warning("%s", error)
-            continue
-        if own is None:  # from before checkpoints contained it
-            break
-        if not beside.is_file() or files.digest_file(beside) != files.digest_file(own):
-            logger.warning("%s is not the vocabulary that the GPT was trained with: using %s.", beside, own)
-        return own
-    return beside
+    own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
+    if own is None:  # of an imported model, or from before checkpoints contained it
+        return beside
+    if not beside.is_file() or files.digest_file(beside) != files.digest_file(own):
+        logger.warning("%s is not the vocabulary that the GPT was trained with: using %s.", beside, own)
+    return own
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.storage.base_model import base_folder, is_base
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
@@ -102,20 +102,13 @@ def write_rates(rates: dict[str, SpeechRate]) -> bytes:
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
     """Reads the rates in the newest intact GPT checkpoint of a run; empty if missing or, with a warning, invalid."""
-    store = CheckpointStore(Path(folder) / "gpt")
-    for step in reversed(store.steps()):
-        try:
-            path = store.file(step, SPEECH_RATES)
-        except CheckpointError as error:
-            logger.warning("%s", error)
-            continue
-        try:
-            content = json.loads(path.read_bytes()) if path else {}
-            rates = {language: SpeechRate(**values) for language, values in content.items()}
-            if all(math.isfinite(value) and value >= 0 for rate in rates.values() for value in vars(rate).values()):
-                return rates
-            raise ValueError("its values must be finite numbers of at least 0")
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            logger.warning("%s cannot be used; expected durations follow a rule of thumb: %.200s", path, error)
-            break
+    path = CheckpointStore(Path(folder) / "gpt").newest_file(SPEECH_RATES)
+    try:
+        content = json.loads(path.read_bytes()) if path else {}
+        rates = {language: SpeechRate(**values) for language, values in content.items()}
+        if all(math.isfinite(value) and value >= 0 for rate in rates.values() for value in vars(rate).values()):
+            return rates
+        raise ValueError("its values must be finite numbers of at least 0")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        logger.warning("%s cannot be used; expected durations follow a rule of thumb: %.200s", path, error)
     return {}
