@@ -45,7 +45,7 @@ def page_server(home, port):
 
 
 def chromium(flags=(), size=(1100, 1400)):
-    """A window of Chromium without a screen, to be told to `quit`."""
+    """A window of Chromium without a screen, to be ended by `quit`."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -98,7 +98,7 @@ class Page:
                 last = error
             time.sleep(0.2)
         self.picture("failed")
-        raise AssertionError(f"{what} did not come: {last or self.told()}")
+        raise AssertionError(f"{what} did not come: {last or self.shown()}")
 
     def find(self, elem_id, inside=""):
         """The element, or what is inside it."""
@@ -177,13 +177,13 @@ class Page:
         self.wait(lambda: all(word in self.value(elem_id) for word in words), f"{words} in {elem_id}", seconds)
         return self.value(elem_id)
 
-    def told(self):
+    def shown(self):
         """What is wrong, in the tab that is open."""
         return " ".join(one.text for one in self.driver.find_elements("css selector", ".state .wrong"))
 
     def wait_notice(self, *words, seconds=90):
         """Waits for an error with these words."""
-        return self.wait(lambda: all(word in self.told() for word in words) and self.told(), f"{words}", seconds)
+        return self.wait(lambda: all(word in self.shown() for word in words) and self.shown(), f"{words}", seconds)
 
     def seconds_of(self, elem_id):
         """Length of the sound in a player; 0 for none."""

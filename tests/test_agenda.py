@@ -1,4 +1,4 @@
-"""Asking a run for more: what is trained, what stays as it is and what is refused, and that it is told before."""
+"""Asking a run for more: what is trained, what stays as it is and what is refused, and that it is reported before."""
 
 import dataclasses
 import re
@@ -30,17 +30,17 @@ def settings_of(corpus, folder, steps=1, **training):
 
 
 def train(config):
-    """Trains; returns the steps that each stage has then, and the step that each stood at when the work was told."""
-    told = []
+    """Trains; returns the steps that each stage has then, and the step of each when the work was reported."""
+    reported = []
 
     def on_agenda(agenda):
-        told.append(steps_of(config))
+        reported.append(steps_of(config))
 
     run = Run(config, PLAN, [SimpleNamespace(on_agenda=on_agenda)])
     run.callbacks.append(RunConsole(run))
     with untraced():
         assert run.train()
-    return steps_of(config), told[0]
+    return steps_of(config), reported[0]
 
 
 def steps_of(config):
@@ -63,9 +63,9 @@ def home(tried_out, tmp_path):
 
 def test_finished_run_has_nothing_left_to_train(tiny_corpus, home, capsys):
     assert train(settings_of(tiny_corpus, home))[0] == {"dvae": 1, "gpt": 1}
-    told = ["Stage dvae: already trained, 1 step", "Stage gpt: already trained, 1 step", "Already trained. Raise"]
+    reported = ["Stage dvae: already trained, 1 step", "Stage gpt: already trained, 1 step", "Already trained. Raise"]
     said = capsys.readouterr().out
-    assert "\n".join(told) in said and "--max-steps to continue with gpt," in said
+    assert "\n".join(reported) in said and "--max-steps to continue with gpt," in said
 
 
 def test_more_steps_train_the_last_stage_and_leave_what_it_rests_on(tiny_corpus, home, capsys):
@@ -173,8 +173,8 @@ def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_pa
     state["lineage"]["voice"] = "of another run"
     CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, state)
     assert trained(tmp_path, 9) == ["gpt", "voice"], "training it on, on what it does not know, would be refused"
-    told = agenda(tmp_path, 9)[-1].describe()
-    assert "on another gpt and voice" in told and "--stage sound" in told
+    reported = agenda(tmp_path, 9)[-1].describe()
+    assert "on another gpt and voice" in reported and "--stage sound" in reported
     CheckpointStore(tmp_path / "sound").write(5, {"model": {}}, {"finished": True})
     assert trained(tmp_path, 9) == ["gpt", "voice"], "imported weights are taken as they are"
 

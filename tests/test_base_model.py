@@ -65,13 +65,13 @@ def language_of(base, monkeypatch, capsys):
 
 
 def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_asked_for(language_of):
-    read, told = language_of("Bonjour, ça va ?", "--speaker", "fr_f2")
-    assert read == "fr" and "The text is read as fr (French), which fr_f2 speaks; --language chooses" in told
+    read, reported = language_of("Bonjour, ça va ?", "--speaker", "fr_f2")
+    assert read == "fr" and "The text is read as fr (French), which fr_f2 speaks; --language chooses" in reported
     assert language_of("Hello.", "--speaker", "fr_f2", "--language", "en") == ("en", "Error: Enough.\n")
-    read, told = language_of("سلام", "--speaker", "fr_f2")
-    assert read == "fa" and "it is read as fa (Persian), not as fr" in told and "fr_f2 speaks" not in told
-    read, told = language_of("Hello.")
-    assert read == "en" and "The bundled model speaks English" in told
+    read, reported = language_of("سلام", "--speaker", "fr_f2")
+    assert read == "fa" and "it is read as fa (Persian), not as fr" in reported and "fr_f2 speaks" not in reported
+    read, reported = language_of("Hello.")
+    assert read == "en" and "The bundled model speaks English" in reported
 
 
 def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers():
@@ -80,7 +80,7 @@ def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers():
     assert [line.language for line in in_languages_of_voices(lines, asked)] == ["fr", "en", ""]
 
 
-def test_languages_of_its_speakers_are_told_and_no_other_is_offered(capsys):
+def test_languages_of_its_speakers_are_reported_and_no_other_is_offered(capsys):
     assert say.main(["--list-speakers"]) == 0
     assert "fr_f2\tfr\n" in capsys.readouterr().out
     sentence = sentence_of(capsys, say.main, "--text", "Hello.", "--language", "xx")

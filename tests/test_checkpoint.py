@@ -272,7 +272,7 @@ def test_assigning_fits_names_and_shapes_or_changes_nothing():
 
 def test_copy_made_while_checkpoints_are_written_is_taken_up_where_it_is_whole(tmp_path):
     """The names are listed at one moment, and files copied at others: before each, another checkpoint is written."""
-    store, told = CheckpointStore(tmp_path / "run" / "gpt"), []
+    store, reported = CheckpointStore(tmp_path / "run" / "gpt"), []
     write = lambda step: store.write(step, {"model": {"a": np.full(3, step, np.float32)}}, {}, best=step == 2)
     for step in (1, 2, 3):
         write(step)
@@ -289,9 +289,9 @@ def test_copy_made_while_checkpoints_are_written_is_taken_up_where_it_is_whole(t
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(source.read_bytes())
         is_whole = copy.has_sound()
-        step = copy.newest_sound(told.append)
+        step = copy.newest_sound(reported.append)
         assert is_whole and copy.read(step, ("model",))[0]["model"]["a"][0] == step, "the best is never removed"
-    assert told and all("was set aside" in one for one in told)
+    assert reported and all("was set aside" in one for one in reported)
 
 
 def test_damaged_checkpoint_with_none_before_it_says_so(tmp_path):
@@ -299,9 +299,9 @@ def test_damaged_checkpoint_with_none_before_it_says_so(tmp_path):
     for step in (1, 2):
         store.write(step, {"model": {"a": np.zeros(3, np.float32)}}, {})
         (store.path(step) / "model.safetensors").write_bytes(b"cut")
-    told = []
-    assert store.has_sound() is False and store.newest_sound(told.append) is None
-    assert [one.rpartition("; ")[2] for one in told] == [
+    reported = []
+    assert store.has_sound() is False and store.newest_sound(reported.append) is None
+    assert [one.rpartition("; ")[2] for one in reported] == [
         "the checkpoint before it is used.",
         "there is none before it.",
     ]

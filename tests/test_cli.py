@@ -162,16 +162,16 @@ def test_full_disk_is_a_sentence_with_the_file_and_a_way_out(tmp_path, capsys, n
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    told = sentence_of(capsys, write)
+    reported = sentence_of(capsys, write)
     way_out = "Free the disk, or name another place, and run the same command again."
-    assert told == f"Error: {path} cannot be written: File too large. {way_out}"
+    assert reported == f"Error: {path} cannot be written: File too large. {way_out}"
     assert [one.name for one in tmp_path.iterdir()] == ["deep"]
 
 
 def test_full_device_is_a_sentence_with_its_name(tmp_path, capsys):
     (tmp_path / "out.wav").symlink_to("/dev/full")
-    told = sentence_of(capsys, exits_with_sentence(lambda _: write_audio(tmp_path / "out.wav", np.ones(9), 24000)))
-    assert f"{tmp_path}/out.wav cannot be written: No space left on device. Free the disk" in told
+    reported = sentence_of(capsys, exits_with_sentence(lambda _: write_audio(tmp_path / "out.wav", np.ones(9), 24000)))
+    assert f"{tmp_path}/out.wav cannot be written: No space left on device. Free the disk" in reported
 
 
 def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):
@@ -182,7 +182,7 @@ def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):
 
 
 def test_terminated_command_leaves_nothing_half_written(tmp_path):
-    """A made-up command that is told to end while it writes."""
+    """A made-up command that is asked to end while it writes."""
     (tmp_path / "writing.py").write_text(
         "import os, signal, sys, time\n"
         "from myxtts import __main__ as entry\n"

@@ -48,8 +48,8 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     per_epoch = len(OLD) // BATCH
     position = per_epoch + cut
     before = heard(OLD, None, range(per_epoch, position))
-    start, told = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
-    assert "6 clips are new, and 3 are gone" in told
+    start, reported = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
+    assert "6 clips are new, and 3 are gone" in reported
     left = (len(NEW) - len([name for name in NEW if name in before])) // BATCH
     after = heard(NEW, start, range(position, position + left))
     assert not before.keys() & after.keys() and set(after.values()) == {1} and len(after) == left * BATCH
@@ -57,8 +57,8 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     assert len(set(NEW) - before.keys() - after.keys()) < BATCH
     following = heard(NEW, start, range(position + left, position + left + len(NEW) // BATCH))
     assert set(following.values()) == {1} and len(following) == len(NEW) // BATCH * BATCH
-    _, told = ordered([f"other_{number}" for number in range(9)]).continuing(stored(ordered(OLD).record(3)))
-    assert "9 clips are new, and 26 are gone" in told
+    _, reported = ordered([f"other_{number}" for number in range(9)]).continuing(stored(ordered(OLD).record(3)))
+    assert "9 clips are new, and 26 are gone" in reported
 
 
 def test_run_that_goes_on_with_changed_clips_can_be_resumed_anywhere():
@@ -66,9 +66,9 @@ def test_run_that_goes_on_with_changed_clips_can_be_resumed_anywhere():
     start, _ = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
     unbroken = ordered(NEW, start)
     for cut in range(position, position + 14):
-        again, told = ordered(NEW).continuing(stored(unbroken.record(cut)))
+        again, reported = ordered(NEW).continuing(stored(unbroken.record(cut)))
         resumed = ordered(NEW, again).order
-        assert told is None
+        assert reported is None
         for place in range(cut, cut + 8):
             one, other = unbroken.order.batch(place), resumed.batch(place)
             assert one[:2] + one[3:] == other[:2] + other[3:]
@@ -86,8 +86,8 @@ def test_clips_that_change_twice_in_an_epoch_come_once():
 
 
 def test_another_batch_size_goes_on_with_the_clips_that_the_epoch_has_not_had():
-    start, told = ordered(OLD, batch_size=2).continuing(stored(ordered(OLD).record(3)))
-    assert "0 clips are new, and 0 are gone" in told and "14 of 26 clips" in told
+    start, reported = ordered(OLD, batch_size=2).continuing(stored(ordered(OLD).record(3)))
+    assert "0 clips are new, and 0 are gone" in reported and "14 of 26 clips" in reported
     order = ordered(OLD, start, batch_size=2).order
     after = [OLD[index] for position in range(3, 10) for index in order.batch(position).indices]
     assert sorted(after) == sorted(set(OLD) - heard(OLD, None, range(3)).keys())

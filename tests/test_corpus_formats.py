@@ -168,7 +168,7 @@ def found_in(corpus):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_each_format_is_told_by_its_content_and_its_audio_can_be_read(name, tmp_path):
+def test_each_format_is_recognized_by_its_content_and_its_audio_can_be_read(name, tmp_path):
     root = tmp_path / "voice"
     expected = EXAMPLES[name](root)
     before = sorted(root.rglob("*"))

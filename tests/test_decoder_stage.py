@@ -208,13 +208,13 @@ def weights_of(folder) -> dict[str, Iterable]:
 def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_foundations, tmp_path):
     corpus, foundations = corpus_foundations
     dataset, config = configured(corpus, tmp_path / "whole")
-    trainer, told = train(dataset, foundations, config)
+    trainer, reported = train(dataset, foundations, config)
     assert [trainer.stage.phase(step, 4) for step in range(4)] == [SPECTRAL] * 2 + [ADVERSARIAL] * 2
     # Discriminators wait while the decoder learns from spectra alone.
-    assert (told.discriminators[1] == told.discriminators[2]).all()
-    assert (told.discriminators[3] != told.discriminators[2]).any()
-    assert told.figures[2]["adversarial"] == 0.0 < told.figures[3]["adversarial"]
-    assert told.figures[3]["discriminator/real"] > 0
+    assert (reported.discriminators[1] == reported.discriminators[2]).all()
+    assert (reported.discriminators[3] != reported.discriminators[2]).any()
+    assert reported.figures[2]["adversarial"] == 0.0 < reported.figures[3]["adversarial"]
+    assert reported.figures[3]["discriminator/real"] > 0
     # Averages of the decoder are validated and spoken with; there are none of the discriminators.
     assert trainer.train_step.averages() and not any("period" in name for name in trainer.train_step.averages())
     assert trainer.state.history[-1]["mel"] == trainer.state.best[0]
@@ -229,10 +229,10 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
     switches = dict(precision="mixed_float16", gradient_accumulation=2)
     dataset, config = configured(corpus, tmp_path, **switches)
     config.training.decoder.max_steps, config.training.decoder.spectral_share = 2, 0.0
-    trainer, told = train(dataset, foundations, config)
+    trainer, reported = train(dataset, foundations, config)
     # The loss scale may start too high.
-    assert trainer.train_step.bad_steps <= 2 and np.isfinite(told.figures[2]["loss"])
-    assert (told.discriminators[1] != told.discriminators[2]).any()
+    assert trainer.train_step.bad_steps <= 2 and np.isfinite(reported.figures[2]["loss"])
+    assert (reported.discriminators[1] != reported.discriminators[2]).any()
 
 
 def test_fine_tuning_trains_the_discriminators_alone_first():

@@ -59,7 +59,7 @@ def test_one_device_needs_no_measurement(monkeypatch, capsys):
     assert "only one device" in capsys.readouterr().out
 
 
-def test_failing_process_is_told_by_its_last_line():
+def test_failing_process_is_reported_by_its_last_line():
     config, _ = asked_for()
     found = setup.measure(config, {"virtual_devices": 2, "model_gpus": [7]})
     assert "needs both --data-gpu and --model-gpu" in found

@@ -30,7 +30,7 @@ def test_one_finite_step_ends_a_row():
     assert not any(record(guard, step, step % 4 == 0) for step in range(1, 60))
 
 
-def test_the_last_bad_steps_are_told_with_clips_and_terms():
+def test_the_last_bad_steps_are_reported_with_clips_and_terms():
     guard = DivergenceGuard(3)
     for step in range(5):
         found = record(guard, step, step < 2)

@@ -147,8 +147,8 @@ def test_faster_speech_is_that_of_the_model(exported, synthesizer):
 def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(checks, "_other_graphs", lambda *_: ())  # these have float32 weights again
     assert export(tmp_path / "int8", "--weights", "int8") == 0
-    told = capsys.readouterr().out
-    assert "gpt, states: differs by" in told and "codes: differs by" in told
+    reported = capsys.readouterr().out
+    assert "gpt, states: differs by" in reported and "codes: differs by" in reported
     assert json.loads((tmp_path / "int8/config.json").read_text())["weights"] == "int8"
     sizes = [(folder / "gpt.onnx").stat().st_size for folder in (tmp_path / "int8", exported)]
     assert sizes[0] < 0.8 * sizes[1]
@@ -181,9 +181,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(export, monkeypatch, tmp
 
     monkeypatch.setattr(Builder, "save", full)
     assert export(tmp_path / "new") == 2
-    told = capsys.readouterr().err
-    assert told.startswith("Error: gpt.onnx cannot be written: No space left on device. Free the disk")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("Error: gpt.onnx cannot be written: No space left on device. Free the disk")
+    assert reported.count("\n") == 1
     assert not [*tmp_path.iterdir()]
 
 
@@ -203,8 +203,8 @@ def test_what_cannot_be_exported_is_one_sentence(run, tmp_path, capsys, change, 
     change = [one.format(run=run) for one in change]
     arguments |= dict(zip(change[::2], change[1::2]))
     assert main(["export", *[word for pair in arguments.items() for word in pair]]) == 2
-    told = capsys.readouterr().err
-    assert sentence.format(run=run) in told and told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert sentence.format(run=run) in reported and reported.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 
@@ -305,8 +305,8 @@ def test_export_that_swallows_a_long_text_is_not_written(export, monkeypatch, tm
     sentences = Speaker.sentences
     monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])
     assert export(tmp_path / "wrong") == 2
-    told = capsys.readouterr().err
-    assert "a long text, pieces: differs" in told and "a long text, missing audio: differs" in told
+    reported = capsys.readouterr().err
+    assert "a long text, pieces: differs" in reported and "a long text, missing audio: differs" in reported
 
 
 def test_exported_model_reads_sounds_where_it_was_trained_to(exported):

@@ -99,8 +99,8 @@ def test_exported_folder_that_cannot_be_served_is_one_sentence(exported, tmp_pat
     flags = change(tmp_path / "copy")
     flags = flags if isinstance(flags, list) else []
     assert main(["serve", "--checkpoint", str(tmp_path / "copy"), "--port", "0", *flags]) == 2
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert said in reported and reported.count("\n") == 1
 
 
 def test_package_of_the_page_is_checked_and_is_named_without_a_network(tmp_path, monkeypatch):

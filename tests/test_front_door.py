@@ -40,7 +40,7 @@ def test_settings_and_the_door_itself_load_no_tensorflow():
     assert not {"tensorflow", "keras"} & set(loaded.split())
 
 
-def test_version_is_told(capsys):
+def test_version_is_reported(capsys):
     assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"myxtts {myxtts.__version__}\n"
 

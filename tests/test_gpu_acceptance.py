@@ -46,7 +46,7 @@ def test_report_has_every_target_and_the_flags_to_use(tmp_path, capsys):
     assert "emma" not in page + json.dumps(report) and "14 targets met, 0 missed" in capsys.readouterr().out
 
 
-def test_missed_targets_are_told_and_the_command_fails(tmp_path):
+def test_missed_targets_are_reported_and_the_command_fails(tmp_path):
     def slow(case, *rest):
         if case.group == "batch" and case.name == "48":
             return {"error": "out of memory"}

@@ -71,12 +71,12 @@ def test_training_brings_attention_to_the_diagonal(trained):
     config, model, batch = trained
     objective = GPTObjective(model, config)
     variables, optimizer = list(objective.trainable().values()), keras.optimizers.Adam(2e-2)
-    told = []
+    reported = []
     for _ in range(12):
         with tf.GradientTape() as tape:
             sums, _ = objective.loss_sums(batch)
             loss = sums["alignment"] / objective.counts(batch)["alignment"]
-        told.append(float(loss))
+        reported.append(float(loss))
         gradients = tape.gradient(loss, variables)
         optimizer.apply([g if g is not None else tf.zeros_like(v) for g, v in zip(gradients, variables)], variables)
-    assert told[-1] < 0.8 * told[0]
+    assert reported[-1] < 0.8 * reported[0]

@@ -81,7 +81,7 @@ def test_installed_package_finds_its_recipes_from_any_folder(installed, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_installed_package_trains_a_step_and_writes_only_where_it_is_told(installed, tiny_corpus, tiny_yaml, tmp_path):
+def test_installed_package_trains_a_step_and_writes_only_in_its_folder(installed, tiny_corpus, tiny_yaml, tmp_path):
     argv = ["train", "--train-data", str(tiny_corpus), "--config", str(tiny_yaml), "--stage", "dvae"]
     argv += ["--max-steps", "1", "--checkpoint-dir", "run"]
     code = "import tensorflow as tf; tf.config.run_functions_eagerly(True); from myxtts.__main__ import main; "

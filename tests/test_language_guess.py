@@ -37,8 +37,8 @@ def test_languages_are_known_by_code_name_and_region(code):
 def test_messages_offer_the_languages_of_a_model_alone():
     with pytest.raises(ValueError, match="is not supported. Supported languages: am, de.$"):
         get_language("persain", ("de", "am"))
-    told = guess_language(["Guten Tag"], "fa", ("fa", "de", "en"))[1]
-    assert told.endswith("Give --language de or en.")
+    reported = guess_language(["Guten Tag"], "fa", ("fa", "de", "en"))[1]
+    assert reported.endswith("Give --language de or en.")
     assert guess_language(["سلام"], "en", ("en", "fa"))[0] == "fa"
     assert guess_language([SENTENCES["ru"]], "en", ("en", "fa"))[0] == "ru", "whoever speaks it not says so"
 
@@ -52,14 +52,14 @@ def test_every_language_is_known_by_its_names_and_no_name_means_two():
 
 @pytest.mark.parametrize("code", SENTENCES)
 def test_letters_that_one_language_has_tell_it(code):
-    language, told = guess_language([SENTENCES[code]], "en")
-    assert language == code and f"read as {code} ({LANGUAGES[code].name}), not as en" in told
+    language, reported = guess_language([SENTENCES[code]], "en")
+    assert language == code and f"read as {code} ({LANGUAGES[code].name}), not as en" in reported
     assert guess_language([SENTENCES[code]], code) == (code, "")
 
 
 def test_letters_that_several_languages_have_tell_what_to_ask_for():
-    language, told = guess_language(["سلام"], "en")
-    assert language == "en" and "Arabic letters" in told and "Give --language ar or fa." in told
+    language, reported = guess_language(["سلام"], "en")
+    assert language == "en" and "Arabic letters" in reported and "Give --language ar or fa." in reported
     assert guess_language(["الكتاب على الطاولة في الغرفة. " * 20], "en")[0] == "ar"
     assert guess_language(["Guten Tag"], "fa")[1].startswith("The text is in Latin letters, and Persian is not")
     assert guess_language(["Καλημέρα"], "en")[1].endswith("No supported language is.")

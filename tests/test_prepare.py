@@ -151,9 +151,9 @@ def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     command, pipe = [sys.executable, "-uc", code, str(prepared / LOCK)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
         other.stdout.readline()
-        told = []
-        prepare(home, prepared, 2, "/CPU:0", tell=lambda line: told.append(line) or other.kill())
-    assert told[:2] == ["Shard 1: another process is encoding it", "Shard 1 of 2: 7 clips, 0 left out"]
+        reported = []
+        prepare(home, prepared, 2, "/CPU:0", tell=lambda line: reported.append(line) or other.kill())
+    assert reported[:2] == ["Shard 1: another process is encoding it", "Shard 1 of 2: 7 clips, 0 left out"]
     assert [path.exists() for path in leftovers] == [True, False], "that of another shard may still be written to"
     assert (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns == first
     assert clips_of(prepared) == clips_of(shards)

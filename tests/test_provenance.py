@@ -53,13 +53,13 @@ def replace_vocabulary(folder):
     write_json(folder / "vocab.json", document)
 
 
-def test_model_of_the_checkpoint_counts_and_what_differs_is_told(run, caplog):
+def test_model_of_the_checkpoint_counts_and_what_differs_is_reported(run, caplog):
     change_config(run, heads=4)
     assert load_model(run)[2].model.heads == 2
     assert "describes another model (heads 4 for 2)" in caplog.text
 
 
-def test_vocabulary_of_the_checkpoint_counts_and_what_differs_is_told(run, made, caplog):
+def test_vocabulary_of_the_checkpoint_counts_and_what_differs_is_reported(run, made, caplog):
     ids = made[1].encode("one two", "en")
     assert load_model(run)[1].encode("one two", "en") == ids and not caplog.text
     replace_vocabulary(run)

@@ -96,14 +96,14 @@ def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
     assert sorted(state["versions"]) == ["keras", "myxtts", "tensorflow", "threads"]
 
 
-def test_position_survives_a_change_of_accumulation_which_is_told(stopped, tmp_path, caplog):
+def test_position_survives_a_change_of_accumulation_which_is_reported(stopped, tmp_path, caplog):
     caplog.set_level("INFO")
     trainer = resumed(stopped, tmp_path, gradient_accumulation=4)
     assert (trainer.step, trainer.state.position) == (2, 2)
     assert "training.gradient_accumulation 1 -> 4" in caplog.text and "checkpoint_dir" not in caplog.text
 
 
-def test_changed_training_set_is_told_and_clips_are_told_apart_by_their_ids(stopped, tmp_path, caplog):
+def test_changed_training_set_is_reported_and_clips_are_reported_apart_by_their_ids(stopped, tmp_path, caplog):
     dataset, _ = stopped
     trainer = resumed(stopped, tmp_path)
     trainer.state.take_up(dataset, "gpt")

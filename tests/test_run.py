@@ -149,10 +149,10 @@ def test_reset_run_is_whole_in_one_place_after_a_crash_anywhere_before_it_starts
 
 def test_reset_run_says_what_it_set_aside_and_trains_from_the_first_step(tiny_corpus, tmp_path):
     assert Page(dvae_config(tiny_corpus, tmp_path, 2)).run.train()
-    page, told = Page(dvae_config(tiny_corpus, tmp_path, 1, reset_training=True)), []
-    page.on_set_aside = lambda *arguments: told.append(arguments)
+    page, reported = Page(dvae_config(tiny_corpus, tmp_path, 1, reset_training=True)), []
+    page.on_set_aside = lambda *arguments: reported.append(arguments)
     assert page.run.train() and [one[0] for one in page.shown if isinstance(one, tuple)] == [1]
-    assert told == [("dvae", tmp_path / "before_reset/dvae")]
+    assert reported == [("dvae", tmp_path / "before_reset/dvae")]
     assert CheckpointStore(tmp_path / "before_reset/dvae").steps() == [2]
     assert {"config.json", "vocab.json"} <= {path.name for path in (tmp_path / "before_reset").iterdir()}
     assert CheckpointStore(tmp_path / "dvae").steps() == [1]

@@ -1,4 +1,4 @@
-"""`myxtts say`: text from anywhere, sound to anywhere, and every mistake told before the first sound."""
+"""`myxtts say`: text from anywhere, sound to anywhere, and every mistake reported before the first sound."""
 
 import functools
 import io
@@ -212,7 +212,7 @@ def test_more_text_on_standard_input_than_is_read_is_refused_and_not_cut(argv, c
         ("d|one|nobody", ["Line 7", "nobody"]),
     ],
 )
-def test_bad_line_is_told_before_any_is_spoken(batch_argv, folder, capsys, row, words):
+def test_bad_line_is_reported_before_any_is_spoken(batch_argv, folder, capsys, row, words):
     path = folder.parent / "lines.txt"
     path.write_text(f"{BATCH}\n{row}\n")
     line = sentence_of(capsys, say.main, *batch_argv)

@@ -1,4 +1,4 @@
-"""The speaker stage: voices are told apart, judged on voices that training never heard, and runs resume exactly."""
+"""The speaker stage: voices are distinguished, judged on voices that training never heard, and runs resume exactly."""
 
 import functools
 import logging
@@ -186,7 +186,7 @@ def test_error_falls_on_voices_never_heard_and_is_chance_where_labels_mean_nothi
     vectors, voices = stage.look(judged)
     assert stage.judge([(vectors, random.permutation(voices))])["eer"] == pytest.approx(0.5, abs=0.06)
     assert float(objective.counts(judged)["speaker"]) == 8 * 8, "voices left out have no part in the loss"
-    assert stage.judge([(vectors[:8], voices[:8])]) == {}, "one voice alone has nothing to be told from"
+    assert stage.judge([(vectors[:8], voices[:8])]) == {}, "one voice alone has nothing to be distinguished from"
 
 
 def moving(stage):

@@ -204,7 +204,7 @@ def test_loaded_model_speaks_as_the_one_that_was_saved(synthesizer, voice, run_f
     np.testing.assert_array_equal(codes, expected)
 
 
-def test_best_and_last_checkpoint_are_told_apart(synthesizer, run_folder):
+def test_best_and_last_checkpoint_are_distinguished(synthesizer, run_folder):
     weights = {name: v.numpy() for name, v in synthesizer.model.part_weights("gpt").items()}
     later = {**weights, "gpt/audio_head/bias": np.full_like(weights["gpt/audio_head/bias"], 7.0)}
     CheckpointStore(run_folder / "gpt").write(9, {"model": later}, {"finished": True})

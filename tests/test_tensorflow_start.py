@@ -27,23 +27,23 @@ CUDA = "E0000 00:00:1795380260.575247   10892 cuda_platform.cc:52] failed call t
 REAL = ["E0000 00:00:1795380260.575247   10892 op.cc:52] No space", "F0000 00:00:1.5  1 a.cc:2] Check failed", "Killed"]
 
 
-def told(lines, places=(), **environment):
+def reported(lines, places=(), **environment):
     command = [sys.executable, "-c", SCRIPT.format(lines=lines, places=places)]
     environment = {"PYTHONPATH": str(ROOT), **environment}
     return sorted(subprocess.run(command, capture_output=True, text=True, env=environment).stderr.splitlines())
 
 
 def test_start_up_messages_are_left_out_and_errors_come_through():
-    assert told([*HARMLESS, CUDA, *REAL]) == sorted(["from Python", *REAL])
+    assert reported([*HARMLESS, CUDA, *REAL]) == sorted(["from Python", *REAL])
 
 
-def test_failing_driver_is_told_where_there_is_a_gpu():
-    assert told([CUDA], places=("/",)) == sorted(["from Python", CUDA])
+def test_failing_driver_is_reported_where_there_is_a_gpu():
+    assert reported([CUDA], places=("/",)) == sorted(["from Python", CUDA])
 
 
 @pytest.mark.parametrize("level", ["0", "1"])
 def test_whoever_asks_for_the_messages_gets_them(level):
-    assert told(HARMLESS, TF_CPP_MIN_LOG_LEVEL=level) == sorted(["from Python", *HARMLESS])
+    assert reported(HARMLESS, TF_CPP_MIN_LOG_LEVEL=level) == sorted(["from Python", *HARMLESS])
 
 
 @pytest.mark.parametrize("words", ["prepare --checkpoint none --output shards", "serve --host 0.0.0.0"])

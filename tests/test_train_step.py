@@ -278,7 +278,7 @@ def test_step_taken_again_after_an_error_gives_the_same_weights():
     np.testing.assert_array_equal(*found)
 
 
-def test_error_while_weights_change_is_told_apart():
+def test_error_while_weights_change_is_an_error_of_its_own():
     _, step = quadratic_step()
     step([BATCH], 0.1, (0, 0))
     step.rules[0].begun.assign_add(1)  # as an error in the middle of the update leaves it

@@ -76,9 +76,9 @@ def test_gathered_values_come_in_order_and_bit_for_bit():
 def test_log_lines_have_the_timing_of_each():
     def work(workers):
         own = {"avg_ms": 100.0 + workers.index, "stall": 0.5 * workers.index, "buffer": 1.0, "variation": 0.1}
-        told = timing_of_all(own, workers), timing_of_all({}, workers)
+        reported = timing_of_all(own, workers), timing_of_all({}, workers)
         workers.close()
-        return told
+        return reported
 
     (first, none), (second, _) = together(2, work)
     assert none == {} and first["avg_ms"] == 100.0 and second["avg_ms"] == 101.0
@@ -210,11 +210,11 @@ def test_a_worker_that_hangs_when_another_is_lost_is_killed_once(monkeypatch, ca
     commands = "exit 75", "exec sleep 60", "kill -STOP $$"
     workers = [subprocess.Popen(["sh", "-c", command], **options) for command in commands]
     assert launching._follow(workers) == LOST_EXIT_CODE
-    told = capsys.readouterr().out.splitlines()
-    assert told == [f"Worker {index} did not end within 0 s and was killed." for index in (1, 2)]
+    reported = capsys.readouterr().out.splitlines()
+    assert reported == [f"Worker {index} did not end within 0 s and was killed." for index in (1, 2)]
 
 
-def test_a_worker_that_was_told_to_end_before_it_met_the_others_ends_them_at_once():
+def test_a_worker_that_was_asked_to_end_before_it_met_the_others_ends_them_at_once():
     commands = "exit 143", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.1; done"
     workers = [subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) for command in commands]
     workers[1].stdout.readline()

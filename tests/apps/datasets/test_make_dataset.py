@@ -82,8 +82,8 @@ def test_text_reaches_its_speech_at_the_loudness_asked_for_and_no_cut_lies_in_sp
     for start, end, _ in clip_bounds(made / "set"):
         assert all(not a < cut < b for cut in (start, end) for a, b in planted.spoken)
     record = json.loads(next((made / "set" / "sources").glob("*.json")).read_text())
-    told = re.search(r"the subtitles are ([\d.]+) s late", record["notes"][0])
-    assert float(told[1]) == pytest.approx(1.4, abs=0.05)
+    reported = re.search(r"the subtitles are ([\d.]+) s late", record["notes"][0])
+    assert float(reported[1]) == pytest.approx(1.4, abs=0.05)
     assert record["gain_db"] == pytest.approx(-23 - record["loudness"], abs=0.02)
     row = next(row for row in record["rows"] if row["clip"])
     samples, _ = soundfile.read(made / "set" / row["clip"])
@@ -240,7 +240,7 @@ class ByPitch:
         return np.array([low, high]) / np.hypot(low, high)
 
 
-def test_clips_with_other_voices_are_told(tmp_path):
+def test_clips_with_other_voices_are_reported(tmp_path):
     def said(*hertz):
         time = np.arange(5 * RATE // 2) / RATE
         return np.concatenate([np.sin(2 * np.pi * hz * time) for hz in hertz]).astype(np.float32)
@@ -262,7 +262,7 @@ def test_clips_with_other_voices_are_told(tmp_path):
     assert [k for k, clip in enumerate(heard) if clip.reason == "low DNSMOS"] == [0, 3] and heard[1].facts.dnsmos == 3
 
 
-def test_speech_without_a_pause_is_told_and_cut_only_if_forced(tmp_path):
+def test_speech_without_a_pause_is_reported_and_cut_only_if_forced(tmp_path):
     sound = np.concatenate([np.zeros(RATE), *(voiced(0.8, 120, k, k, RATE) for k in range(20)), np.zeros(RATE)])
     soundfile.write(tmp_path / "talk.wav", sound + 1e-4 * np.random.default_rng(0).standard_normal(len(sound)), RATE)
     words = (tmp_path / "talk.wav", "--recognizer", "echo {wav} some words that are said", "--min-snr", "0")

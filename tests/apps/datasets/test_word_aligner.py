@@ -47,6 +47,6 @@ def test_recognizer_without_times_finds_them_by_the_speech_around(planted):
     np.testing.assert_allclose(times_of(planted, HearsPlantedWithoutTimes(planted)), planted.spoken, atol=1.0)
 
 
-def test_transcript_of_another_recording_is_told():
+def test_transcript_of_another_recording_is_reported():
     with pytest.raises(UserError, match="1 of 8 sentences"):
         with_times([Piece("One.")] * 8, [(0.0, 1.0), *[None] * 7], 20.0)

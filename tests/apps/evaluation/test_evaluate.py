@@ -89,7 +89,7 @@ def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color
     output = tmp_path / "judged"
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
     assert main(["evaluate", str(run), str(others), *flags, "--recognizer", HEARS_ONE]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     written = json.loads((output / "evaluation.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}
     assert list(rows) == ["recordings", "mine, copy", "mine", "others"]
@@ -100,8 +100,8 @@ def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color
     assert len([one for one in written["spoken"] if one["row"] == "mine"]) == 2 * count
     assert written["differences"][0]["to"] == "others"
     # The recognizer hears "one" in everything, so that its figures say nothing of the model.
-    assert "not judged" in told and rows["mine"]["figures"]["all"]["cer"]["value"] > 15
-    assert "Not available: DNSMOS" in told and "pip install" in told
+    assert "not judged" in reported and rows["mine"]["figures"]["all"]["cer"]["value"] > 15
+    assert "Not available: DNSMOS" in reported and "pip install" in reported
     with open(output / "evaluation.csv", newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["row"] == "mine" and line["metric"] == "cer"]
     assert lines[0]["judged"] == "no"
@@ -117,9 +117,9 @@ def test_texts_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eag
     voice = str(tiny_corpus / "wavs" / "low_six.wav")
     flags = ["--texts", str(texts), "--voices", voice, "--seeds", "1", "--output", str(tmp_path / "out")]
     assert main(["evaluate", str(run), *flags]) == 0
-    told = capsys.readouterr().out
-    assert "2 sentences" in told and "speaker similarity" in told
-    assert "mel-cepstral distortion" in told and "--data" in told  # not available, and how to get it
+    reported = capsys.readouterr().out
+    assert "2 sentences" in reported and "speaker similarity" in reported
+    assert "mel-cepstral distortion" in reported and "--data" in reported  # not available, and how to get it
 
 
 @pytest.fixture

@@ -93,11 +93,11 @@ def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, 
         parts = list(answer.iter_bytes(4096))
     assert is_alike(b"".join(parts), pcm)
     status, headers, events = live.speech(text, seed=3, stream_format="sse")
-    told = [json.loads(event.removeprefix("data: ")) for event in events.decode().split("\n\n")[:-1]]
-    sound = b"".join(base64.b64decode(one["audio"]) for one in told if one["type"] == "speech.audio.delta")
-    assert headers["content-type"] == "text/event-stream" and is_alike(sound, pcm) and len(told) > 3
+    reported = [json.loads(event.removeprefix("data: ")) for event in events.decode().split("\n\n")[:-1]]
+    sound = b"".join(base64.b64decode(one["audio"]) for one in reported if one["type"] == "speech.audio.delta")
+    assert headers["content-type"] == "text/event-stream" and is_alike(sound, pcm) and len(reported) > 3
     assert headers["content-language"] == "en"
-    assert told[-1]["type"] == "speech.audio.done" and told[-1]["usage"]["output_tokens"] > 0
+    assert reported[-1]["type"] == "speech.audio.done" and reported[-1]["usage"]["output_tokens"] > 0
 
 
 def test_captioned_speech_is_the_same_audio_with_the_time_of_each_word(live):
@@ -171,7 +171,7 @@ def test_queue_has_an_end_and_those_that_leave_free_their_places(live, monkeypat
     assert live.speech()[0] == 200 and threading.active_count() <= threads + 6
 
 
-def test_text_that_waits_too_long_is_told_so(synthesizer, folders):
+def test_text_that_waits_too_long_is_refused(synthesizer, folders):
     with live_server(synthesizer, *folders) as live:
         listeners = [begin(live) for _ in range(MOST_ROWS)]
         live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
@@ -236,7 +236,7 @@ def test_lists_are_those_that_clients_read(live, client):
     assert {one["id"] for one in json.loads(live.ask("GET", "/v1/audio/models")[2])["models"]} >= {"tiny"}
 
 
-def test_state_and_figures_are_told(live):
+def test_state_and_figures_are_reported(live):
     assert live.ask("GET", "/health")[0] == 200 and live.ask("GET", "/ready")[0] == 200
     before, said = live.ask("GET", "/metrics")[2].decode(), live.speech()
     after = live.ask("GET", "/metrics")[2].decode()
@@ -301,11 +301,11 @@ def test_log_has_the_id_and_not_the_text(live, monkeypatch):
     finally:
         for name, state in before.items():
             vars(logging.getLogger(name)).update(state)
-    told = {one.get("request_id"): one for one in map(json.loads, log.getvalue().splitlines())}
-    assert told["mine-0"]["codes"] > 0 and told["mine-0"]["language"] == "en"
-    assert told["mine-0"]["first_sound"] > 0 and not told["mine-0"]["cancelled"]
-    assert told["mine-0"]["ignored_fields"] == 1 and "they are not spoken" in log.getvalue()
-    assert told["mine-2"]["error"] == "voice_not_found"
+    reported = {one.get("request_id"): one for one in map(json.loads, log.getvalue().splitlines())}
+    assert reported["mine-0"]["codes"] > 0 and reported["mine-0"]["language"] == "en"
+    assert reported["mine-0"]["first_sound"] > 0 and not reported["mine-0"]["cancelled"]
+    assert reported["mine-0"]["ignored_fields"] == 1 and "they are not spoken" in log.getvalue()
+    assert reported["mine-2"]["error"] == "voice_not_found"
     assert not [part for part in ("six", "Ω", "☃", "ïve", "naive", "漢") if part in log.getvalue()]
 
 

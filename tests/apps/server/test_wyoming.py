@@ -73,7 +73,7 @@ def test_text_that_comes_in_parts_is_spoken_by_sentences(live):
 
 
 @pytest.mark.parametrize("text, voice", [("one.", "../low"), ("one " * 200, "low")])
-def test_what_cannot_be_spoken_is_told(live, text, voice):
+def test_what_cannot_be_spoken_is_reported(live, text, voice):
     (error,) = talk(live, Synthesize(text, SynthesizeVoice(voice)), last="error")
     assert error.data["text"] and "Traceback" not in error.data["text"]
 

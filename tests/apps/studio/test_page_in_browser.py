@@ -168,14 +168,14 @@ def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tin
             other.picture("persian")
         stopped = page.wait_value("train_state", "not training")
         page.click("train_start")
-        steps = lambda told: int(re.search(r"dvae step (\d+)", told)[1])
+        steps = lambda reported: int(re.search(r"dvae step (\d+)", reported)[1])
         page.wait(lambda: steps(page.value("train_state")) > steps(stopped), "more steps", **patience)
         page.click("train_stop")
         page.wait_value("train_state", "not training", **patience)
         page.picture("stopped")
 
 
-def test_what_is_wrong_is_told_in_a_sentence_and_a_release_is_imported(served, tmp_path):
+def test_what_is_wrong_is_reported_in_a_sentence_and_a_release_is_imported(served, tmp_path):
     with Page(served[1], size=(360, 900)) as page:
         page.tab("data")
         page.write("data_folder", str(tmp_path / "nowhere"))
@@ -193,7 +193,7 @@ def test_what_is_wrong_is_told_in_a_sentence_and_a_release_is_imported(served, t
         page.write("train_train_data", str(tmp_path / "nowhere"))
         page.click("train_start")
         page.wait_notice("nowhere", seconds=PATIENCE_SECONDS)
-        page.picture("told")
+        page.picture("reported")
         page.tab("models")
         page.click("import_box", "button")
         page.write("import_name", "released")

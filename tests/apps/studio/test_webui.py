@@ -205,8 +205,8 @@ def test_messages_of_a_speech_hold_every_part_in_order():
 
     parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
     for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed
-        told = json.loads(message_of("1", 24000, parts[:count]))
-        heard |= {told["first"] + n: base64.b64decode(part) for n, part in enumerate(told["parts"])}
+        reported = json.loads(message_of("1", 24000, parts[:count]))
+        heard |= {reported["first"] + n: base64.b64decode(part) for n, part in enumerate(reported["parts"])}
     assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
 
 
@@ -286,14 +286,14 @@ def test_name_of_a_run_is_no_path(tmp_path, name):
         named_folder(tmp_path, name)
 
 
-def test_plan_and_data_are_told_by_the_commands(tmp_path, tiny_corpus):
+def test_plan_and_data_are_reported_by_the_commands(tmp_path, tiny_corpus):
     studio = Studio(tmp_path)
     assert "GB" in studio.plan(["--model-size=nano", "--batch-size=2"])
     assert "accepted: 12" in studio.check_data(str(tiny_corpus), "en") and not list(tmp_path.iterdir())
     for bad in (str(tmp_path / "none"), "--help", ""):
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as reported:
             studio.check_data(bad, "en")
-        assert "Traceback" not in str(told.value)
+        assert "Traceback" not in str(reported.value)
 
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
@@ -395,5 +395,5 @@ def test_passwords_have_a_brake(page_client):
 
 def test_check_quotes_nothing_of_what_is_no_data_set(tmp_path):
     (path := tmp_path / "shadow").write_text("root:hash:20228:0:99999:7:::\nsync:*:20228:0:99999:7:::\n")
-    told = Studio(tmp_path).check_data(str(path), "en")
-    assert "rejected" in told and "root" not in told and "hash" not in told
+    reported = Studio(tmp_path).check_data(str(path), "en")
+    assert "rejected" in reported and "root" not in reported and "hash" not in reported
