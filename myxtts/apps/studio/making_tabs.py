@@ -109,6 +109,8 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Settings, plan, start and stop, and the state of the run named in the first box."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, texts, choices.language)
+    # A line of its own: the form is also filled when the page opens, which must not clear an answer to a click.
+    filled = parts.state_line("train_form_notice")
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
     choices.data["language"].change(lambda language: language, choices.data["language"], form["language"], **shared)
@@ -138,7 +140,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     act(texts, start.click, begin, given, [notice, planned], notice, api_name="start")
     act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
     _watch(studio, texts, name, now, state)
-    _fill(studio, texts, name, form, recipe, stages, notice)
+    _fill(studio, texts, name, form, recipe, stages, filled)
 
     def opened():
         training = studio.training()
