@@ -232,9 +232,12 @@ class DualGPUBottleneckProfiler:
         return Profile(config, plan, phases, pipeline, self.monitor.report(), verdicts)
 
 
-def parse(argv):
-    """Parses the flags of train_main.py and of this command."""
-    from myxtts.cli.train import build_parser
+@exits_with_sentence
+def main(argv=None):
+    """Profiles a model and prints the report; returns the exit code."""
+    from myxtts.cli.train import build_parser, config_from_arguments
+    from myxtts.config.flags import start_options
+    from myxtts.runs.setup import set_up
 
     parser = build_parser()
     parser.prog, parser.description = "dual_gpu_bottleneck_profiler.py", __doc__
@@ -246,17 +249,6 @@ def parse(argv):
     arguments = parser.parse_args(argv)
     if arguments.num_steps < 2:
         parser.error(f"--num-steps must be at least 2. Received: {arguments.num_steps}.")
-    return arguments
-
-
-@exits_with_sentence
-def main(argv=None):
-    """Profiles a model and prints the report; returns the exit code."""
-    arguments = parse(argv)
-    from myxtts.cli.train import config_from_arguments
-    from myxtts.config.flags import start_options
-    from myxtts.runs.setup import set_up
-
     start = start_options(vars(arguments).copy())
     config, plan = set_up(config_from_arguments(arguments), start.download, **start.devices)
     from myxtts.training.watching.measurement import open_trainer

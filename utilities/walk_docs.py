@@ -172,7 +172,7 @@ def parts_of(page: str) -> list[tuple[str, str, str, str]]:
 
 
 def printing_values(program: str) -> tuple[str, str]:
-    """Returns the program with its lines that have a literal as a comment printed, and these literals."""
+    """Makes a program print the value of each line whose comment is a literal; returns it and the literals."""
     lines, literals = program.splitlines(), []
     for node in ast.parse(program).body:
         code, _, comment = lines[node.end_lineno - 1].partition("  # ")
@@ -228,7 +228,7 @@ def text_of_cells(notebook: Path) -> str:
 
 
 def missing_line(shown: str, printed: str) -> list[str]:
-    """Returns the first shown line that was not printed in the order of the page, or an empty list."""
+    """Returns an error for the first shown line that was not printed after the lines before it, if there is one."""
     rest = iter(printed.splitlines())
     missing = (line for line in shown.splitlines() if not any(matches(line, one) for one in rest))
     return [f"not printed: {line}" for line in missing if line.strip(" …")][:1]
@@ -254,7 +254,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """Returns the paths of a page that do not exist, and differences of its tables of files and the folders."""
+    """Returns errors for paths of a page that do not exist, and for its tables of files that differ from the folder."""
     text, missing = adapted(page, text_of(page))[0], []
     for path in re.findall(r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`", text):
         missing += [] if any(folder.glob(path)) else [f"{page}: {path} does not exist"]

@@ -10,13 +10,6 @@ from myxtts.models.attention import MemoryUse, attend, attention, merge_heads, s
 from myxtts.models.layers import Layer, Tensor, built, torch_linear
 
 
-def num_groups(width: int) -> int:
-    """Returns the reference's number of GroupNorm groups for `width` channels."""
-    if width <= 16:
-        return 8
-    return 16 if width <= 64 else 32
-
-
 class ConditioningBlock(Layer):
     """Group norm and self-attention over time, `(B, T, width)` to the same shape.
 
@@ -27,7 +20,8 @@ class ConditioningBlock(Layer):
     def __init__(self, width: int, heads: int, **kwargs):
         super().__init__(**kwargs)
         self.heads, self.memory_use, policy = heads, MemoryUse(), self.dtype_policy
-        norm = keras.layers.GroupNormalization(num_groups(width), epsilon=1e-5, name="norm", dtype="float32")
+        groups = 8 if width <= 16 else 16 if width <= 64 else 32
+        norm = keras.layers.GroupNormalization(groups, epsilon=1e-5, name="norm", dtype="float32")
         self.norm = built(norm, (None, None, width))
         self.qkv = torch_linear(3 * width, width, "qkv", dtype=policy)
         self.output_projection = torch_linear(width, width, "output_projection", dtype=policy, zero=True)

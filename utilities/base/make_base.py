@@ -38,11 +38,6 @@ CARD = BASE_FOLDER / "CARD.md"
 """Model card, which is written by hand."""
 
 
-def half(array: np.ndarray) -> np.ndarray:
-    """Converts a float32 array to half precision; returns other arrays unchanged."""
-    return array.astype(np.float16) if array.dtype == np.float32 else array
-
-
 def settings(folder: Path):
     """Returns the configuration of a run, with the defaults for all paths and for where its weights came from."""
     config = read_config(folder)
@@ -72,6 +67,7 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
         for part in STAGES:
             store = CheckpointStore(folder / part)
             files, _ = store.read(chosen_step(store, part), ["model"])
+            half = lambda array: array.astype(np.float16) if array.dtype == np.float32 else array
             weights = {name: half(array) for name, array in files["model"].items()}
             copies = {VOCABULARY: vocabulary, SPEECH_RATES: write_rates(rates)} if part == "gpt" else {}
             state = {"finished": True, "config": config.to_dict()}

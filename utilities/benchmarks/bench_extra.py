@@ -27,12 +27,7 @@ def import_extra(module: str) -> ModuleType:
 
 
 class Worker:
-    """Context manager of a process that answers requests, one line of JSON each.
-
-    Args:
-        command: Words of its command line.
-        environment: Additional environment variables.
-    """
+    """Context manager of a process that answers requests, one line of JSON each; `environment` has more variables."""
 
     def __init__(self, *command: object, **environment: str):
         pipes, environment = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), os.environ | environment
@@ -81,11 +76,7 @@ def describe_hardware() -> str:
 
 
 def append_table(title: str, script: str, header: list[str], rows: list[list], append: bool) -> None:
-    """Prints a table with date, hardware and command; `append` also adds it to docs/benchmarks.md.
-
-    Args:
-        script: File name of the benchmark, for the command.
-    """
+    """Prints the table of a benchmark with date, hardware and command; `append` also adds it to docs/benchmarks.md."""
     command = " ".join([f"python utilities/benchmarks/{script}", *sys.argv[1:]])
     lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", ""]
     lines += ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]

@@ -40,20 +40,13 @@ SCORED_CLIPS = 60  # of each row, by DNSMOS
 GOALS = {"digits, %": 95.0, "voices, %": 88.0, "DNSMOS signal above Griffin-Lim's": 0.2}
 
 
-class Clip(NamedTuple):
-    """A clip `(S,)` float32 with the digit and the speaker that it should have."""
-
-    speaker: str
-    digit: int
-    samples: np.ndarray
-
-
 class Row(NamedTuple):
-    """The clips of one row of the table."""
+    """A row of the table: its clips `(S,)` float32, and the speaker and digit that each should have."""
 
     stage: str
-    clips: list[Clip]
-    sample_rate: int
+    names: Sequence[tuple[str, int]]
+    waves: list[np.ndarray]
+    sample_rate: int = MODEL_SAMPLE_RATE
 
 
 class Scores(NamedTuple):
@@ -120,15 +113,15 @@ class Stages:
         model, to_mel = self.synthesizer.model, MelSpectrogram(DVAE_MEL)
         names = [pair for pair in self.pairs for _ in HELD_OUT_INDICES]
         waves = [recording(self.data, *pair, index) for pair in self.pairs for index in HELD_OUT_INDICES]
-        yield self._row("recordings", names, waves)
+        yield Row("recordings", names, waves)
         mels = [np.asarray(to_mel(wave[None])) for wave in waves]
-        yield self._row("mel, Griffin-Lim", names, [log_mel_to_wav(mel[0]) for mel in mels])
+        yield Row("mel, Griffin-Lim", names, [log_mel_to_wav(mel[0]) for mel in mels])
         codes = [np.asarray(model.dvae.encode(model.normalize_mel(mel))) for mel in mels]
         decoded = [np.asarray(model.denormalize_mel(model.dvae.decode(some)))[0] for some in codes]
-        yield self._row("codes, Griffin-Lim", names, [log_mel_to_wav(mel) for mel in decoded])
+        yield Row("codes, Griffin-Lim", names, [log_mel_to_wav(mel) for mel in decoded])
         if self.has_decoder:
             rate = self.synthesizer.to_waveform.sample_rate
-            yield self._row("codes, decoder", names, [self._resynthesis(*clip) for clip in zip(names, waves)], rate)
+            yield Row("codes, decoder", names, [self._resynthesis(*clip) for clip in zip(names, waves)], rate)
         yield from self.free_speech()
 
     def free_speech(self) -> Iterator[Row]:
@@ -141,11 +134,8 @@ class Stages:
             spoken += self.synthesizer.batch(texts, voices, ["en"] * len(texts), seed=seed)
         names = list(self.pairs) * SEEDS
         if self.has_decoder:
-            yield self._row("free speech, Griffin-Lim", names, [log_mel_to_wav(speech.mel) for speech in spoken])
-        yield self._row("free speech", names, [speech.samples for speech in spoken], spoken[0].sample_rate)
-
-    def _row(self, stage, names, waves, sample_rate=MODEL_SAMPLE_RATE):
-        return Row(stage, [Clip(*name, wave) for name, wave in zip(names, waves, strict=True)], sample_rate)
+            yield Row("free speech, Griffin-Lim", names, [log_mel_to_wav(speech.mel) for speech in spoken])
+        yield Row("free speech", names, [speech.samples for speech in spoken], spoken[0].sample_rate)
 
     def _reference(self, speaker, rng):
         return self._voice(speaker, int(rng.choice(range(10))), int(rng.choice(TRAIN_INDICES)))
@@ -172,10 +162,9 @@ class NearestVoice:
 
 def score(row: Row, recognizer: DigitRecognizer, nearest: NearestVoice | None, dnsmos: DNSMOS | None) -> Scores:
     """Recognizes the digits and voices of a row."""
-    waves = [clip.samples for clip in row.clips]
-    heard = recognizer(waves, row.sample_rate)
-    digits = np.array([found == clip.digit for found, clip in zip(heard, row.clips, strict=True)])
-    voices = nearest and np.array([nearest(clip.samples, row.sample_rate) == clip.speaker for clip in row.clips])
+    waves, (speakers, digits) = row.waves, zip(*row.names)
+    digits = np.array(recognizer(waves, row.sample_rate)) == np.array(digits)
+    voices = nearest and np.array([nearest(wave, row.sample_rate) for wave in waves]) == np.array(speakers)
     some = waves[:: max(1, len(waves) // SCORED_CLIPS)]
     return Scores(digits, voices, dnsmos and np.mean([dnsmos(one, row.sample_rate).signal for one in some]))
 
@@ -189,12 +178,12 @@ def worst(right: np.ndarray | None, names: Sequence[str]) -> str:
     return f"{100 * right.mean():.1f} % ({name} {100 * shares[name]:.0f} %)"
 
 
-def table_line(row: Row, scores: Scores) -> str:
-    """Formats a row of the printed table."""
-    digits = worst(scores.digits, [WORDS[clip.digit] for clip in row.clips])
-    voices = worst(scores.voices, [clip.speaker for clip in row.clips])
+def print_row(row: Row, scores: Scores) -> None:
+    """Prints a row of the table."""
+    digits = worst(scores.digits, [WORDS[digit] for _, digit in row.names])
+    voices = worst(scores.voices, [speaker for speaker, _ in row.names])
     signal = "not available" if scores.signal is None else f"{scores.signal:.2f}"
-    return f"{row.stage:25s} | {len(row.clips):3d} | {digits:21s} | {voices:22s} | {signal}"
+    print(f"{row.stage:25s} | {len(row.names):3d} | {digits:21s} | {voices:22s} | {signal}", flush=True)
 
 
 def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
@@ -219,8 +208,8 @@ def check(recognizer: DigitRecognizer, data: Path, speakers: Sequence[str]) -> i
     return 0
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parses the command line."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains, speaks and prints the table and figures; returns exit code 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the Free Spoken Digit Dataset")
     parser.add_argument("--output", type=Path, default=Path(".bench/digits"), help="working folder")
@@ -229,12 +218,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="random seed of the training")
     parser.add_argument("--check", action="store_true", help="test the digit recognizer instead of a model")
     parser.add_argument("--checkpoint", type=Path, help="trained run to test")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, speaks and prints the table and figures; returns exit code 1 if a goal is missed."""
-    options = parse(arguments)
+    options = parser.parse_args(arguments)
     names = (options.data / "speakers.csv").read_text(encoding="utf-8").splitlines()[1:]
     speakers = sorted({line.split(",")[1] for line in names})
     recognizer = DigitRecognizer.load_or_train(options.data, options.output / "recognizer.weights.h5", TRAIN_INDICES)
@@ -252,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{'stage':25s} | of  | {'digits (worst)':21s} | {'voices (worst)':22s} | DNSMOS signal")
     for row in Stages(Synthesizer.load(checkpoint), options.data, pairs).rows():
         results[row.stage] = score(row, recognizer, nearest, dnsmos)
-        print(table_line(row, results[row.stage]), flush=True)
+        print_row(row, results[row.stage])
     found = figures(results)
     for name, (value, goal) in found.items():
         print(f"{name}: {value:.1f} (goal: {goal})")

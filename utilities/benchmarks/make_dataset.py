@@ -34,7 +34,6 @@ PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
 """Number of sentences between two segments without text."""
 CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript")
-CHILD = "import sys\nfrom myxtts.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
 
 @dataclass
@@ -95,8 +94,7 @@ def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
     """Writes a long recording made from the sentences of a corpus; returns its content."""
     random, truth = np.random.default_rng(seed), Truth()
     sentences = read_sentences(folder, random)
-    first = next(sentences)
-    rate = first[1]
+    rate = next(sentences)[1]
     with soundfile.SoundFile(path, "w", rate, 1, "PCM_16") as file:
 
         def add(samples):
@@ -115,9 +113,9 @@ def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
                 truth.odd.append((start, truth.seconds))
                 add(np.zeros(int(0.7 * rate), np.float32))
             samples, _, text, words = next(sentences)
-            start, low_high = truth.seconds, sounding(samples, rate)
+            start, (first, last) = truth.seconds, sounding(samples, rate)
             add(samples)
-            truth.sentences.append((start + low_high[0], start + low_high[1]))
+            truth.sentences.append((start + first, start + last))
             truth.texts.append(text)
             truth.words += [(start + low, start + high) for low, high in words]
             add(np.zeros(int(random.uniform(*PAUSE_SECONDS) * rate), np.float32))
@@ -153,7 +151,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
     words = ["make-dataset", recording, flag, text, "--output", output, "--language", language, *more]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CHILD, *map(str, words), "--speaker", "one"]
+    command = [sys.executable, "-m", "myxtts", *map(str, words), "--speaker", "one"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -142,8 +142,8 @@ def measure_apart(stage, size, decoder_type, shapes, case):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def build_parser():
-    """Builds the argument parser."""
+def main():
+    """Measures every case and prints the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", default="gpt", choices=("dvae", "gpt", "decoder"))
     parser.add_argument("--decoder", default="istft", choices=DECODER_TYPES)
@@ -153,20 +153,7 @@ def build_parser():
     parser.add_argument("--seconds", type=float, default=6.0, help="length of the clips (default: 6)")
     parser.add_argument("--append", action="store_true", help="append the table to docs/benchmarks.md")
     parser.add_argument("--here", help=argparse.SUPPRESS)
-    return parser
-
-
-def cells(one):
-    """Formats a case as a row of the table, in MB."""
-    measured, estimate = one["measured"], one["estimate"]
-    peak = measured["resident"] + measured["step"]
-    bytes_ = measured["resident"], estimate["resident"], measured["step"], estimate["step"], peak, estimate["peak"]
-    return [one["size"], one["case"], *(f"{number / 2**20:.0f}" for number in bytes_), f"{one['error']:+.1%}"]
-
-
-def main():
-    """Measures every case and prints the table; returns the exit code."""
-    arguments = build_parser().parse_args()
+    arguments = parser.parse_args()
     if arguments.here:
         *which, shapes, case = json.loads(arguments.here)
         print(json.dumps(measure(*which, Shapes(**shapes), CASES[case])))
@@ -175,24 +162,20 @@ def main():
 
     stage, shapes = arguments.stage, Shapes.of_data(DataConfig(), arguments.batch_size, arguments.seconds)
     whole = list(CASES) if stage == "gpt" else ["none", "mixed precision", "accumulation of 2"]
-    found = []
+    rows, errors = [], []
     for size in arguments.sizes:
         for case in arguments.cases or whole:
             model_config = ModelConfig(size, num_text_tokens=VOCABULARY, decoder_type=arguments.decoder)
             estimate = ESTIMATES[stage](model_config, shapes, CASES[case])
-            measured = measure_apart(stage, size, arguments.decoder, shapes, case)
-            error = estimate.peak / (measured["resident"] + measured["step"]) - 1
-            found.append(dict(size=size, case=case, measured=measured, estimate=estimate.as_dict(), error=error))
-            print(f"{size}, {case}: {error:+.1%}; {measured} {estimate.resident} {estimate.step}", flush=True)
-    append_table(
-        f"Memory estimated and measured, MB: {stage} stage, batch {shapes.batch}, {shapes.codes} codes, "
-        f"{shapes.text} text tokens, {shapes.frames} conditioning frames",
-        "memory_estimate.py",
-        HEADER.split(","),
-        [cells(one) for one in found],
-        append=arguments.append,
-    )
-    return 1 if any(abs(one["error"]) > LARGEST_ERROR for one in found) else 0
+            resident, step = measure_apart(stage, size, arguments.decoder, shapes, case).values()
+            errors.append(estimate.peak / (resident + step) - 1)
+            sizes = resident, estimate.resident, step, estimate.step, resident + step, estimate.peak
+            rows.append([size, case, *(f"{number / 2**20:.0f}" for number in sizes), f"{errors[-1]:+.1%}"])
+            print(*rows[-1], sep=" | ", flush=True)
+    title = f"Memory estimated and measured, MB: {stage} stage, batch {shapes.batch}, {shapes.codes} codes, "
+    title += f"{shapes.text} text tokens, {shapes.frames} conditioning frames"
+    append_table(title, "memory_estimate.py", HEADER.split(","), rows, arguments.append)
+    return int(max(map(abs, errors)) > LARGEST_ERROR)
 
 
 if __name__ == "__main__":

@@ -93,15 +93,10 @@ def work(case, tokens, batch):
     """Answers the parent process's requests, one per line: `memory`, `step` or `losses`."""
     answers, sys.stdout = sys.stdout, sys.stderr
     step = Step(case, MEDIUM, tokens, batch)
+    losses = lambda: Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS)
+    known = {"memory": step.peak_memory, "step": step.timed, "losses": losses}
     for line in sys.stdin:
-        asked = json.loads(line)
-        if asked == "memory":
-            answer = step.peak_memory()
-        elif asked == "step":
-            answer = step.timed()
-        else:
-            answer = Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS)
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(known[json.loads(line)]()), file=answers, flush=True)
 
 
 class Step:

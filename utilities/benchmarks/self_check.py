@@ -30,12 +30,6 @@ SHORTEST = 9
 """Minimum number of codes of a sentence from which bad sentences are made."""
 
 
-def rates_of(corpus: Path) -> dict[str, SpeechRate]:
-    """Returns the speech rates of a training set by language."""
-    clips = load_corpus(corpus).utterances
-    return measure_rates((clip.language, clip.text, soundfile.info(clip.wav_path).duration) for clip in clips)
-
-
 def planted(codes: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
     """Yields kind and codes of bad sentences, made from the codes of a good sentence and of `others`."""
     count = len(codes)
@@ -79,7 +73,8 @@ def main() -> None:
     parser.add_argument("--half", choices=("even", "odd"), default="odd")
     parser.add_argument("--seed", type=int, default=5)
     arguments = parser.parse_args()
-    synthesizer, rate = Synthesizer.load(arguments.checkpoint), rates_of(arguments.corpus)["en"]
+    synthesizer, clips = Synthesizer.load(arguments.checkpoint), load_corpus(arguments.corpus).utterances
+    rate = measure_rates((one.language, one.text, soundfile.info(one.wav_path).duration) for one in clips)["en"]
     texts = DIGITS if arguments.texts == "digits" else unheard_sentences("en")
     names = list(read_speakers(arguments.checkpoint))
     half = [text for number, text in enumerate(texts) if number % 2 == (arguments.half == "odd")]

@@ -159,7 +159,11 @@ def plan_source(
     for atom in (atom for k, atom in enumerate(atoms) if k not in used):
         length = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * seconds
         start, end = spoken[atom.first, 0] * size, spoken[atom.last - 1, 1] * size
-        left.append(Segment(int(start), int(end), atom.text, atom.reason or _unused(atom, length, options)))
+        unused = "too short" if length < options.min_seconds else "fits no clip"
+        if length > options.max_seconds:
+            known = "where the text is known " if atom.last - atom.first > 1 else ""
+            unused = f"no pause {known}for {options.max_seconds:g} s"
+        left.append(Segment(int(start), int(end), atom.text, atom.reason or unused))
     return surveyed, _with_pauses(clips, left, count), notes
 
 
@@ -175,14 +179,6 @@ def _to_atoms(starts, ends, pieces, path, notes):
     if unspoken:
         notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
     return [atom for atom in atoms if atom.first < atom.last]
-
-
-def _unused(atom, seconds, options):
-    """Returns the reason why an atom is not part of a clip."""
-    if seconds > options.max_seconds:
-        known = "where the text is known " if atom.last - atom.first > 1 else ""
-        return f"no pause {known}for {options.max_seconds:g} s"
-    return "too short" if seconds < options.min_seconds else "fits no clip"
 
 
 def _with_pauses(clips, left, num_samples):

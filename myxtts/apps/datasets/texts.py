@@ -262,7 +262,7 @@ def _lines(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Returns the zero-mean activity and the smoothed beginnings of segments, `(T,)` each at `_RATE`."""
+    """Returns two signals of segments, their zero-mean activity and their smoothed starts, `(T,)` each at `_RATE`."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -293,7 +293,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift by the beginnings, within decreasing limits; returns both and the share of matches."""
+    """Refines offset and drift by the starts of cues within decreasing limits; returns both and the matching share."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
