@@ -145,7 +145,7 @@ class HifiganGenerator(WaveformDecoder):
             `hop_length`.
         kernel_sizes: Kernel sizes of the residual stacks of a stage, whose outputs are averaged.
         dilations: Dilations of each residual stack.
-        code_stride: As in `WaveformDecoder`.
+        kwargs: Arguments of `WaveformDecoder`.
     """
 
     def __init__(
@@ -156,10 +156,9 @@ class HifiganGenerator(WaveformDecoder):
         upsampling: Sequence[tuple[int, int]] = DECODER_UPSAMPLING,
         kernel_sizes: Sequence[int] = DECODER_KERNELS,
         dilations: Sequence[int] = DECODER_DILATIONS,
-        code_stride: int = CODE_STRIDE_SAMPLES,
         **kwargs,
     ):
-        super().__init__(code_stride, **kwargs)
+        super().__init__(**kwargs)
         if channels % (divisor := 2 ** len(upsampling)):
             raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
         self.upsample_factors, options = [factor for factor, _ in upsampling], dict(dtype=self.dtype_policy)
@@ -253,20 +252,13 @@ class IstftGenerator(WaveformDecoder):
         blocks: Number of `ConvNextBlock`s; all but the first two are causal.
         width: Width of the blocks.
         hop_length: Samples per frame, a quarter of the transform length.
-        code_stride: As in `WaveformDecoder`.
+        kwargs: Arguments of `WaveformDecoder`.
     """
 
     def __init__(
-        self,
-        latent_width: int,
-        speaker_width: int,
-        blocks: int,
-        width: int,
-        hop_length: int = MEL_HOP_SAMPLES,
-        code_stride: int = CODE_STRIDE_SAMPLES,
-        **kwargs,
+        self, latent_width: int, speaker_width: int, blocks: int, width: int, hop_length=MEL_HOP_SAMPLES, **kwargs
     ):
-        super().__init__(code_stride, **kwargs)
+        super().__init__(**kwargs)
         self.hop_length, dtype = hop_length, self.dtype_policy
         self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
         # The first convolution, two overlapping windows on each side, and the blocks.
