@@ -139,13 +139,11 @@ class GPT(Layer):
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
         return self.perceiver(self.conditioning_encoder(mel))
 
-    def _embed(self, table, positions, ids):
-        return ops.cast(ops.take(table, ids, axis=0) + positions[: ops.shape(ids)[1]], self.compute_dtype)
-
     def _prompt(self, latents, text_inputs, audio_inputs):
-        text = self._embed(self.text_embedding, self.text_positions, text_inputs)
-        audio = self._embed(self.audio_embedding, self.audio_positions, audio_inputs)
-        return ops.concatenate([ops.cast(latents, self.compute_dtype), text, audio], axis=1)
+        num_text, num_audio = ops.shape(text_inputs)[1], ops.shape(audio_inputs)[1]
+        text = ops.take(self.text_embedding, text_inputs, axis=0) + self.text_positions[:num_text]
+        audio = ops.take(self.audio_embedding, audio_inputs, axis=0) + self.audio_positions[:num_audio]
+        return ops.concatenate([ops.cast(part, self.compute_dtype) for part in (latents, text, audio)], axis=1)
 
     def hidden(
         self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, see_input=None

@@ -177,7 +177,8 @@ class SpeakerEncoder(Layer):
         self.project = dense(embedding_width, 2 * pooled, "project", dtype)
 
     def call(self, log_mel: Tensor, training=False) -> Tensor:
-        x = ops.cast(self.normalize(log_mel), self.compute_dtype)[..., None]
+        mean, variance = ops.moments(log_mel, axes=1, keepdims=True)
+        x = ops.cast((log_mel - mean) * ops.rsqrt(variance + _EPSILON), self.compute_dtype)[..., None]
         x = self.stem_norm(ops.relu(self.stem(x)), training=training)
         for block in self.blocks:
             x = block(x, training=training)
@@ -187,11 +188,6 @@ class SpeakerEncoder(Layer):
         embedding = ops.cast(self.project(self.pooling(x, training=training)), "float32")
         norm = ops.sqrt(ops.sum(ops.square(embedding), axis=-1, keepdims=True))
         return embedding / ops.maximum(norm, 1e-12)
-
-    def normalize(self, log_mel: Tensor) -> Tensor:
-        """Normalizes each band of a log-mel `(B, F, num_mels)` to zero mean and unit variance over time."""
-        mean, variance = ops.moments(log_mel, axes=1, keepdims=True)
-        return (log_mel - mean) * ops.rsqrt(variance + _EPSILON)
 
 
 def make_speaker_encoder(config: ModelConfig, **kwargs) -> SpeakerEncoder:
