@@ -25,8 +25,7 @@ def correlate(x, kernel, bias, stride, padding, dilation):
         ({"kernel_size": 3}, {"stride": 1, "padding": 1, "dilation": 1}),
         ({"kernel_size": 3, "stride": 2}, {"stride": 2, "padding": 1, "dilation": 1}),
         ({"kernel_size": 7, "dilation": 3}, {"stride": 1, "padding": 9, "dilation": 3}),
-        ({"kernel_size": 4, "padding": 2}, {"stride": 1, "padding": 2, "dilation": 1}),
-        ({"kernel_size": 5, "padding": 0}, {"stride": 1, "padding": 0, "dilation": 1}),
+        ({"kernel_size": 5, "stride": 3}, {"stride": 3, "padding": 2, "dilation": 1}),
     ],
 )
 def test_conv1d_pads_both_sides_alike(length, arguments, expected):

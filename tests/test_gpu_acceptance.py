@@ -33,8 +33,9 @@ def measured(case, flags, steps, seconds):
     return figures(rate=2.5 if case.name == "8" and case.group == "workers" else 2.0)
 
 
-def test_report_has_every_target_and_the_flags_to_use(tmp_path, capsys):
-    assert main([*PAIR, "--train-data", "/home/emma/corpus", "--report", str(tmp_path)], run=measured) == 0
+def test_report_has_every_target_and_the_flags_to_use(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_acceptance, "run_case", measured)
+    assert main([*PAIR, "--train-data", "/home/emma/corpus", "--report", str(tmp_path)]) == 0
     report = json.loads((tmp_path / "gpu_report.json").read_text())
     verdicts = {row["target"]: row["verdict"] for row in report["judgements"]}
     assert set(verdicts.values()) == {"pass"} and len(verdicts) == 14
@@ -46,13 +47,14 @@ def test_report_has_every_target_and_the_flags_to_use(tmp_path, capsys):
     assert "emma" not in page + json.dumps(report) and "14 targets met, 0 missed" in capsys.readouterr().out
 
 
-def test_missed_targets_are_reported_and_the_command_fails(tmp_path):
+def test_missed_targets_are_reported_and_the_command_fails(tmp_path, monkeypatch):
     def slow(case, *rest):
         if case.group == "batch" and case.name == "48":
             return {"error": "out of memory"}
         return {"equal": False} if case.tool == "resume" else {**measured(case, *rest), "variation": 0.4}
 
-    assert main([*PAIR, "--report", str(tmp_path)], run=slow) == 1
+    monkeypatch.setattr(gpu_acceptance, "run_case", slow)
+    assert main([*PAIR, "--report", str(tmp_path)]) == 1
     page = (tmp_path / "gpu_report.md").read_text()
     for words in ("step-time variation under 30 % (stretch 20 %) | 40% | fail", "24 GB) | out of memory | fail"):
         assert words in page
@@ -84,8 +86,9 @@ def accepted(corpus, config, folder):
     tf.config.run_functions_eagerly(True)  # tracing is most of the time that two steps take
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.setattr(gpu_acceptance, "cases", lambda: [dual])
+        patch.setattr(gpu_acceptance, "run_case", profiled)
         argv = ["--virtual-devices", "2", "--train-data", corpus, "--config", config, "--report", folder]
-        code = main([*argv, "--steps", "2"], run=profiled)
+        code = main([*argv, "--steps", "2"])
     tf.config.run_functions_eagerly(False)
     return code, json.loads(Path(folder, "gpu_report.json").read_text())
 

@@ -37,7 +37,7 @@ LAYERS = {
     "perceiver_resampler": (lambda: PerceiverResampler(16, 3, 2, 2, 4), X, {}, {}),
     "conditioning_block": (lambda: ConditioningBlock(16, 2), X, {}, {}),
     "conditioning_encoder": (lambda: ConditioningEncoder(6, 16, 2, 2), X[..., :6], {}, {}),
-    "squeeze_excitation": (lambda: SqueezeExcitation(8, reduction=2), normal(2, 3, 5, 8), {}, {}),
+    "squeeze_excitation": (lambda: SqueezeExcitation(32), normal(2, 3, 5, 32), {}, {}),
     "residual_block": (lambda: ResidualBlock(32, 32), normal(2, 6, 5, 32), {}, {}),
     "residual_block_with_stride": (lambda: ResidualBlock(8, 32, stride=2), normal(2, 6, 5, 8), {}, {}),
     "attentive_pooling": (lambda: AttentiveStatisticsPooling(5, 4), normal(2, 7, 5), {}, FLOAT32),

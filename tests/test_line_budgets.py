@@ -6,8 +6,8 @@ from test_architecture import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    "apps/datasets": 1900,
-    "apps/evaluation": 1070,
+    "apps/datasets": 1890,
+    "apps/evaluation": 1067,
     "apps/server": 1750,
     "apps/studio": 1700,
     "audio": 900,
@@ -21,13 +21,13 @@ BUDGETS = {
     "inference": 2000,
     "interchange": 3140,
     "memory": 580,
-    "models": 1980,
+    "models": 1940,
     "runs": 2310,
     "storage": 1250,
     "tests": 24990,
     "text": 1690,
     "training": 4480,
-    "utilities": 5760,
+    "utilities": 5404,
     "utils": 100,
 }
 """Most lines of Python in a room. Only a commit that says why may raise one."""

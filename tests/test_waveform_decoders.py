@@ -11,8 +11,8 @@ from myxtts.models.waveform_decoders import ConvNextBlock, HifiganGenerator, Ist
 
 WIDTH, SPEAKER = 6, 5
 DECODERS = {
-    "hifigan": lambda: HifiganGenerator(WIDTH, SPEAKER, 16, ((8, 16), (2, 4)), (3, 7), (1, 3), 64),
-    "istft": lambda: IstftGenerator(WIDTH, SPEAKER, 4, 12, 16, 64),
+    "hifigan": lambda: HifiganGenerator(WIDTH, SPEAKER, 16, ((8, 16), (2, 4)), (3, 7), (1, 3), code_stride=64),
+    "istft": lambda: IstftGenerator(WIDTH, SPEAKER, 4, 12, 16, code_stride=64),
 }
 
 
@@ -65,7 +65,7 @@ def test_istft_passes_the_layer_checks():
 
 
 def test_inverse_transform_equals_numpy():
-    layer = IstftGenerator(WIDTH, SPEAKER, 1, 8, 16, 64)
+    layer = IstftGenerator(WIDTH, SPEAKER, 1, 8, 16, code_stride=64)
     spectra = normal(12, 33) + 1j * normal(12, 33, seed=1)
     window = np.hanning(65)[:64]
     parts = np.fft.irfft(spectra) * window

@@ -1,9 +1,9 @@
-"""Tabulates training logs at several batch sizes and says which size pays.
+"""Tabulates training logs at several batch sizes and recommends a size.
 
     python utilities/analyze_batch_scaling.py test_batch_*.log [--json]
 
-Logs are read as in `compare_logs.py`. A run that went out of memory is a row too. Ends with exit code 2 when a log
-cannot be read or holds no figures.
+Logs are read as in `compare_logs.py`. Runs that ran out of memory are listed too. The exit code is 2 if a log cannot be
+read or has no figures.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from compare_logs import LogError, json_ready, read_log, shown, table
 
 ENOUGH = 0.95
-"""A batch size within 5 % of the best throughput is as good as the best, and smaller is better for memory."""
+"""Share of the best throughput from which a smaller batch, which needs less memory, is recommended."""
 
 COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
     ("batch", "batch", "{}"),
@@ -35,14 +35,13 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 
 
 def read_runs(paths):
-    """Reads the logs, sorted by clips of a step; a size that the log does not state is taken from `…batch_16….log`.
+    """Reads logs and sorts them by clips per step; a batch size that a log lacks is taken from its name.
 
-    Each run has `batch`, clips at once, `accumulation` of which make a step of `batch_size`; and
-    `efficiency_percent`: samples/s against those of the smallest step times the ratio of the sizes. 100 means that a
-    larger step costs no more time.
+    Adds `batch`, the clips per micro-batch, and `efficiency_percent`: samples/s divided by those of the smallest step
+    and by the ratio of the sizes. 100 means that a larger step takes no more time.
 
     Raises:
-        LogError: A log cannot be read, or states no batch size anywhere.
+        LogError: A log cannot be read, or neither log nor name has a batch size.
     """
     runs = []
     for path in paths:
@@ -53,8 +52,7 @@ def read_runs(paths):
                 rule = "expected a line 'Batch size: 16' or a name such as test_batch_16.log"
                 raise LogError(f"{path} does not state a batch size: {rule}.")
             run["batch_size"] = int(named[1])
-            if run["steps_per_second"] is not None:
-                run["samples_per_second"] = run["batch_size"] * run["steps_per_second"]
+            run["samples_per_second"] = run["steps_per_second"] and run["batch_size"] * run["steps_per_second"]
         run["batch"] = run["batch_size"] // run["accumulation"]
         runs.append(run)
     runs.sort(key=lambda run: (run["batch_size"], run["batch"]))
@@ -68,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """The fewest clips at once within `ENOUGH` of the best throughput, and the best; `None, None` without figures."""
+    """Returns the run with the smallest batch within `ENOUGH` of the best throughput, and the best run, or Nones."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None
@@ -78,12 +76,9 @@ def recommended(runs):
 
 
 def report(runs):
-    """The table and the recommendation as text."""
-    rows = [
-        [shown(run[name], form) for name, _, form in COLUMNS]
-        + [f"{run['path']}{': out of memory' * run['out_of_memory']}"]
-        for run in runs
-    ]
+    """Formats the table and the recommendation."""
+    logs = [f"{run['path']}{': out of memory' * run['out_of_memory']}" for run in runs]
+    rows = [[*(shown(run[name], form) for name, _, form in COLUMNS), log] for run, log in zip(runs, logs)]
     lines = [*table([title for _, title, _ in COLUMNS] + ["log"], rows), ""]
     chosen, best = recommended(runs)
     if chosen is None:

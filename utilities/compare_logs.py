@@ -2,9 +2,9 @@
 
     python utilities/compare_logs.py baseline.log optimized.log [--json]
 
-A log is what `train_main.py` printed, from a file or through `tee`. The figures come from its final report, or, for a
-run that ended before it, from its step lines. Of several runs in one file the last with figures counts. Ends with
-exit code 2 when a log cannot be read or holds no figures.
+A log is the output of `train_main.py`. The figures come from its final report, or from its step lines if the run ended
+before the report. If a file has several runs, the last one with figures counts. The exit code is 2 if a log cannot be
+read or has no figures.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|-?inf)"
-FIGURES = (  # name, title, format, whether more is better (None: neither), how a log states it ("": not by a line)
+FIGURES = (  # name, title, format, whether more is better (None: neither), pattern in a log ("": computed)
     ("batch_size", "Batch size", "{:.0f}", None, ""),
     ("steps", "Steps", "{:.0f}", None, ""),
     ("mean_step_ms", "Mean step time, ms", "{:.1f}", False, rf"Avg: *{NUMBER} *ms"),
@@ -40,7 +40,7 @@ TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class LogError(ValueError):
-    """A log cannot be used; the message is a sentence for the user."""
+    """A log cannot be read or has no figures."""
 
 
 def read_log(path, allow_out_of_memory=False):
@@ -48,14 +48,14 @@ def read_log(path, allow_out_of_memory=False):
 
     Args:
         path: The file.
-        allow_out_of_memory: Whether a run that ended for lack of memory before its first figures is a result too.
+        allow_out_of_memory: Accept a run that ran out of memory before its first figures.
 
     Returns:
-        A dictionary with `path`, `source`, `out_of_memory`, `accumulation` (batches of a step) and the names of
-        `FIGURES`; None where the log does not state one. Percentages are 0 to 100, memory is in MB.
+        A dictionary with `path`, `source`, `out_of_memory`, `accumulation` (batches per step) and the names of
+        `FIGURES`, None for figures that the log lacks. Percentages are 0 to 100, memory is in MB.
 
     Raises:
-        LogError: The file cannot be read, is empty, or holds no figures.
+        LogError: The file cannot be read, is empty, or has no figures.
     """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -77,7 +77,7 @@ def read_log(path, allow_out_of_memory=False):
 
 
 def _unfolded(lines):
-    """Lines of steps whole again, which the terminal gets as several, the later ones indented."""
+    """Joins step lines that were wrapped for a terminal; continuation lines are indented."""
     whole = []
     for line in lines:
         if whole and line.startswith("  ") and STEP.search(whole[-1]):
@@ -88,28 +88,27 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """The lines of each run. A run starts with its batch size; a final report may state it again."""
+    """Splits lines into runs. A run starts with its batch size, which the final report may repeat."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
-    for start, end in zip(starts, [*starts[1:], len(lines)]):
+    for start, end in zip(starts, [*starts[1:], None]):
         if start > 0 and any(STEP.search(line) or OUT_OF_MEMORY.search(line) for line in lines[start:end]):
             bounds.append(start)
-    return [lines[start:end] for start, end in zip(bounds, [*bounds[1:], len(lines)])]
+    return [lines[start:end] for start, end in zip(bounds, [*bounds[1:], None])]
 
 
 def _read_run(path, lines):
-    """The figures of the lines of one run."""
+    """Returns the figures of one run."""
     final = next((i for i, line in enumerate(lines) if FINAL_REPORT.search(line)), len(lines))
-    steps = [_figures(line) for line in lines[:final] if STEP.search(line)]
-    report = _figures("\n".join(lines[final:]))
-    run = dict.fromkeys(("path", "source", *(name for name, *_ in FIGURES)))
-    run |= {"path": str(path), "accumulation": 1, "out_of_memory": any(OUT_OF_MEMORY.search(line) for line in lines)}
-    run |= _summarize(steps) | report
-    if batch := BATCH_SIZE.search("\n".join(lines)):
+    step_lines, text = [line for line in lines[:final] if STEP.search(line)], "\n".join(lines)
+    steps, report = [_figures(line) for line in step_lines], _figures("\n".join(lines[final:]))
+    run = dict.fromkeys(name for name, *_ in FIGURES) | _summarize(steps) | report
+    run |= {"path": str(path), "accumulation": 1, "out_of_memory": bool(OUT_OF_MEMORY.search(text))}
+    if batch := BATCH_SIZE.search(text):
         run["accumulation"] = int(batch[2] or 1)
-        run["batch_size"] = int(batch[1]) * run["accumulation"]  # clips of a step
-    if numbers := STEP.findall("\n".join(lines[:final])):
-        run["steps"] = int(numbers[-1])
+        run["batch_size"] = int(batch[1]) * run["accumulation"]  # clips per step
+    if step_lines:
+        run["steps"] = int(STEP.findall(step_lines[-1])[-1])
     mean = run["mean_step_ms"]
     if mean and run["steps_per_second"] is None:
         run["steps_per_second"] = 1000 / mean
@@ -123,26 +122,24 @@ def _read_run(path, lines):
 
 
 def _figures(text):
-    """The last value of each figure in the text."""
+    """Returns the last value of each figure in a text."""
     found = {name: pattern.findall(text) for name, pattern in PATTERNS.items()}
     return {name: float(values[-1]) for name, values in found.items() if values}
 
 
 def _summarize(steps):
-    """One set of figures for a run, from those of its step lines, which stand for equally many steps each."""
+    """Combines the figures of step lines, each of which covers the same number of steps."""
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
     if means and len(means) == len(stds):
-        # Law of total variance: the spread within the lines, and the spread between them.
+        # Law of total variance: the variance within lines plus that between them.
         center = summary["mean_step_ms"]
-        summary["std_step_ms"] = math.sqrt(
-            sum(std**2 + (mean - center) ** 2 for mean, std in zip(means, stds)) / len(means)
-        )
+        summary["std_step_ms"] = math.sqrt(sum(s**2 + (m - center) ** 2 for m, s in zip(means, stds)) / len(means))
         if center:
             summary["variation_percent"] = 100 * summary["std_step_ms"] / center
     if means and summary["mean_step_ms"] > 0 and len(means) == len(columns["steps_per_second"]):
-        summary["steps_per_second"] = 1000 / summary["mean_step_ms"]  # a mean of rates would count fast lines twice
+        summary["steps_per_second"] = 1000 / summary["mean_step_ms"]  # a mean of rates would weight fast lines more
     for name in ("data_memory_mb", "host_memory_mb", "model_memory_mb"):
         if columns[name]:
             summary[name] = max(columns[name])
@@ -152,8 +149,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """How many times faster the second run is, and in what: `(ratio or None, unit)`. Samples/s where both batch sizes
-    are known, because a step of a larger batch may rightly take longer; else steps/s."""
+    """Returns the speed-up, or None, and its unit: samples/s if both batch sizes are known, else steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:
@@ -162,19 +158,18 @@ def speed_up(baseline, optimized):
 
 
 def shown(value, form):
-    """A value as a table cell; what the log does not say is `n/a`."""
+    """Formats a value as a table cell; None is `n/a`."""
     return "n/a" if value is None else form.format(value)
 
 
 def json_ready(values):
-    """The same dictionary, with what JSON cannot say (NaN, infinity) as `None`."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
+    """Returns the dictionary with None for NaN and infinity, which JSON lacks."""
+    is_finite = lambda value: not isinstance(value, float) or math.isfinite(value)
+    return {name: value if is_finite(value) else None for name, value in values.items()}
 
 
 def table(header, rows):
-    """Lines of a table, the first column left-aligned, the others right-aligned."""
+    """Formats the lines of a table, with the first column left-aligned and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     lines = []
     for first, *others in [header, *rows]:
@@ -184,7 +179,7 @@ def table(header, rows):
 
 
 def comparison(baseline, optimized):
-    """The comparison as text."""
+    """Formats the comparison of two runs."""
     rows = []
     for field, title, form, more_is_better, _ in FIGURES:
         before, after = baseline[field], optimized[field]
@@ -194,10 +189,8 @@ def comparison(baseline, optimized):
             better = "" if abs(percent) < 0.05 else (" better" if (percent > 0) == more_is_better else " worse")
             change = f"{percent:+.1f}%{better}"
         rows.append([title, shown(before, form), shown(after, form), change])
-    lines = [
-        f"{name} {run['path']} ({run['source']})" for name, run in (("Baseline: ", baseline), ("Optimized:", optimized))
-    ]
-    lines.append("")
+    named = (("Baseline: ", baseline), ("Optimized:", optimized))
+    lines = [*(f"{name} {run['path']} ({run['source']})" for name, run in named), ""]
     lines += table(["", "baseline", "optimized", "change"], rows)
     ratio, unit = speed_up(baseline, optimized)
     lines += ["", f"Speed-up: {shown(ratio, '{:.2f}x')} ({unit})"]

@@ -1,11 +1,11 @@
-"""Where the time of a training step goes and what to change, on the real model and the real pipeline.
+"""Profiles a training step with the real model and pipeline, finds bottlenecks and recommends settings.
 
     python utilities/dual_gpu_bottleneck_profiler.py --batch-size 16 --num-steps 100 --data-gpu 0 --model-gpu 1
     python utilities/dual_gpu_bottleneck_profiler.py --virtual-devices 2 --num-steps 20 --plot timeline.png
 
-Takes the flags of train_main.py, so that what is profiled is what would be trained: the GPT stage on the files of
---train-data, else on the sample corpus. Nothing is written but --json and --plot. Each phase is timed alone with the
-devices synchronized, so the phases add up; then the pipeline is timed as a whole.
+Takes the flags of train_main.py and profiles the GPT stage on --train-data (default: the sample corpus). Writes
+--json and --plot only. Each phase is timed alone with synchronized devices, so that the phases add up; then the whole
+pipeline is timed.
 """
 
 import argparse
@@ -28,14 +28,14 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Shares past which a phase is a bottleneck: of the sum of the phases, and for the variation of the mean step."""
+"""Limits beyond which a phase is a bottleneck: shares of the sum of the phases, and std / mean of the step time."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One bottleneck, with what to do about it."""
+    """A bottleneck with a recommendation."""
 
     bottleneck: str
     """`data loading`, `transfer`, `training` or `variation`."""
@@ -44,16 +44,16 @@ class Verdict:
 
 
 def judge(phases, variation, config, plan):
-    """The bottlenecks of a profile, worst first in the order of the pipeline.
+    """Finds the bottlenecks of a profile.
 
     Args:
         phases: `PhaseTimes`.
-        variation: Standard deviation over mean of the pipeline's steps.
-        config: `XTTSConfig` that was profiled.
-        plan: `DevicePlan` in force.
+        variation: Standard deviation of the step time divided by its mean.
+        config: `XTTSConfig` of the profile.
+        plan: `DevicePlan` of the profile.
 
     Returns:
-        A list of `Verdict`, empty when the pipeline is balanced.
+        A list of `Verdict` in the order of the pipeline, empty if it is balanced.
     """
     shares, found = {phase: getattr(phases, phase) / phases.total for phase in TITLES}, []
     if (share := shares["load"]) > LOAD_LIMIT:
@@ -103,7 +103,7 @@ def _trains_more(plan):
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured. `phases` is a `PhaseTimes`, `pipeline` a `PipelineTimes`, `gpus` a `GPUReport`."""
+    """Result of a measurement: `PhaseTimes`, `PipelineTimes`, `GPUReport` and verdicts."""
 
     config: object
     plan: object
@@ -114,21 +114,21 @@ class Profile:
 
     @property
     def efficiency(self):
-        """The longer of data work and training over the measured step: 1 when the shorter is hidden entirely."""
+        """The longer of data work and training divided by the step time; 1 for complete overlap."""
         return max(self.phases.data, self.phases.train) / self.pipeline.mean
 
     @property
     def data_busy(self):
-        """Share of the time in which the data device prepared or copied a batch."""
+        """Share of the time that the data device prepared or copied batches."""
         return self.pipeline.busy({"preprocess", "transfer"})
 
     @property
     def model_busy(self):
-        """Share of the time in which the model device trained."""
+        """Share of the time that the model device trained."""
         return self.pipeline.busy({"train"})
 
     def as_dict(self):
-        """The profile as JSON types, times in milliseconds."""
+        """Returns the profile as JSON types, with times in milliseconds."""
         return {
             "devices": self.plan.describe(),
             "virtual": self.plan.virtual,
@@ -152,7 +152,7 @@ class Profile:
         }
 
     def describe(self):
-        """The four sections, as printed."""
+        """Formats the four sections of the report."""
         phases, pipeline, whole = self.phases, self.pipeline, 1e3 * self.pipeline.mean
         lines = ["TIMING BREAKDOWN:"]
         for phase, title in TITLES.items():
@@ -166,7 +166,7 @@ class Profile:
             f"  Overlap efficiency: {self.efficiency:.2f} (longer of data work and training / pipeline step)",
             f"  Speed-up by overlap: {phases.total / pipeline.mean:.2f} (ceiling {phases.ceiling:.2f})",
         ]
-        if self.efficiency > 1.005:  # only disturbed timing explains it
+        if self.efficiency > 1.005:  # only possible if the machine was busy
             lines.append("  Unreliable: both are more than is possible. Measure longer, on an idle machine.")
         data, model = self.plan.data_device, ", ".join(self.plan.model_devices)
         busy = f"Data device {data} busy {self.data_busy:.0%}, model device {model} busy {self.model_busy:.0%}"
@@ -179,8 +179,9 @@ class Profile:
         return "\n".join(lines)
 
     def plot(self, path):
-        """Writes a picture of which device was busy when, over the first steps."""
+        """Draws when each device was busy during the first steps, and saves the figure."""
         import matplotlib
+        import numpy as np
 
         matplotlib.use("Agg")
         from matplotlib import pyplot
@@ -189,11 +190,8 @@ class Profile:
         shown = sum(self.pipeline.step_times[:PLOTTED_STEPS])
         figure, axes = pyplot.subplots(figsize=(10, 2.6), dpi=100)
         for phase, (lane, color) in lanes.items():
-            bars = [
-                (1e3 * max(start, 0.0), 1e3 * (min(end, shown) - max(start, 0.0)))
-                for name, start, end in self.pipeline.spans
-                if name == phase and end > 0 and start < shown
-            ]
+            spans = [(start, end - start) for name, start, end in self.pipeline.spans if name == phase]
+            bars = 1e3 * np.array(spans).reshape(-1, 2)
             axes.broken_barh(bars, (lane - 0.35, 0.7), facecolors=color, edgecolor="white", label=phase)
         axes.set(
             yticks=(0, 1),
@@ -209,13 +207,13 @@ class Profile:
 
 
 class DualGPUBottleneckProfiler:
-    """Profiles a trainer on its data set. The model is trained a little by it; nothing is saved.
+    """Profiles a trainer on a data set. The model's weights are trained; nothing is saved.
 
     Args:
-        trainer: `XTTSTrainer` of any stage, with a gradient accumulation of 1.
+        trainer: `XTTSTrainer` of any stage, without gradient accumulation.
         dataset: `SpeechDataset`.
         num_steps: Steps of each of the two measurements.
-        monitor: `GPUMonitor` for the second one; None watches the GPUs of the trainer's plan.
+        monitor: `GPUMonitor` of the second measurement (default: one of the trainer's GPUs).
     """
 
     def __init__(self, trainer, dataset, num_steps=100, monitor=None):
@@ -223,44 +221,35 @@ class DualGPUBottleneckProfiler:
         self.monitor = monitor or GPUMonitor(trainer.plan.visible_ids, interval_seconds=0.1)
 
     def run(self):
-        """Measures; returns a `Profile`."""
+        """Measures the phases, then the pipeline; returns a `Profile`."""
         from myxtts.training.watching.measurement import measure_phases, measure_pipeline
 
         phases = measure_phases(self.trainer, self.dataset, self.num_steps)
         with self.monitor:
             pipeline = measure_pipeline(self.trainer, self.dataset, self.num_steps, start=self.num_steps)
         config, plan = self.trainer.config, self.trainer.plan
-        return Profile(
-            config, plan, phases, pipeline, self.monitor.report(), judge(phases, pipeline.variation, config, plan)
-        )
+        verdicts = judge(phases, pipeline.variation, config, plan)
+        return Profile(config, plan, phases, pipeline, self.monitor.report(), verdicts)
 
 
-def parse(argv):
-    """The flags of train_main.py and those of this command."""
-    from myxtts.cli.train import build_parser
+@exits_with_sentence
+def main(argv=None):
+    """Profiles a model and prints the report; returns the exit code."""
+    from myxtts.cli.train import build_parser, config_from_arguments
+    from myxtts.config.flags import start_options
+    from myxtts.runs.setup import set_up
 
     parser = build_parser()
     parser.prog, parser.description = "dual_gpu_bottleneck_profiler.py", __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     profile = parser.add_argument_group("profile")
     profile.add_argument("--num-steps", type=int, default=100, help="steps of each measurement (default: 100)")
-    profile.add_argument("--json", metavar="FILE", help="write the figures there as well")
-    profile.add_argument("--plot", metavar="FILE.png", help="draw which device was busy when")
+    profile.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    profile.add_argument("--plot", metavar="FILE.png", help="draw when each device was busy")
     arguments = parser.parse_args(argv)
     if arguments.num_steps < 2:
         parser.error(f"--num-steps must be at least 2. Received: {arguments.num_steps}.")
-    return arguments
-
-
-@exits_with_sentence
-def main(argv=None):
-    """Profiles and prints; returns the exit code."""
-    arguments = parse(argv)
-    from myxtts.cli.train import config_from_arguments
-    from myxtts.config.flags import start_options
-    from myxtts.runs.setup import set_up
-
-    start = start_options({**vars(arguments)})
+    start = start_options(vars(arguments).copy())
     config, plan = set_up(config_from_arguments(arguments), start.download, **start.devices)
     from myxtts.training.watching.measurement import open_trainer
 

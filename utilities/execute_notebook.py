@@ -1,8 +1,8 @@
-"""Runs the cells of a notebook in this process and keeps what they print and show in it; needs no Jupyter.
+"""Runs the cells of a notebook in this process and stores their outputs in it, without Jupyter.
 
     python utilities/execute_notebook.py docs/quickstart.ipynb --folder /tmp/quickstart
 
-Cells run in `--folder`, where what they write stays; the notebook is replaced when the last one has ended well.
+Cells run in `--folder`, where the files that they write remain. The notebook is replaced when all cells have succeeded.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -22,13 +21,13 @@ from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.storage.files import read_json, write_json
 
 SHOWN = {"_repr_html_": "text/html", "_repr_png_": "image/png", "_repr_markdown_": "text/markdown"}
-"""Methods by which a notebook shows a value, and the type of what they return."""
+"""MIME type of each method that a notebook calls to display a value."""
 
 
 def execute(notebook: dict, folder: str | Path) -> dict:
-    """The notebook with the outputs of its code cells, run one after the other in a folder.
+    """Runs the code cells of a notebook in a folder; returns the notebook with their outputs.
 
-    Whatever a cell raises ends it; the error says in which cell.
+    Errors of a cell are raised with a note of its number.
     """
     names, done, home = {"__name__": "__main__"}, [], str(Path(folder).resolve())
     with contextlib.chdir(folder):
@@ -45,7 +44,7 @@ def execute(notebook: dict, folder: str | Path) -> dict:
 
 
 def _run(source, where, names, home):
-    """Outputs of one cell: what it prints, and the value of its last line."""
+    """Runs one cell; returns its printed text and the value of its last line as outputs."""
     body, printed, value = ast.parse(source), io.StringIO(), None
     last = body.body.pop() if body.body and isinstance(body.body[-1], ast.Expr) else None
     try:
@@ -64,7 +63,7 @@ def _run(source, where, names, home):
     return outputs
 
 
-def _shown(value: Any) -> dict:
+def _shown(value):
     data = {"text/plain": repr(value).splitlines(keepends=True)}
     for method, kind in SHOWN.items():
         if shown := getattr(value, method, lambda: None)():
@@ -77,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     """Executes a notebook in place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebook", type=Path)
-    parser.add_argument("--folder", type=Path, required=True, help="to run in; made if need be")
+    parser.add_argument("--folder", type=Path, required=True, help="working folder, created if it does not exist")
     arguments = parser.parse_args(argv)
     filter_native_errors()
     arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -1,22 +1,23 @@
-"""Accepts a machine's GPUs: measures what can be said only there, and judges it by the project's targets.
+"""Acceptance test of a machine's GPUs: measures training on them and compares the results with the project's targets.
 
     python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
-Takes the flags of train_main.py; without --train-data, the sample corpus. Every case is a process of its own: the
-profiler (dual_gpu_bottleneck_profiler.py) with other flags, a run that is resumed, a long run,
-whose memory and threads are watched. Writes gpu_report.md and gpu_report.json into --report, fit to be sent to
-us: they name hardware, versions and figures, and no path or recording. Ends with exit code 1 where a target is missed.
+Takes the flags of train_main.py; the default data is the sample corpus. Each case runs in its own process: the profiler
+(dual_gpu_bottleneck_profiler.py) with various flags, a run that is resumed, and a long run whose memory and threads are
+monitored. Writes gpu_report.md and gpu_report.json to --report; they have hardware, versions and figures, but no paths,
+so that they can be published. The exit code is 1 if a target is missed.
 """
 
 import argparse
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,12 +25,13 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from myxtts.config.checks import ConfigError, require  # noqa: E402  the repository must be on the path first
+from myxtts.cli.errors import exits_with_sentence  # noqa: E402  the repository must be on the path first
+from myxtts.config.checks import ConfigError, require  # noqa: E402
 
 PROFILER = "utilities/dual_gpu_bottleneck_profiler.py"
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
-"""Batches after those of the targets, up to the first that does not fit."""
+"""Batch sizes above those of the targets, tried up to the first that does not fit."""
 LIMITS_GB = (12, 16, 24)
 SWITCHES = {
     "bfloat16": ("--precision", "mixed_bfloat16"),
@@ -40,9 +42,9 @@ SWITCHES = {
     "all": ("--optimizations", "aggressive", "--enable-static-shapes"),
 }
 SOAK_SHARE = 0.25
-"""Share of the time that the long run has."""
+"""Share of the total time for the long run."""
 LARGEST_GROWTH = 0.02
-"""Of memory, from the middle third of the long run to the last."""
+"""Largest growth of memory from the middle to the last third of the long run."""
 RESUME_STEPS = 8
 PAIR = ("--data-gpu", "--model-gpu", "--virtual-devices", "--data-gpu-memory", "--model-gpu-memory")
 MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
@@ -50,19 +52,19 @@ MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: the profiler with further flags, unless `tool` is `resume` or `soak`."""
+    """A measurement by `tool`: `profile` (the profiler with additional flags), `resume` or `soak` (the long run)."""
 
     group: str
     name: str
     flags: tuple[str, ...] = ()
     tool: str = "profile"
     single: bool = False
-    """Without --data-gpu and --model-gpu, on one device."""
+    """Whether to run without --data-gpu and --model-gpu, on one device."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A target, what was found, and whether it holds: `pass`, `fail`, or `not judged` with the reason in `found`."""
+    """A target, the measured value, and the verdict: `pass`, `fail`, or `not judged` with the reason in `found`."""
 
     target: str
     found: str
@@ -70,31 +72,26 @@ class Judgement:
 
 
 def cases() -> list[Case]:
-    """What is measured, in the order of importance: what the time does not suffice for is left out at the end."""
-    found = [
-        Case("profile", "dual"),
-        Case("profile", "single", single=True),
-        Case("resume", "bit for bit", tool="resume"),
-    ]
+    """Returns all cases by importance; the last ones are skipped if the time is up."""
+    found = [Case("profile", "dual"), Case("profile", "single", single=True)]
+    found.append(Case("resume", "bit for bit", tool="resume"))
     found += [Case("batch", str(size), ("--batch-size", str(size))) for size in BATCHES]
     found += [Case("switch", name, flags) for name, flags in SWITCHES.items()]
     found.append(Case("soak", "long run", tool="soak"))
-    found += [
-        Case("memory", f"{gb} GB", ("--enable-memory-isolation", "--model-gpu-memory", str(1024 * gb)))
-        for gb in LIMITS_GB
-    ]
+    limits = {gb: ("--enable-memory-isolation", "--model-gpu-memory", str(1024 * gb)) for gb in LIMITS_GB}
+    found += [Case("memory", f"{gb} GB", flags) for gb, flags in limits.items()]
     found += [Case("workers", str(number), ("--num-workers", str(number))) for number in (1, 2, 4, 8, 16)]
     found += [Case("prefetch", str(depth), ("--buffer-size", str(depth))) for depth in (2, 4, 8, 16)]
     return found + [Case("beyond", str(size), ("--batch-size", str(size))) for size in BEYOND]
 
 
 def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> dict:
-    """Runs a case in a process of its own; returns its figures, with `error` where it failed.
+    """Runs a case in a new process; returns its figures, or `error` if it failed.
 
     Args:
-        flags: Of train_main.py, as the user gave them.
-        steps: Of each measurement of the profiler.
-        seconds: What the long run may take, and the longest that any case may.
+        flags: Flags of train_main.py given by the user.
+        steps: Steps of each measurement of the profiler.
+        seconds: Duration of the long run; basis of the time limits of the other cases.
     """
     flags = [*(_without_pair(flags) if case.single else flags), *case.flags]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,14 +101,11 @@ def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> di
             return _soaked(flags, Path(folder), seconds)
         result = Path(folder, "result.json")
         error = _run([PROFILER, *flags, "--num-steps", str(steps), "--json", str(result)], 2 * seconds + 600)
-        found = json.loads(result.read_text()) if result.is_file() else {}
-        return found if found else {"error": error or "it wrote no figures"}
+        return json.loads(result.read_text()) if result.is_file() else {"error": error or "it wrote no figures"}
 
 
 def _resumed(flags, folder, seconds):
-    """Trains to the end, takes the last steps again from the checkpoint before, and compares the weights."""
-    import shutil
-
+    """Trains a run, repeats its last steps from an earlier checkpoint, and compares the weights."""
     from myxtts.storage.checkpoint import CheckpointStore
 
     half, whole, again = RESUME_STEPS // 2, folder / "whole", folder / "again"
@@ -128,7 +122,7 @@ def _resumed(flags, folder, seconds):
 
 
 def _soaked(flags, folder, seconds):
-    """Trains for so long; compares memory and threads after warm-up (the middle third) with those at the end."""
+    """Trains for `seconds`; compares memory and threads of the middle third of the time with those of the last."""
     import psutil
 
     command = [sys.executable, str(ROOT / "train_main.py"), *flags, "--sample-every", "0"]
@@ -154,11 +148,10 @@ def _soaked(flags, folder, seconds):
 
 
 def _run(command, timeout):
-    """Runs a script of the repository; returns the last line of its errors where it fails, else None."""
+    """Runs a script of the repository; returns the last line of its error output if it fails, else None."""
+    command = [sys.executable, str(ROOT / command[0]), *command[1:]]
     try:
-        done = subprocess.run(
-            [sys.executable, str(ROOT / command[0]), *command[1:]], capture_output=True, text=True, timeout=timeout
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         return f"not done after {timeout:.0f} s"
     lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -166,23 +159,19 @@ def _run(command, timeout):
 
 
 def _without_pair(flags):
-    """The flags without those that name two devices or limit them."""
-    given = iter(flags)
-    kept = []
+    """Returns the flags without those of two devices and their memory limits."""
+    given, kept = iter(flags), []
     for flag in given:
         name, _, value = flag.partition("=")
-        if name in PAIR:
-            if not value:
-                next(given, None)
-        elif name != "--enable-memory-isolation":
+        if name in PAIR and not value:
+            next(given, None)
+        elif name not in (*PAIR, "--enable-memory-isolation"):
             kept.append(flag)
     return kept
 
 
-def measure_all(
-    flags: Sequence[str], minutes: float, steps: int, run: Callable[..., dict] = run_case, groups: Sequence[str] = ()
-) -> dict[str, dict[str, dict]]:
-    """Figures by group and name; what did not fit into the time says so. After a batch that fails none is larger."""
+def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequence[str]) -> dict[str, dict[str, dict]]:
+    """Runs the cases; returns their figures by group and name, or why a case was skipped."""
     began, found = time.monotonic(), {}
     for case in cases():
         if groups and case.group not in groups:
@@ -196,7 +185,7 @@ def measure_all(
         else:
             print(f"{case.group}: {case.name} ...", flush=True)
             seconds = 60 * minutes * SOAK_SHARE if case.tool == "soak" else left
-            results[case.name] = run(case, list(flags), steps, min(seconds, left))
+            results[case.name] = run_case(case, list(flags), steps, min(seconds, left))
             print(f"  {_short(results[case.name])}", flush=True)
     return found
 
@@ -218,9 +207,8 @@ def _rate(figures):
 
 
 def _gpu(figures, place):
-    """Figures of the first (data) or last (model) watched GPU; empty where none was watched."""
-    gpus = (figures.get("gpu") or {}).get("gpus") or [{}]
-    return gpus[place]
+    """Returns the figures of the first (data) or last (model) GPU; empty if none was monitored."""
+    return ((figures.get("gpu") or {}).get("gpus") or [{}])[place]
 
 
 def _memory(figures):
@@ -228,7 +216,7 @@ def _memory(figures):
 
 
 def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement]:
-    """The targets with what was found. Of virtual devices only what is no speed and no memory is judged."""
+    """Compares the figures with the targets; with virtual devices, speed and memory are not judged."""
     rows = [*_judge_speeds(found), *_judge_switches(found), *_judge_batches(found)]
     if is_virtual:
         rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not judged") for row in rows]
@@ -240,7 +228,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """A judgement by `verdict(figures)`, `(what was found, whether it holds or None)`."""
+    """Creates a judgement by `verdict(figures)`, which returns the value as text, and True, False or None."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")
@@ -279,9 +267,8 @@ def _judge_switches(found):
         return ("nothing to compare with", None) if gain is None else (f"{gain:.2f} x", gain >= 2.0)
 
     def smaller(figures):
-        both = _memory(figures), _memory(plain)
-        known = all(both)
-        return (f"{both[0] / both[1]:.2f} of it", both[0] <= 0.5 * both[1]) if known else ("not known", None)
+        own, other = _memory(figures), _memory(plain)
+        return (f"{own / other:.2f} of it", own <= 0.5 * other) if own and other else ("not known", None)
 
     yield _judged("all training optimisations, against none: 2 x speed", everything, faster)
     yield _judged("all training optimisations, against none: half the memory", everything, smaller)
@@ -294,7 +281,7 @@ def _judge_batches(found):
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """The flags of the quickest case of each group, by clips per second."""
+    """Returns the flags of the fastest case of each group that is faster than the plain run."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})
@@ -307,7 +294,7 @@ def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """Hardware and versions, without names of people, folders or hosts."""
+    """Returns hardware and versions, without names of users, folders or hosts."""
     from importlib import metadata
 
     from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
@@ -323,7 +310,7 @@ def machine() -> dict[str, str]:
 
 
 def page(report: dict) -> str:
-    """The report as Markdown."""
+    """Formats the report as Markdown."""
     lines = ["# GPU acceptance", "", f"`{report['command']}`", ""]
     lines += [f"**{MEANINGLESS[0].upper()}{MEANINGLESS[1:]}.**", ""] if report["virtual"] else []
     lines += [f"- {name}: {value}" for name, value in report["machine"].items()]
@@ -337,41 +324,36 @@ def page(report: dict) -> str:
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """The flags of this command, and those of train_main.py, which are checked."""
+    """Parses the flags of this command; returns them and the checked flags of train_main.py."""
     from myxtts.cli.arguments import PlainParser
     from myxtts.cli.train import build_parser
 
     parser = PlainParser(prog="gpu_acceptance.py", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="time for all cases; others are left out")
+    parser.add_argument("--minutes", type=float, default=20.0, help="time limit for all cases; the rest is skipped")
     parser.add_argument("--steps", type=int, default=30, help="steps of each measurement")
     groups = tuple(dict.fromkeys(case.group for case in cases()))
     parser.add_argument("--only", nargs="+", choices=groups, default=(), help="groups of cases (default: all)")
-    parser.add_argument("--report", default=".", metavar="FOLDER", help="where the report goes")
+    parser.add_argument("--report", default=".", metavar="FOLDER", help="folder for the report")
     own, flags = parser.parse_known_args(argv)
     require(own.minutes > 0, "--minutes", "above 0", own.minutes)
     require(own.steps >= 2, "--steps", "2 or more", own.steps)
     asked = build_parser("train_main.py").parse_args(flags)
     if asked.virtual_devices is None and (asked.data_gpu is None or asked.model_gpu is None):
-        way_out = "On a machine without them, try the command itself with --virtual-devices 2"
-        raise ConfigError(f"--data-gpu and --model-gpu must name the two GPUs to be accepted. {way_out}.")
+        hint = "On a machine without GPUs, try the command with --virtual-devices 2"
+        raise ConfigError(f"--data-gpu and --model-gpu must name the two GPUs to test. {hint}.")
     return own, flags
 
 
-def main(argv: Sequence[str] | None = None, run: Callable[..., dict] = run_case) -> int:
-    """Measures, judges and writes; returns the exit code."""
-    from myxtts.cli.errors import exits_with_sentence
-
-    return exits_with_sentence(lambda given: _main(given, run))(argv)
-
-
-def _main(argv, run):
+@exits_with_sentence
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the cases and writes the report; returns the exit code."""
     from myxtts.storage.files import write_json, write_text
 
     own, flags = parse(argv)
     is_virtual = any(flag.partition("=")[0] == "--virtual-devices" for flag in flags)
     folder = Path(own.report)
     folder.mkdir(parents=True, exist_ok=True)
-    found = measure_all(flags, own.minutes, own.steps, run, own.only)
+    found = measure_all(flags, own.minutes, own.steps, own.only)
     rows = judge(found, is_virtual)
     shown = [flag if not Path(flag).is_absolute() else "…" for flag in flags]
     report = {

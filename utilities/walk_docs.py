@@ -1,4 +1,4 @@
-"""Runs the commands and Python blocks of README.md and docs/, and compares what they print and make with the pages.
+"""Runs the commands and Python blocks of README.md and docs/, and compares their output with the pages.
 
     pip install -e ".[test,recordings]"
     python utilities/walk_docs.py --work runs/walk
@@ -6,19 +6,18 @@
 
 Pages show output in four ways:
 
-- a block of text right after a block of commands: lines that its last command prints, in this order;
-- a comment beside a line of Python that is a string, list or dictionary, as `# {"gpt": 2000}`: the line's value;
-- a table whose first column is headed "file in `FOLDER`": all that the folder contains when the page ends;
-- a path that begins with a folder of a run, such as `runs/mine/samples`: it exists when the page ends.
-The first words of each line that the notebook prints are compared, too.
+- a text block after a block of commands has lines that the last command prints, in this order;
+- a comment with a string, list or dictionary, such as `# {"gpt": 2000}`, is the value of its line of Python;
+- a table whose first column is "file in `FOLDER`" lists all files of the folder at the end of the page;
+- a path in the folder of a run, such as `runs/mine/samples`, exists at the end of the page.
+The first words of each line that the notebook prints are compared too.
 
-What a command names with `--output` and the like must exist after it. `…` stands for anything. Seconds, memory, speeds
-and percentages must agree within a factor of five, other fractions within a tenth, other numbers exactly.
+The files that a command names with `--output` and similar options must exist after it. `…` matches anything. Seconds,
+memory, speeds and percentages must agree within a factor of five, other fractions within a tenth, integers exactly.
 
-The folder starts with what README's first command leaves (it is run there, if it was not yet), a data set of a few
-clips and files under the names that the pages use. Trainings take a few steps. What a block needs and this machine
-lacks, such as a GPU or a hub, is replaced by `STAND_INS` or skipped by `SKIPPED`; both are listed. README must come
-before other pages, which use its `runs/mine`. `--quick` runs only the commands that need no training.
+The working folder starts with the result of README's first command, a data set of a few clips, and files with the names
+that the pages use. Runs take a few steps. `STAND_INS` replaces what this machine lacks, such as GPUs or the hub, and
+`SKIPPED` excludes blocks; both are printed. README must come before the pages that use its `runs/mine`.
 """
 
 import argparse
@@ -46,18 +45,8 @@ from test_convert_export import RELEASED_SHAPE, write_release  # noqa: E402
 from myxtts.data.sample_corpus import make_sample_corpus  # noqa: E402
 from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
 
-PAGES = ("README", "speaking", "evaluation", "export", "serving", "studio", "python", "text", "optimizations")
-PAGES += (
-    "finetune",
-    "migration",
-    "make-dataset",
-    "scaling",
-    "troubleshooting",
-    "devices",
-    "convert",
-    "decoder",
-    "base",
-)
+PAGES = "README speaking evaluation export serving studio python text optimizations finetune migration".split()
+PAGES += "make-dataset scaling troubleshooting devices convert decoder base".split()
 NOTEBOOK = ROOT / "docs/quickstart.ipynb"
 FIRST_COMMAND = "python train_main.py --config first_words.yaml"
 RECOGNIZER = "./hear.sh {wav}"
@@ -81,7 +70,7 @@ STAND_INS = (
     (r"/tmp/quickstart", "quickstart", ""),
     (r"\b(train_main|utilities/)", rf"{ROOT}/\1", ""),
 )
-"""Pattern, replacement and the reason for it."""
+"""Pattern, replacement, and its reason."""
 SKIPPED = (
     (r"python -m pytest$", "CI runs the tests"),
     (r"--worker-index 1", "started with the other worker"),
@@ -92,27 +81,27 @@ SKIPPED = (
     (r'^"""Swedish', "a test adds this language"),
 )
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
-"""Commands of `--quick`, which need the bundled model at most."""
+"""Commands of `--quick`: those that need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages that start `runs/mine` by themselves, each from another model."""
+"""Pages that create their own `runs/mine`, each from another model."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
-"""Commands that run until the page ends, and the port they listen on."""
+"""Port of each command that runs until the end of the page."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
-"""Options that name what a command makes."""
+"""Options that name an output of a command."""
 NUMBER = r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:(?=m?s\b)|(?![\w.]*\w))"
 LOOSE = r" ?(?:%|(?:m?s|min|[kMG]B|seconds|minutes|\w+/s(?:ec)?)\b)"
-"""What follows a number that differs from machine to machine."""
+"""Units of numbers that depend on the machine."""
 LONGEST_SECONDS = 900
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Commands of this Python and of the folder come first, and this checkout's package."""
+    """Returns environment variables with this Python's commands, the folder's scripts and this checkout."""
     path = f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}"
     return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path}
 
 
 def prepare(folder: Path, quick: bool) -> None:
-    """Creates the files that the pages name; without those of trainings if `quick`."""
+    """Creates the files that the pages name; without trained runs if `quick`."""
     folder.mkdir(parents=True, exist_ok=True)
     if not quick and not (folder / "checkpoints/samples").is_dir():
         command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]
@@ -156,20 +145,19 @@ def prepare(folder: Path, quick: bool) -> None:
 
 
 def text_of(page: str) -> str:
-    """A page's Markdown, with commands on one line each."""
+    """Returns the Markdown of a page, with each command on one line."""
     file = ROOT / (f"{page}.md" if page == "README" else f"docs/{page}.md")
     return re.sub(r" *\\\n *", " ", file.read_text(encoding="utf-8"))
 
 
 def parts_of(page: str) -> list[tuple[str, str, str, str]]:
-    """What to run of a page: first line, interpreter, code, and what the page shows as its output.
+    """Returns first line, interpreter, code and shown output of each part of a page.
 
-    The lines of a shell block run one by one. The Python blocks of a page share names, so they run as one program.
+    Each line of a shell block is a part. The Python blocks share variables and are one part.
     """
     parts, programs = [], []
-    for language, code, shown in re.findall(
-        r"```(sh|python)\n(.*?)\n```(?:\n+```text\n(.*?)\n```)?", text_of(page), re.S
-    ):
+    block = r"```(sh|python)\n(.*?)\n```(?:\n+```text\n(.*?)\n```)?"
+    for language, code, shown in re.findall(block, text_of(page), re.S):
         lines = code.splitlines()
         if language == "sh":
             parts += [(line, "sh", line, shown if line is lines[-1] else "") for line in lines]
@@ -184,7 +172,7 @@ def parts_of(page: str) -> list[tuple[str, str, str, str]]:
 
 
 def printing_values(program: str) -> tuple[str, str]:
-    """A program that prints the value of each line with a literal as its comment, and these literals."""
+    """Makes a program print the value of each line whose comment is a literal; returns it and the literals."""
     lines, literals = program.splitlines(), []
     for node in ast.parse(program).body:
         code, _, comment = lines[node.end_lineno - 1].partition("  # ")
@@ -195,12 +183,12 @@ def printing_values(program: str) -> tuple[str, str]:
 
 
 def reason_to_skip(code: str) -> str | None:
-    """Why a part cannot run here."""
+    """Returns why a part is skipped, or None."""
     return next((why for pattern, why in SKIPPED if re.search(pattern, code)), None)
 
 
 def adapted(page: str, code: str) -> tuple[str, list[str]]:
-    """The code for this machine, and what stands in for what."""
+    """Returns the code for this machine, and the reasons of the replacements."""
     reasons = []
     for pattern, replacement, reason in STAND_INS:
         code, count = re.subn(pattern, replacement, code)
@@ -209,7 +197,7 @@ def adapted(page: str, code: str) -> tuple[str, list[str]]:
 
 
 def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
-    """Exit code and what was printed."""
+    """Runs code; returns exit code and output."""
     command = ["bash", "-euo", "pipefail", "-c", code] if interpreter == "sh" else [sys.executable, "-c", code]
     both = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST_SECONDS)
     try:
@@ -220,7 +208,7 @@ def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
 
 
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
-    """Starts a server and waits until it listens: its process, exit code 0 or 1, and what it printed."""
+    """Starts a server and waits until it listens; returns its process, exit code 0 or 1, and its output."""
     with open(folder / "server.txt", "w+", encoding="utf-8") as log:
         both = dict(stdout=log, stderr=subprocess.STDOUT)
         process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **both)
@@ -234,20 +222,20 @@ def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, st
 
 
 def text_of_cells(notebook: Path) -> str:
-    """What the cells of a notebook print."""
+    """Returns the printed output of a notebook's cells."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return "".join(line for cell in cells for output in cell.get("outputs", ()) for line in output.get("text", ()))
 
 
 def missing_line(shown: str, printed: str) -> list[str]:
-    """The first line that a page shows and that was not printed after the lines before it, if any."""
+    """Returns an error for the first shown line that was not printed after the lines before it, if there is one."""
     rest = iter(printed.splitlines())
     missing = (line for line in shown.splitlines() if not any(matches(line, one) for one in rest))
     return [f"not printed: {line}" for line in missing if line.strip(" …")][:1]
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether a printed line is the one that a page shows, up to white space and the tolerances of numbers."""
+    """Whether a printed line equals a shown line, up to white space and the tolerances of numbers."""
     words = re.split(f"(…|{NUMBER})", " ".join(shown.split()))
     patterns = [re.escape(word).replace(r"\ ", r"\s+") for word in words]
     patterns[1::2] = [".*?" if word == "…" else f"({NUMBER})" for word in words[1::2]]
@@ -258,7 +246,7 @@ def matches(shown: str, printed: str) -> bool:
 
 
 def is_close(shown: str, found: str, after: str) -> bool:
-    """Whether two numbers agree as their kind, which the text after them tells, demands."""
+    """Whether two numbers agree within the tolerance for the unit that follows them."""
     low, high = sorted(float(text.replace(",", "")) for text in (shown, found))
     if re.match(LOOSE, after):
         return high <= 5 * low + 0.2
@@ -266,7 +254,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """What a page says that a walk leaves, and that is not there, or that is there and not on the page."""
+    """Returns errors for paths of a page that do not exist, and for its tables of files that differ from the folder."""
     text, missing = adapted(page, text_of(page))[0], []
     for path in re.findall(r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`", text):
         missing += [] if any(folder.glob(path)) else [f"{page}: {path} does not exist"]
@@ -279,7 +267,7 @@ def missing_files(page: str, folder: Path) -> list[str]:
 
 
 def walk(page: str, folder: Path, quick: bool) -> list[str]:
-    """Runs a page and prints a line for each part; returns what failed or differs."""
+    """Runs a page and prints a line for each part; returns the failures and differences."""
     failures, server = [], None
     for name in ("exported", "exported-int8", "set"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -311,14 +299,14 @@ def walk(page: str, folder: Path, quick: bool) -> list[str]:
 
 
 def stop(process: subprocess.Popen | None) -> None:
-    """Ends a server as Ctrl-C does."""
+    """Ends a server like Ctrl-C."""
     if process:
         process.send_signal(signal.SIGINT)
         process.wait(60)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """1 if a part failed or differs."""
+    """Runs the pages; returns 1 if a part failed or differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder to run the commands in")
     parser.add_argument("--pages", nargs="+", choices=PAGES, default=PAGES)

@@ -1,13 +1,13 @@
-"""Fine-tunes through every door, and compares what the exported folder and the server say.
+"""Fine-tunes from the command line, Python and the web page, and compares the speech of the exports and servers.
 
     pip install -e ".[test,ui]"
     python utilities/walk_doors.py --work runs/doors
     python utilities/walk_doors.py --work runs/doors --sources base --doors page --languages fa
 
-Sources are random weights, the bundled model, a run, and a release in Coqui's layout (of a minimal shape); doors are
-the command line, Python and the page's functions. Each fine-tune takes two steps a stage on a few clips. Its settings
-must be those of the recipe, its folder is exported, and `speak.py`, the server with the exported folder and the server
-with the run must say the same sentence alike, to two steps of 16 bits.
+The sources are random weights, the bundled model, a run, and a checkpoint in Coqui's layout (of a minimal shape). The
+doors are the command line, Python and the functions of the page. Each run takes two steps per stage on a few clips. It
+must have the settings of its recipe, and `speak.py`, the server with the exported folder and the server with the run
+must produce the same speech, up to two steps of 16 bits.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SOURCES = {
     "run": "finetune_base.yaml",
     "release": "finetune_xtts_v2.yaml",
 }
-"""Recipe of each model to start from."""
+"""Recipe of each source."""
 DOORS, LANGUAGES, STEPS, MOST_DIFFERENCE = ("command", "python", "page"), ("en", "fa", "am"), 2, 2
 
 
@@ -63,7 +63,7 @@ def train(door: str, source: str, language: str, work: Path) -> Path:
     else:
         studio = Studio(home)
         preset = studio.preset(name, asked.get("init_from"))
-        values = preset.values | {key: value for key, value in asked.items() if key not in ("checkpoint_dir",)}
+        values = preset.values | {key: value for key, value in asked.items() if key != "checkpoint_dir"}
         start_training(home / name, studio.flags(name, preset.recipe, values))
         while process_of(home / name):
             time.sleep(0.5)
@@ -73,7 +73,7 @@ def train(door: str, source: str, language: str, work: Path) -> Path:
 
 
 def check_settings(folder: Path, source: str) -> None:
-    """Raises AssertionError if the run's rates and batch sizes are not those of the recipe."""
+    """Raises AssertionError if learning rates or batch sizes differ from those of the recipe."""
     found = config_from_dict(json.loads((folder / "config.json").read_text("utf-8")))
     expected = XTTSConfig.from_yaml(SOURCES[source]) if SOURCES[source] else XTTSConfig()
     for name, stage in found.training.stages.items():
@@ -82,7 +82,7 @@ def check_settings(folder: Path, source: str) -> None:
 
 
 def say(folder: Path, language: str, work: Path) -> str:
-    """Exports a run, and compares its speech from `speak.py` and from the servers; returns a summary."""
+    """Exports a run and compares the speech of `speak.py` and of the servers; returns a summary."""
     exported = folder.with_name(f"{folder.name}_exported")
     run(sys.executable, "-m", "myxtts", "export", f"--checkpoint={folder}", f"--output={exported}")
     voices = {name: one.language for name, one in read_speakers(folder).items()}
@@ -100,7 +100,7 @@ def say(folder: Path, language: str, work: Path) -> str:
 
 
 def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
-    """Samples of a text from `myxtts serve`."""
+    """Returns a text's speech from `myxtts serve`, 16-bit samples."""
     port = free_port()
     words = [sys.executable, "-m", "myxtts", "serve", f"--checkpoint={model}", f"--port={port}", "--warm=none"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment()) as server:
@@ -108,11 +108,8 @@ def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
             while "Listening" not in (line := server.stderr.readline()):
                 assert line, "the server did not start"
             body = dict(model="tts-1", input=text, voice=voice, language=language, response_format="pcm", stream=False)
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{port}/v1/audio/speech",
-                json.dumps(body).encode(),
-                {"Content-Type": "application/json"},
-            )
+            url, kind = f"http://127.0.0.1:{port}/v1/audio/speech", {"Content-Type": "application/json"}
+            request = urllib.request.Request(url, json.dumps(body).encode(), kind)
             with urllib.request.urlopen(request, timeout=300) as answer:
                 return np.frombuffer(answer.read(), "<i2")
         finally:
@@ -120,24 +117,24 @@ def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
 
 
 def run(*words: str) -> None:
-    """Runs a command; raises RuntimeError with its last words if it fails."""
+    """Runs a command; raises RuntimeError with its error output if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words[1:5])} … ended with {done.returncode}: {done.stderr[-600:]}")
 
 
 def environment() -> dict[str, str]:
-    """Variables of a subprocess, which imports this checkout."""
+    """Returns environment variables for a subprocess that imports this checkout."""
     return os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def main() -> int:
-    """Walks, prints a line for each combination, and returns 1 if one failed."""
+    """Prints a line for each combination; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for data and runs")
     for name, choices in (("sources", tuple(SOURCES)), ("doors", DOORS), ("languages", LANGUAGES)):
         parser.add_argument(f"--{name}", nargs="+", choices=choices, default=choices)
-    parser.add_argument("--all", action="store_true", help="every language at every door, not each in turn")
+    parser.add_argument("--all", action="store_true", help="all combinations, not one language per source and door")
     arguments = parser.parse_args()
     work, failed = arguments.work.resolve(), 0
     work.mkdir(parents=True, exist_ok=True)
@@ -146,7 +143,7 @@ def main() -> int:
     if "run" in arguments.sources and not (work / "runs/first/decoder").is_dir():
         train("command", "base", "en", work).rename(work / "runs/first")
     walked = list(itertools.product(arguments.sources, arguments.doors, arguments.languages))
-    if not arguments.all and len(arguments.languages) > 1:  # each source and door once, the languages in turn
+    if not arguments.all and len(arguments.languages) > 1:
         turns = itertools.product(enumerate(arguments.sources), enumerate(arguments.doors))
         walked = [(s, d, arguments.languages[(i + j) % len(arguments.languages)]) for (i, s), (j, d) in turns]
     for source, door, language in walked:
@@ -158,7 +155,7 @@ def main() -> int:
         except (RuntimeError, AssertionError, OSError) as error:
             failed, result = failed + 1, f"FAILED: {error}"
         print(f"{source:8} {door:8} {language}  {time.monotonic() - began:4.0f} s  {result}", flush=True)
-    print(f"{len(walked)} walked, {failed} failed")
+    print(f"{len(walked)} combinations, {failed} failed")
     return int(failed > 0)
 
 

@@ -1,8 +1,8 @@
 """Attention (standard, memory-efficient, and with a static key-value cache), and the GPT-2 transformer block.
 
-The memory-efficient form is FlashAttention over chunks of keys. Forward and backward pass follow Dao et al. 2022,
-algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. Under a causal mask only
-queries at and after a chunk read it, which saves half of the products.
+Memory-efficient attention is FlashAttention over chunks of keys. Forward and backward pass follow Dao et al. 2022,
+algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask, earlier
+queries skip a chunk of keys, which saves half of the products.
 """
 
 from collections.abc import Callable
@@ -11,20 +11,20 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from myxtts.models.layers import Dropout, Layer, Tensor, built, normal_linear
+from myxtts.models.layers import Dropout, Layer, Tensor, layer_norm, normal_linear
 
 CHUNK = 256
 """Keys per chunk."""
 HIDDEN = -1e30
-"""Score of a masked key or code: far below any other, and finite, so that differences of scores are finite too."""
+"""Score of masked keys and codes. It is finite, so that differences of scores are finite too."""
 
 
 def memory_efficient_attention(
     query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, seed=None
 ) -> Tensor:
-    """Computes `attention` in `O(T + S)` memory, forward and backward.
+    """Computes `attention` with `O(T + S)` memory in forward and backward pass.
 
-    Dropout masks are computed per chunk from `seed`, and differ from those of the standard form.
+    The dropout masks of the chunks are computed from `seed`; they differ from those of `attention`.
     """
 
     def differentiable(query, key, value):
@@ -36,7 +36,7 @@ def memory_efficient_attention(
 
 
 class _Chunks:
-    """Forward and backward pass of one attention, chunk by chunk."""
+    """Forward and backward pass of an attention over chunks of keys."""
 
     def __init__(self, query, key, value, key_mask, causal, dropout, seed):
         self.scale = query.shape[-1] ** -0.5
@@ -47,7 +47,7 @@ class _Chunks:
         self.num_queries, self.num_keys = ops.shape(query)[2], ops.shape(key)[2]
 
     def forward(self):
-        """Output `(B, heads, T, D)` and logarithm of the softmax denominators `(B, heads, T, 1)`."""
+        """Returns the output `(B, heads, T, D)` and the log of the softmax denominators `(B, heads, T, 1)`."""
         total = ops.zeros_like(self.query, dtype="float32")
         column = total[..., :1]
 
@@ -68,7 +68,7 @@ class _Chunks:
         return ops.cast(total / denominator, self.query.dtype), highest + ops.log(denominator)
 
     def backward(self, output, log_sum, upstream):
-        """Gradients of query, key and value."""
+        """Returns the gradients of query, key and value."""
         dtype = self.query.dtype
         # FlashAttention, equation 4.
         center = ops.sum(ops.cast(upstream, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
@@ -93,12 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Runs `chunk(index, start, after, *carried) -> (after, *carried)` over all chunks, unrolled if their number is
-        known at trace time.
+        """Runs `chunk(index, start, after, *carried) -> (after, *carried)` over all chunks; returns `carried`.
 
-        `after` is a zero computed from the previous chunk. Keys and dropout seed depend on it, so that a parallel
-        executor does not compute the scores and masks of all chunks at once, which would take the memory to be saved.
-        It is added to the keys and not to their start, because XLA evaluates slice bounds at compile time.
+        `after` is a zero computed from the previous chunk and added to the keys and the dropout seed. This dependency
+        prevents parallel computation of the scores of all chunks, which would need as much memory as `attention`.
+        Slice bounds cannot depend on it, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -113,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """For the chunk at `start`: index of its first query, its queries, keys and values, and the scores."""
+        """Returns the first query that sees the chunk at `start`, its queries, keys and values, and the scores."""
         first, shape = start if self.causal else 0, ops.shape(self.key)
         stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
@@ -129,62 +128,62 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Replaces the queries of `old` from `first` on by `new`."""
+        """Returns `old` with the queries from `first` on replaced by `new`."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 
 def transposed(x: Tensor) -> Tensor:
-    """`(B, heads, T, D)` -> `(B, heads, D, T)`."""
+    """Transposes the last two axes: `(B, heads, T, D)` -> `(B, heads, D, T)`."""
     return ops.transpose(x, (0, 1, 3, 2))
 
 
 def _after(x):
-    """An int32 zero that depends on `x`."""
+    """Returns an int32 zero that depends on `x`."""
     return ops.minimum(ops.cast(ops.isfinite(x[0, 0, 0, 0]), "int32"), 0)
 
 
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
-"""Forms of attention: all keys at once, or in chunks."""
+"""Implementations of attention: over all keys at once, or over chunks of keys."""
 ATTENTION_SCOPES = {STANDARD: "standard_attention", MEMORY_EFFICIENT: "memory_efficient_attention"}
-"""Name scope of the operations of each form."""
+"""Name scope of the operations of each implementation."""
 
 
 class MemoryUse(NamedTuple):
-    """How a block saves memory in training, without changing its function. Inference uses the defaults."""
+    """Settings of a block that save memory in training without changing its output. Inference uses the defaults."""
 
     form: str = STANDARD
     """`STANDARD` or `MEMORY_EFFICIENT`."""
     recompute: Callable[[Callable], Callable] | None = None
-    """Wraps a function so that its backward pass recomputes intermediate values; None keeps them."""
+    """Wraps a function so that its backward pass recomputes intermediate values; None stores them."""
 
     def segment(self, function: Callable) -> Callable:
-        """Wraps `function` with `recompute`; its random values must be passed in or drawn from a given seed."""
+        """Wraps `function` with `recompute`, if set; random values in it must come from a given seed."""
         return function if self.recompute is None else self.recompute(function)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """`(B, T, heads * D)` -> `(B, heads, T, D)`."""
+    """Splits the last axis into heads: `(B, T, heads * D)` -> `(B, heads, T, D)`."""
     batch, width = ops.shape(x)[0], x.shape[-1]
     return ops.transpose(ops.reshape(x, (batch, -1, heads, width // heads)), (0, 2, 1, 3))
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """`(B, heads, T, D)` -> `(B, T, heads * D)`."""
+    """Merges heads into the last axis: `(B, heads, T, D)` -> `(B, T, heads * D)`."""
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (ops.shape(x)[0], -1, x.shape[1] * x.shape[3]))
 
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, keep=None
 ) -> Tensor:
-    """Attention of Vaswani et al. 2017, section 3.2.1, with the softmax in float32.
+    """Computes scaled dot-product attention (Vaswani et al. 2017, section 3.2.1) with the softmax in float32.
 
     Args:
         query: `(B, heads, T, D)`.
         key, value: `(B, heads, S, D)`.
-        key_mask: `(B, S)` bool, False hides a key; None shows all.
+        key_mask: `(B, S)` bool, False for masked keys, or None.
         causal: Query `i` sees keys `0` to `i`; T and S are equal.
-        dropout: `Dropout` on the attention probabilities, or None.
-        keep: Its `keep_mask`, `(B, heads, T, S)`, or None.
+        dropout: `Dropout` of the attention probabilities, or None.
+        keep: Dropout mask, `(B, heads, T, S)`, or None.
 
     Returns:
         `(B, heads, T, D)`.
@@ -197,7 +196,7 @@ def attention(
         earlier = (position[None, :] <= position[:, None])[None, None]
         mask = earlier if mask is None else ops.logical_and(earlier, mask)
     if mask is not None:
-        # Added, since the mask is the same for all heads: `where` on the scores takes three times as long on a CPU.
+        # Adding the mask of one head is three times as fast on a CPU as `where` on the scores of all heads.
         scores = scores + ops.where(mask, ops.cast(0.0, "float32"), ops.cast(HIDDEN, "float32"))
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     return ops.matmul(weights if keep is None else dropout.apply(weights, keep), value)
@@ -206,20 +205,20 @@ def attention(
 def attend(
     use: MemoryUse, query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, seed=None
 ) -> Tensor:
-    """Attention in the form of `use`; dropout draws its masks from `seed`. See `attention` for the rest."""
+    """Computes `attention` in the implementation of `use.form`, with dropout masks computed from `seed`."""
     with keras.name_scope(ATTENTION_SCOPES[use.form]):
         if use.form == MEMORY_EFFICIENT:
             return memory_efficient_attention(query, key, value, key_mask, causal, dropout, seed)
-        # Dropout masks are not recomputed: that would take longer than the products.
+        # Dropout masks are stored, because recomputing them takes longer than the matrix products.
         keep = dropout and dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
         return use.segment(lambda *projected: attention(*projected, key_mask, causal, dropout, keep))(query, key, value)
 
 
 class CausalSelfAttention(Layer):
-    """GPT-2 self-attention: one projection to query, key and value, one projection out.
+    """Self-attention of GPT-2, with one projection to query, key and value and an output projection.
 
     Args:
-        dropout: Rate on the attention probabilities.
+        dropout: Dropout rate of the attention probabilities.
         output_stddev: Standard deviation of the output projection's initial kernel.
         site: Dropout site of this layer.
 
@@ -238,13 +237,13 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The part of a call after the first projection; also returns keys and values, each `(B, heads, T, D)`."""
+        """Computes a call from projected `qkv`; returns output, keys and values, the latter `(B, heads, T, D)`."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
 
     def first_head(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled query and key of the first head: `(B, T, C)` -> `(B, T, D)` twice."""
+        """Returns scaled query and key of the first head, `(B, T, D)` each, for `x` `(B, T, C)`."""
         query, key, _ = ops.split(self.qkv(x), 3, axis=-1)
         width = query.shape[-1] // self.heads
         return query[..., :width] / width**0.5, key[..., :width]
@@ -252,16 +251,16 @@ class CausalSelfAttention(Layer):
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes one more position with a static cache.
+        """Computes one more position with a static key-value cache.
 
         Args:
             x: `(B, 1, C)`.
             keys, values: Cache, `(B, heads, S, D)`.
             position: Scalar int32, the cache row to write.
-            key_mask: `(B, S)` bool, visible cache rows, `position` included.
+            key_mask: `(B, S)` bool, visible cache rows, including `position`.
 
         Returns:
-            Output `(B, 1, C)` and the two updated caches.
+            Output `(B, 1, C)`, updated keys and updated values.
         """
         query, key, value = self._split(self.qkv(x))
         keys = ops.slice_update(keys, (0, 0, position, 0), key)
@@ -273,24 +272,18 @@ class CausalSelfAttention(Layer):
 
 
 SITES_PER_BLOCK = 3
-"""Dropout sites of one block: attention probabilities and two residual branches."""
-
-
-def layer_norm(width: int, name: str, dtype=None) -> keras.layers.LayerNormalization:
-    """A built LayerNormalization with the reference's epsilon instead of Keras's 1e-3."""
-    return built(keras.layers.LayerNormalization(epsilon=1e-5, name=name, dtype=dtype), (None, None, width))
+"""Number of dropout sites of a block: attention probabilities and two residual branches."""
 
 
 class TransformerBlock(Layer):
-    """Pre-norm block of GPT-2 (Radford et al. 2019): attention and a four times wider tanh-GELU MLP.
+    """Pre-norm block of GPT-2 (Radford et al. 2019): self-attention and an MLP of four times the width, tanh GELU.
 
     Args:
-        dropout: Rate on attention probabilities and on both residual branches.
-        output_stddev: Initial standard deviation of the last projection of each branch; GPT-2 scales it by
-            `1 / sqrt(2 * layers)`.
+        dropout: Dropout rate of the attention probabilities and both residual branches.
+        output_stddev: Standard deviation of the initial kernels of both output projections.
         site: First dropout site of this block.
 
-    Call arguments: see `CausalSelfAttention`.
+    Call arguments: as of `CausalSelfAttention`.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
@@ -298,7 +291,7 @@ class TransformerBlock(Layer):
         policy = self.dtype_policy
         self.attention_dropout, self.mlp_dropout = Dropout(dropout, site + 1), Dropout(dropout, site + 2)
         self.memory_use = MemoryUse()
-        # The order of creation fixes the random initial values, and that of the attributes the order of the weights.
+        # The initial values depend on the order of creation, the order of the weights on that of the attributes.
         mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         mlp_out = normal_linear(width, 4 * width, "mlp_out", output_stddev, policy)
         self.attention_norm = layer_norm(width, "attention_norm", policy)
@@ -308,15 +301,14 @@ class TransformerBlock(Layer):
         self.mlp_in, self.mlp_out = mlp_in, mlp_out
 
     def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
-        return self._forward(x, key_mask, seed, self.memory_use)[0]
+        return self.prefill(x, key_mask, seed, self.memory_use)[0]
 
-    def prefill(self, x: Tensor, key_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Like a call without dropout, but also returns keys and values, each `(B, heads, T, D)`."""
-        return self._forward(x, key_mask)
-
-    def _forward(self, x, key_mask, seed=None, use=MemoryUse()):
-        # Segments end in a matrix product, whose output the gradient does not need. So only norms, scores, softmax and
-        # GELU are recomputed: little work and most of the memory.
+    def prefill(
+        self, x: Tensor, key_mask: Tensor | None, seed=None, use: MemoryUse = MemoryUse()
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Computes a call; returns the output `(B, T, width)` and keys and values, `(B, heads, T, D)` each."""
+        # Segments end with a matrix product, whose output the gradient does not need. So only norms, scores, softmax
+        # and GELU are recomputed, which use most of the memory and little time.
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)
         attended, keys, values = self.attention.attend_and_project(qkv, key_mask, seed, use)
         return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, use), keys, values
@@ -329,6 +321,6 @@ class TransformerBlock(Layer):
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes one more position; see `CausalSelfAttention.advance`."""
+        """Computes one more position, with arguments and results of `CausalSelfAttention.advance`."""
         attended, keys, values = self.attention.advance(self.attention_norm(x), keys, values, position, key_mask)
         return self._mlp(x + attended), keys, values

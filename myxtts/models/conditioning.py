@@ -1,6 +1,6 @@
-"""Voice conditioning of the GPT: mel of a reference recording -> features per frame -> a fixed number of latents.
+"""Conditioning of the GPT on a voice: mel of a reference recording -> features per frame -> a fixed number of latents.
 
-Casanova et al. 2024, section 2; the perceiver resampler is that of Alayrac et al. 2022, section 3.1.
+Casanova et al. 2024, section 2; perceiver resampler of Alayrac et al. 2022, section 3.1.
 """
 
 import keras
@@ -10,24 +10,18 @@ from myxtts.models.attention import MemoryUse, attend, attention, merge_heads, s
 from myxtts.models.layers import Layer, Tensor, built, torch_linear
 
 
-def num_groups(width: int) -> int:
-    """Number of GroupNorm groups of the reference for `width` channels."""
-    if width <= 16:
-        return 8
-    return 16 if width <= 64 else 32
-
-
 class ConditioningBlock(Layer):
-    """Group norm and full self-attention over time, `(B, T, width)` to the same shape.
+    """Group norm and self-attention over time, `(B, T, width)` to the same shape.
 
-    As in the reference, the residual is the *normalized* input, and the channels of the projection are heads of (query,
-    key, value). The output projection starts at zero.
+    As in the reference, the residual is the *normalized* input, and each head of the projection has its query, key and
+    value side by side. The output projection is initialized with zeros.
     """
 
     def __init__(self, width: int, heads: int, **kwargs):
         super().__init__(**kwargs)
         self.heads, self.memory_use, policy = heads, MemoryUse(), self.dtype_policy
-        norm = keras.layers.GroupNormalization(num_groups(width), epsilon=1e-5, name="norm", dtype="float32")
+        groups = 8 if width <= 16 else 16 if width <= 64 else 32
+        norm = keras.layers.GroupNormalization(groups, epsilon=1e-5, name="norm", dtype="float32")
         self.norm = built(norm, (None, None, width))
         self.qkv = torch_linear(3 * width, width, "qkv", dtype=policy)
         self.output_projection = torch_linear(width, width, "output_projection", dtype=policy, zero=True)
@@ -44,11 +38,11 @@ class ConditioningBlock(Layer):
 
 
 class ConditioningEncoder(Layer):
-    """Linear projection of a mel and attention blocks, `(B, T, num_mels)` to `(B, T, width)`.
+    """Linear projection of a mel, then attention blocks: `(B, T, num_mels)` to `(B, T, width)`.
 
     Args:
-        blocks: Attention blocks (XTTS: 6).
-        heads: Attention heads (XTTS: 16).
+        blocks: Number of attention blocks (XTTS: 6).
+        heads: Number of attention heads (XTTS: 16).
     """
 
     def __init__(self, num_mels: int, width: int, blocks: int, heads: int, **kwargs):
@@ -65,9 +59,9 @@ class ConditioningEncoder(Layer):
 
 
 class PerceiverLayer(Layer):
-    """Attention of the latents to themselves and the context, then an MLP gated by an exact (erf) GELU.
+    """Attention of latents to themselves and a context, then an MLP gated by an exact (erf) GELU.
 
-    Call arguments: `latents` `(B, N, width)`, `context` `(B, T, width)`. Returns new latents.
+    Call arguments: `latents` `(B, N, width)`; `context` `(B, T, width)`. Returns latents of the same shape.
     """
 
     def __init__(self, width: int, heads: int, head_width: int, **kwargs):
@@ -83,28 +77,27 @@ class PerceiverLayer(Layer):
         query = split_heads(self.query(latents), self.heads)
         key_value = self.key_value(ops.concatenate([latents, context], axis=1))
         key, value = (split_heads(part, self.heads) for part in ops.split(key_value, 2, axis=-1))
-        attended = attention(query, key, value)
-        latents = latents + self.output_projection(merge_heads(attended))
+        latents = latents + self.output_projection(merge_heads(attention(query, key, value)))
         update, gate = ops.split(self.mlp_in(latents), 2, axis=-1)
         return latents + self.mlp_out(update * ops.gelu(gate, approximate=False))
 
 
 class PerceiverResampler(Layer):
-    """Learned latents that read a context, `(B, T, width)` to `(B, num_latents, width)`, with a final RMS norm.
+    """Learned latents that attend to a context, `(B, T, width)` to `(B, num_latents, width)`, and an RMS norm.
 
     Args:
         num_latents: Number of latents (XTTS: 32).
-        depth: Perceiver layers (XTTS: 2).
-        heads: Attention heads (XTTS: 8).
-        head_width: Channels of one head (XTTS: 64).
+        depth: Number of perceiver layers (XTTS: 2).
+        heads: Number of attention heads (XTTS: 8).
+        head_width: Channels per head (XTTS: 64).
     """
 
     def __init__(self, width: int, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
         self.heads, self.head_width = heads, head_width
-        shape, start = (num_latents, width), keras.initializers.RandomNormal(0.0, 0.02)
-        self.latents = self.add_weight(shape=shape, name="latents", initializer=start)
-        self.gamma = self.add_weight(shape=shape[1:], name="gamma", initializer="ones")
+        start = keras.initializers.RandomNormal(0.0, 0.02)
+        self.latents = self.add_weight(shape=(num_latents, width), name="latents", initializer=start)
+        self.gamma = self.add_weight(shape=(width,), name="gamma", initializer="ones")
         options = width, heads, head_width
         self.layers = [PerceiverLayer(*options, dtype=self.dtype_policy, name=f"layer_{i}") for i in range(depth)]
 

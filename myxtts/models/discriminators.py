@@ -15,51 +15,52 @@ from myxtts.models.layers import Conv1D, Layer, Tensor, built
 
 
 def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
-    """Computes real and imaginary parts of a Hann-windowed STFT with a hop of a quarter window.
+    """Computes real and imaginary part of an STFT with a Hann window and a hop of a quarter window.
 
     Reflection padding of 3/8 window at both ends gives one frame per hop, as in the code of Kong et al. 2020.
 
     Args:
         wav: `(B, S)` float32; S must be a multiple of `n_fft // 4` and above `3 n_fft // 8`.
-        n_fft: Window and transform length, a multiple of 8.
+        n_fft: Length of window and transform, a multiple of 8.
 
     Returns:
-        Two tensors `(B, 4 S // n_fft, n_fft // 2 + 1)` float32.
+        Real and imaginary part, `(B, 4 S // n_fft, n_fft // 2 + 1)` float32 each.
     """
     hop, margin = n_fft // 4, 3 * n_fft // 8
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype("float32")
     start, end = ops.flip(wav[:, 1 : margin + 1], axis=1), ops.flip(wav[:, -margin - 1 : -1], axis=1)
-    blocks = ops.concatenate([start, wav, end], axis=1)
-    blocks = ops.reshape(blocks, (ops.shape(wav)[0], -1, hop))
+    blocks = ops.reshape(ops.concatenate([start, wav, end], axis=1), (ops.shape(wav)[0], -1, hop))
     num_frames = ops.shape(blocks)[1] - 3
     frames = ops.concatenate([blocks[:, i : i + num_frames] for i in range(4)], axis=-1)
     return ops.rfft(frames * window, fft_length=n_fft)
 
 
 PERIODS = (2, 3, 5, 7, 11)
-"""Period of each period discriminator, in samples."""
+"""Periods of the period discriminators in samples."""
 RESOLUTIONS = (512, 1024, 2048)
-"""Fourier transform length of each spectrum discriminator, in samples."""
+"""Transform lengths of the spectrum discriminators in samples."""
 PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
 SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum channels of a layer, for any divisor."""
+"""Minimum number of channels of a layer."""
 _SLOPE = 0.1
 
 
 class PeriodDiscriminator(Layer):
-    """Convolutions over every `period`-th sample: `(B, S)` to feature maps `(B, period, T, C)`; the last is the score.
+    """Convolutions over every `period`-th sample, `(B, S)` to a list of feature maps `(B, period, T, C)`.
+
+    The last feature map is the score.
 
     Args:
-        channels: Channels of each convolution; all but the last have a stride of 3.
+        channels: Channels of each convolution; all but the last convolution have a stride of 3.
     """
 
     def __init__(self, period: int, channels: Sequence[int] = PERIOD_CHANNELS, **kwargs):
         super().__init__(**kwargs)
         self.period, self.convolutions = period, []
         for index, widths in enumerate(pairwise((1, *channels))):
-            options = dict(stride=1 if index == len(channels) - 1 else 3, padding=2, dtype=self.dtype_policy)
-            self.convolutions.append(Conv1D(*widths, 5, name=f"conv_{index}", **options))
+            stride = 1 if index == len(channels) - 1 else 3
+            self.convolutions.append(Conv1D(*widths, 5, stride, dtype=self.dtype_policy, name=f"conv_{index}"))
         self.score = Conv1D(channels[-1], 1, 3, dtype=self.dtype_policy, name="score")
 
     def call(self, wav: Tensor) -> list[Tensor]:
@@ -67,20 +68,18 @@ class PeriodDiscriminator(Layer):
         wav = ops.concatenate([wav, ops.flip(wav[:, -rest - 1 : -1], axis=1)], axis=1) if rest else wav
         rows = ops.reshape(wav, (-1, wav.shape[1] // self.period, self.period))
         x = ops.cast(ops.reshape(ops.transpose(rows, (0, 2, 1)), (-1, rows.shape[1], 1)), self.compute_dtype)
-        maps = []
-        for convolution in self.convolutions:
-            x = ops.leaky_relu(convolution(x), _SLOPE)
-            maps.append(x)
-        maps.append(self.score(x))
+        maps = _feature_maps(x, self.convolutions, self.score)
         return [ops.reshape(one, (-1, self.period, one.shape[1], one.shape[2])) for one in maps]
 
 
 class SpectrumDiscriminator(Layer):
-    """Convolutions over the complex spectrum: `(B, S)` to feature maps `(B, T, bins, C)`; the last is the score.
+    """Convolutions over the complex spectrum, `(B, S)` to a list of feature maps `(B, T, bins, C)`.
+
+    The last feature map is the score.
 
     Args:
-        n_fft: See `short_time_spectrum`.
-        channels: Channels of each convolution; those between the first and the last halve the bins.
+        n_fft: Transform length of `short_time_spectrum`.
+        channels: Channels of each convolution; those between the first and the last halve the number of bins.
     """
 
     def __init__(self, n_fft: int, channels: Sequence[int] = SPECTRUM_CHANNELS, **kwargs):
@@ -95,19 +94,24 @@ class SpectrumDiscriminator(Layer):
 
     def call(self, wav: Tensor) -> list[Tensor]:
         spectrum = ops.stack(short_time_spectrum(ops.cast(wav, "float32"), self.n_fft), axis=-1)
-        x, maps = ops.cast(spectrum, self.compute_dtype), []
-        for convolution in self.convolutions:
-            x = ops.leaky_relu(convolution(x), _SLOPE)
-            maps.append(x)
-        return [*maps, self.score(x)]
+        return _feature_maps(ops.cast(spectrum, self.compute_dtype), self.convolutions, self.score)
+
+
+def _feature_maps(x, convolutions, score):
+    """Returns the output of each convolution with a leaky ReLU, then the score."""
+    maps = [x]
+    for convolution in convolutions:
+        maps.append(ops.leaky_relu(convolution(maps[-1]), _SLOPE))
+    return [*maps[1:], score(maps[-1])]
 
 
 class Discriminators(Layer):
-    """All discriminators: `(B, S)`, S known and a multiple of 512, to a list with the feature maps of each.
+    """All discriminators, `(B, S)` to the feature maps of each; S must be static and a multiple of 512.
 
     Args:
-        divisor: Divides the channels of the papers, since discriminators are most of the cost of a training step.
-        periods, resolutions: One discriminator each.
+        divisor: Divisor of the papers' numbers of channels; discriminators are most of the cost of a training step.
+        periods: Period of each `PeriodDiscriminator`.
+        resolutions: Transform length of each `SpectrumDiscriminator`.
     """
 
     def __init__(

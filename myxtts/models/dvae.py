@@ -5,26 +5,25 @@ from keras import ops
 
 from myxtts.models.layers import Conv1D, Layer, Tensor
 
+DECAY, SMOOTHING = 0.99, 1e-5
+"""Decay of the codebook's moving averages, and Laplace smoothing of the cluster sizes."""
+
 
 class VectorQuantizer(Layer):
     """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
-    A call never changes the codebook: `statistics` of several replicas or accumulated batches are summed, and `update`
-    applies the sum once.
+    A call does not change the codebook: the caller sums the `statistics` of replicas and accumulated batches, and calls
+    `update` once.
 
-    Args:
-        decay: Share of the old average that stays at each update.
-        epsilon: Laplace smoothing of the cluster sizes.
-
-    Call arguments: `codes`, integers of any shape. Returns their vectors `(..., width)`.
+    Call arguments: `codes`, integers of any shape. Returns their vectors, `(..., width)`.
     """
 
-    def __init__(self, num_codes: int, width: int, decay: float = 0.99, epsilon: float = 1e-5, **kwargs):
+    def __init__(self, num_codes: int, width: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
-        self.num_codes, self.width, self.decay, self.epsilon = num_codes, width, decay, epsilon
+        self.num_codes, self.width = num_codes, width
 
         def weight(name, shape, start):
-            # Float32 even inside a layer of lower precision.
+            # Float32 even in a layer of lower precision.
             return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
 
         self.codebook = weight("codebook", (num_codes, width), keras.initializers.RandomNormal(0.0, 1.0))
@@ -34,23 +33,23 @@ class VectorQuantizer(Layer):
     def call(self, codes: Tensor) -> Tensor:
         return ops.take(self.codebook, codes, axis=0)
 
-    def distances(self, vectors: Tensor) -> Tensor:
-        """Squared distances to all codes minus the vectors' squared norms: `(..., width)` -> `(..., num_codes)`."""
-        vectors = ops.cast(vectors, "float32")
-        codebook = ops.convert_to_tensor(self.codebook)
-        return ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))
-
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Nearest codes: `(..., width)` -> `(...)` int32."""
-        return ops.cast(ops.argmin(self.distances(vectors), axis=-1), "int32")
+        """Returns the nearest codes of vectors: `(..., width)` -> `(...)` int32."""
+        vectors, codebook = ops.cast(vectors, "float32"), ops.convert_to_tensor(self.codebook)
+        # Squared distances, without the squared norms of the vectors.
+        distances = ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))
+        return ops.cast(ops.argmin(distances, axis=-1), "int32")
 
     def statistics(self, vectors: Tensor, codes: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Contribution of a batch to the moving averages: `count` `(num_codes,)` and `sum` `(num_codes, width)`.
+        """Computes a batch's contribution to the moving averages.
 
         Args:
             vectors: `(B, N, width)`.
-            codes: `(B, N)`, their nearest codes.
+            codes: Nearest codes of the vectors, `(B, N)`.
             mask: `(B, N)`, 0 for padding.
+
+        Returns:
+            `count` `(num_codes,)` and `sum` `(num_codes, width)` of the vectors of each code.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))
@@ -58,19 +57,19 @@ class VectorQuantizer(Layer):
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
     def update(self, count: Tensor, vector_sum: Tensor):
-        """Applies summed `statistics` to the moving averages and the codebook."""
-        self.cluster_size.assign(self.decay * self.cluster_size + (1.0 - self.decay) * count)
-        self.codebook_sum.assign(self.decay * self.codebook_sum + (1.0 - self.decay) * vector_sum)
+        """Updates the moving averages and the codebook with summed `statistics`."""
+        self.cluster_size.assign(DECAY * self.cluster_size + (1.0 - DECAY) * count)
+        self.codebook_sum.assign(DECAY * self.codebook_sum + (1.0 - DECAY) * vector_sum)
         total = ops.sum(self.cluster_size)
-        smoothed = (self.cluster_size + self.epsilon) / (total + self.num_codes * self.epsilon) * total
+        smoothed = (self.cluster_size + SMOOTHING) / (total + self.num_codes * SMOOTHING) * total
         self.codebook.assign(self.codebook_sum / smoothed[:, None])
 
     def revive(self, candidates: Tensor, threshold: Tensor) -> Tensor:
-        """Replaces rarely used codes and returns how many, int32.
+        """Replaces rarely used codes; returns their number, int32.
 
         Args:
-            candidates: `(num_codes, width)`, a replacement for each code.
-            threshold: Codes with a lower average count per step are replaced.
+            candidates: Replacements of all codes, `(num_codes, width)`.
+            threshold: Lowest average count per step of a code that is not replaced.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")
@@ -82,7 +81,7 @@ class VectorQuantizer(Layer):
 
 
 class DVAEResidualBlock(Layer):
-    """`x + conv1(relu(conv3(relu(conv3(x)))))`, with no activation after the sum; `x` is `(B, T, channels)`."""
+    """Residual block `x + conv1(relu(conv3(relu(conv3(x)))))` without final activation; `x` is `(B, T, channels)`."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -97,13 +96,13 @@ class DVAE(Layer):
     """Mel autoencoder with a codebook; one code stands for four mel frames.
 
     Args:
-        num_codes: Codebook entries.
-        codebook_width: Length of a codebook vector.
+        num_codes: Number of codebook vectors.
+        codebook_width: Width of the codebook vectors.
         hidden: Channels of the first convolution; the residual blocks have twice as many.
-        residual_blocks: Residual blocks on each side.
+        residual_blocks: Number of residual blocks in the encoder and in the decoder.
 
     Call arguments: normalized log-mel `(B, T, num_mels)`, T a multiple of 4. Returns a dictionary: `reconstruction`
-    `(B, T, num_mels)`, with a straight-through gradient of the quantizer; `vectors` and `quantized`
+    `(B, T, num_mels)`, with a straight-through gradient of the quantizer; `vectors` and `quantized`, both
     `(B, T / 4, codebook_width)`; `codes` `(B, T / 4)` int32.
     """
 
@@ -131,27 +130,26 @@ class DVAE(Layer):
 
     @property
     def reach(self) -> int:
-        """Number of codes after a clip that can influence its own: 2 per residual block, and 1 for the strided
-        convolutions and the Fourier transform."""
+        """Receptive field of a code to its right, in codes: 2 per residual block, and 1 for strided layers and STFT."""
         return 2 * self.residual_blocks + 1
 
     def mel_to_vectors(self, mel: Tensor) -> Tensor:
-        """Encodes without quantization: `(B, T, num_mels)` -> `(B, ceil(T / 4), codebook_width)`."""
+        """Encodes a normalized log-mel `(B, T, num_mels)` to vectors `(B, ceil(T / 4), codebook_width)`."""
         x = ops.relu(self.encoder_conv_1(ops.relu(self.encoder_conv_0(mel))))
         for block in self.encoder_blocks:
             x = block(x)
         return self.encoder_output(x)
 
     def encode(self, mel: Tensor) -> Tensor:
-        """Normalized log-mel `(B, T, num_mels)` at 86 frames per second -> codes `(B, ceil(T / 4))` int32."""
+        """Encodes a normalized log-mel `(B, T, num_mels)`, 86 frames per second, to codes `(B, ceil(T / 4))` int32."""
         return self.quantizer.nearest(self.mel_to_vectors(mel))
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes `(B, N)` -> normalized log-mel `(B, 4 N, num_mels)`."""
+        """Decodes codes `(B, N)` to a normalized log-mel `(B, 4 N, num_mels)`."""
         return self.decode_vectors(self.quantizer(codes))
 
     def decode_vectors(self, vectors: Tensor) -> Tensor:
-        """Codebook vectors `(B, N, codebook_width)` -> normalized log-mel `(B, 4 N, num_mels)`."""
+        """Decodes codebook vectors `(B, N, codebook_width)` to a normalized log-mel `(B, 4 N, num_mels)`."""
         x = self.decoder_input(ops.cast(vectors, self.compute_dtype))
         for block in self.decoder_blocks:
             x = block(x)

@@ -12,21 +12,21 @@ from keras import ops
 
 from myxtts.config.config import SamplingConfig
 from myxtts.config.model import ModelConfig
-from myxtts.models.attention import HIDDEN, SITES_PER_BLOCK, STANDARD, MemoryUse, TransformerBlock, layer_norm
+from myxtts.models.attention import HIDDEN, SITES_PER_BLOCK, STANDARD, MemoryUse, TransformerBlock
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
-from myxtts.models.layers import Dropout, Layer, Shape, Tensor, torch_linear
+from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, torch_linear
 
 TRAILING_STOPS = 3
-"""Number of visible stop codes of a training row after the first one."""
+"""Number of unmasked stop codes in training after the first one."""
 LONGEST_PERIOD = 1000.0
-"""Longest period of the initial position vectors, relative to the shortest."""
+"""Ratio of the longest to the shortest period of the initial position embeddings."""
 
 
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
-    """Initial position vectors `(rows, width)`: sines and cosines of row numbers (Vaswani et al. 2017, section 3.5).
+    """Initializes position embeddings `(rows, width)` with sinusoids (Vaswani et al. 2017, section 3.5).
 
-    Their RMS is half that of token vectors. The reference starts with random position vectors fifty times smaller than
-    those, from which a model learns alignment far more slowly.
+    Their RMS is half that of token embeddings. The reference initializes them with random values fifty times smaller,
+    with which a model learns alignment far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -38,8 +38,9 @@ def sinusoids(shape: Shape, dtype=None) -> Tensor:
 class TeacherForcing(NamedTuple):
     """Inputs and targets of a training batch: `(B, L + 2)` for L text tokens, `(B, C + 5)` for C codes.
 
-    Inputs begin with a start token and end with stops. Targets, the inputs shifted by one, count where their mask is
-    True: text and one stop, codes and four stops. `key_mask`, for both in a row, marks visible positions.
+    Inputs have a start token in front and stop tokens at the end. Targets are the inputs shifted by one. Target masks
+    are True for the text and one stop, and for the codes and four stops. `key_mask` `(B, L + C + 7)` is the attention
+    mask of text and codes.
     """
 
     text_inputs: Tensor
@@ -54,12 +55,12 @@ class TeacherForcing(NamedTuple):
 def teacher_forcing(
     config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor, bug_compatible=False
 ) -> TeacherForcing:
-    """Shifts text and codes into inputs and targets, like the reference implementation.
+    """Makes inputs and targets from text and codes like the reference implementation.
 
     Args:
         text, codes: `(B, L)` and `(B, C)` int32, with any padding.
         text_lengths, code_lengths: `(B,)` int32.
-        bug_compatible: Masks the text's `[STOP]` in attention, as the reference does in training, not at inference.
+        bug_compatible: Masks the `[STOP]` of the text in attention, as the reference does in training only.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 
@@ -77,7 +78,7 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """Key-value cache of S rows: keys and values `(B, heads, S, D)` per layer; `(B, S)` bool, the visible rows."""
+    """Key-value cache of S rows: keys and values of each layer, `(B, heads, S, D)`; mask of the used rows, `(B, S)`."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -85,14 +86,14 @@ class DecodingState(NamedTuple):
 
 
 class GPT(Layer):
-    """Conditioning encoder, perceiver, GPT-2 trunk, embeddings and heads.
+    """Conditioning encoder, perceiver, embeddings, GPT-2 trunk and output heads.
 
     Args:
         config: `ModelConfig`, or its fields as a dictionary.
 
-    Call arguments: `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32; `key_mask`
-    `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input` as in `hidden`. Returns text logits
-    `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, float32.
+    Call arguments: conditioning `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32;
+    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input` as in `hidden`. Returns text logits
+    `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, both float32.
     """
 
     def __init__(self, config: ModelConfig | dict, **kwargs):
@@ -123,33 +124,31 @@ class GPT(Layer):
         self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
 
     def set_memory_use(self, attention: str = STANDARD, recompute: Callable[[Callable, str], Callable] | None = None):
-        """Sets how trunk and conditioning encoder save memory in training, without changing their function.
+        """Sets how trunk and conditioning encoder save memory in training, without changing their outputs.
 
         Args:
             attention: `STANDARD` or `MEMORY_EFFICIENT`.
-            recompute: `(function, block=name)` -> the function with recomputation in its backward pass; None keeps
-                intermediate values.
+            recompute: `(function, block=name)` -> the function with recomputation in its backward pass; None for no
+                recomputation.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
                 block.memory_use = MemoryUse(attention, recompute and partial(recompute, block=f"{name}_{number}"))
 
     def mel_to_latents(self, mel: Tensor) -> Tensor:
-        """Conditioning mel `(B, T, num_mels)` -> conditioning latents `(B, num_latents, width)`."""
+        """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
         return self.perceiver(self.conditioning_encoder(mel))
 
-    def _embed(self, table, positions, ids):
-        return ops.cast(ops.take(table, ids, axis=0) + positions[: ops.shape(ids)[1]], self.compute_dtype)
-
     def _prompt(self, latents, text_inputs, audio_inputs):
-        text = self._embed(self.text_embedding, self.text_positions, text_inputs)
-        audio = self._embed(self.audio_embedding, self.audio_positions, audio_inputs)
-        return ops.concatenate([ops.cast(latents, self.compute_dtype), text, audio], axis=1)
+        num_text, num_audio = ops.shape(text_inputs)[1], ops.shape(audio_inputs)[1]
+        text = ops.take(self.text_embedding, text_inputs, axis=0) + self.text_positions[:num_text]
+        audio = ops.take(self.audio_embedding, audio_inputs, axis=0) + self.audio_positions[:num_audio]
+        return ops.concatenate([ops.cast(part, self.compute_dtype) for part in (latents, text, audio)], axis=1)
 
     def hidden(
         self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, see_input=None
     ) -> Tensor:
-        """The trunk's normalized output at the text and audio positions, `(B, L + C, width)`.
+        """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
         `see_input(number, x)` is called with the input of each block, `(B, num_latents + L + C, width)`.
         """
@@ -171,9 +170,12 @@ class GPT(Layer):
         return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")
 
     def text_attention(self, number: int, x: Tensor, text_mask: Tensor) -> Tensor:
-        """Attention from audio to text, `(B, C, L)` float32, of the first head of block `number` with input `x`.
+        """Computes the attention of audio to text, `(B, C, L)` float32, of the first head of a block.
 
-        `text_mask` `(B, L)` bool is False on padding. See `hidden` for `x`.
+        Args:
+            number: Index of the block.
+            x: Input of the block, `(B, num_latents + L + C, width)`.
+            text_mask: `(B, L)` bool, False for padding.
         """
         block, first = self.blocks[number], self.config.num_latents
         query, key = block.attention.first_head(block.attention_norm(x[:, first:]))
@@ -184,13 +186,13 @@ class GPT(Layer):
     def codes_to_latents(
         self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
     ) -> Tensor:
-        """Returns the GPT latents that predict known codes, `(B, C, width)`; input of the waveform decoder.
+        """Returns the GPT latents that predict given codes, `(B, C, width)`, the input of the waveform decoder.
 
         Args:
             latents: Conditioning latents `(B, num_latents, width)`.
             text_inputs: `(B, L)`, `[START]` text `[STOP]`.
-            codes: `(B, C)`, the final stop code included.
-            text_mask: `(B, L)` bool, False on padding; None for no padding.
+            codes: `(B, C)`, including the final stop code.
+            text_mask: `(B, L)` bool, False for padding; None without padding.
         """
         audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=start_audio_token)[:, :-1]
         key_mask = None
@@ -201,15 +203,15 @@ class GPT(Layer):
     def prefill(
         self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, start_audio_token: int, max_codes: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Reads the prompt and the start code into a cache with `max_codes` more rows.
+        """Processes the prompt and the start code, and creates a cache with `max_codes` free rows.
 
         Args:
             latents: Conditioning latents `(B, num_latents, width)`.
             text_inputs: `(B, L)`, `[START]` text `[STOP]` and padding.
-            text_mask: `(B, L)` bool, False on padding.
+            text_mask: `(B, L)` bool, False for padding.
 
         Returns:
-            Logits of the first code `(B, num_audio_tokens)`, the GPT latent that predicts it `(B, width)`, and the
+            Logits of the first code `(B, num_audio_tokens)`, GPT latent of the first code `(B, width)`, and
             `DecodingState`.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
@@ -218,24 +220,24 @@ class GPT(Layer):
         keys, values = [], []
         for block in self.blocks:
             x, key, value = block.prefill(x, key_mask)
-            room = ((0, 0), (0, 0), (0, max_codes), (0, 0))
-            keys.append(ops.pad(key, room))
-            values.append(ops.pad(value, room))
+            free = ((0, 0), (0, 0), (0, max_codes), (0, 0))
+            keys.append(ops.pad(key, free))
+            values.append(ops.pad(value, free))
         key_mask = ops.pad(key_mask, ((0, 0), (0, max_codes)), constant_values=False)
         return *self._predict(x[:, -1]), DecodingState(tuple(keys), tuple(values), key_mask)
 
     def advance(
         self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Feeds one code per row and predicts the next.
+        """Processes one code per row and predicts the next.
 
         Args:
             codes: `(B,)` int32.
-            index: Number of codes fed before, without the start code: `(B,)` or scalar int32.
-            position: Scalar int32, the cache row to write. Any free row will do, since positions are embedded.
+            index: Number of earlier codes, without the start code: `(B,)` or scalar int32.
+            position: Cache row to write, scalar int32. Any free row works, because position embeddings use `index`.
 
         Returns:
-            Logits `(B, num_audio_tokens)`, the GPT latent that predicts the next code `(B, width)`, and the new state.
+            Logits of the next code `(B, num_audio_tokens)`, its GPT latent `(B, width)`, and the new state.
         """
         rows = ops.arange(ops.shape(state.key_mask)[1])
         key_mask = ops.logical_or(state.key_mask, (rows == position)[None])
@@ -257,24 +259,24 @@ class GPT(Layer):
 
 
 SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
-"""Fields of `SamplingConfig` as tensors: scalars, or `(B, 1)` for values per row."""
+"""Fields of `SamplingConfig` as tensors, scalar or `(B, 1)`."""
 _FLOATS_PER_BLOCK = 8
-"""32-bit numbers that Philox computes from one value of its counter."""
+"""Number of 32-bit values that Philox computes for each value of its counter."""
 
 
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
-    """Divides positive logits of codes already `seen` by `penalty`, and multiplies negative ones.
+    """Divides positive logits of earlier codes by `penalty` and multiplies negative ones (Keskar et al. 2019, 4.1).
 
-    Keskar et al. 2019, section 4.1. `logits` and `seen` (bool) are `(B, V)`.
+    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`.
     """
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Applies temperature, top-k and nucleus (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
+    """Applies temperature, top-k and top-p (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Dropped logits become -1e30. Top-k also keeps ties with the k-th logit; top-p keeps at least the best one. `top_k` 0
-    and `top_p` 1 keep all.
+    Removed logits become -1e30. Top-k keeps logits equal to the k-th, and top-p at least one. `top_k` 0 and `top_p` 1
+    keep all.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature
@@ -292,10 +294,10 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
 
 
 def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, noise: Tensor) -> Tensor:
-    """Samples one code per row, `(B,)` int32, by the Gumbel-max rule (Gumbel 1954): the argmax of logits plus noise.
+    """Samples one code per row, `(B,)` int32, as the argmax of logits plus Gumbel noise (Gumbel 1954).
 
-    `logits`, `seen` (bool, codes already in the row) and `noise` (of `gumbel_noise`) are `(B, V)`. Temperature 0 takes
-    the best code.
+    `logits`, `seen` (bool, the codes sampled before) and `noise` (from `gumbel_noise`) are `(B, V)`. Temperature 0 is
+    greedy.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")
@@ -305,10 +307,10 @@ def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tens
 
 
 def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
-    """Gumbel noise `(count, num_scores)` float32 for codes `first` to `first + count` of a sentence.
+    """Returns Gumbel noise `(count, num_scores)` float32 for codes `first` to `first + count` of a sentence.
 
-    Depends on seed, sentence and code number alone: bits of Philox (Salmon et al. 2011), counted by code. A backend's
-    own random numbers would differ between plain and compiled graphs.
+    The noise depends only on seed, sentence and code number, which set key and counter of a Philox generator (Salmon et
+    al. 2011). A backend's random numbers would differ between plain and compiled graphs.
     """
     blocks = -(-num_scores // _FLOATS_PER_BLOCK)
     key = np.array([int(seed) % 2**64, sentence % 2**64], np.uint64)

@@ -1,4 +1,4 @@
-"""Dropout, dense layers and convolutions with the padding and initial values of PyTorch and of GPT-2."""
+"""Dropout, dense layers, norms and convolutions, with the padding and initial values of PyTorch and GPT-2."""
 
 import math
 from typing import Any
@@ -7,13 +7,13 @@ import keras
 from keras import ops
 
 Tensor = Any
-"""A backend tensor, or anything that Keras converts to one."""
+"""A tensor of the backend, or a value that Keras converts to one."""
 Shape = tuple[int | None, ...]
 """Axis lengths; None where unknown."""
 
 
 class Layer(keras.layers.Layer):
-    """Base of the layers of this package, which create their weights when they are constructed."""
+    """Base class of the layers, which create their weights in the constructor."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -21,7 +21,7 @@ class Layer(keras.layers.Layer):
 
 
 class GivenSeed(keras.random.SeedGenerator):
-    """Passes a seed tensor to `keras.random`, which only takes generators and integers."""
+    """Seed generator that returns a given tensor; `keras.random` accepts only generators and integers."""
 
     def __init__(self, seed: Tensor):  # the base class would create a state variable
         self._given = ops.cast(seed, "uint32" if keras.backend.backend() == "jax" else "int32")
@@ -31,16 +31,16 @@ class GivenSeed(keras.random.SeedGenerator):
 
 
 class Dropout(Layer):
-    """Dropout whose mask depends on `(seed, site)` alone.
+    """Dropout with a mask that depends only on `(seed, site)`.
 
-    Keras's own layer has a hidden counter, which differs between a forward pass and its recomputation and is not saved
-    in a checkpoint.
+    `keras.layers.Dropout` has a counter, which differs between a forward pass and its recomputation and is not part of
+    checkpoints.
 
     Args:
-        rate: Share of values set to zero.
+        rate: Fraction of values that are set to zero.
         site: Number of this layer, unique within the model.
 
-    Call arguments: `x` of any shape and `seed`, `(2,)` int32, or None for no dropout.
+    Call arguments: `x` of any shape; `seed`, `(2,)` int32, or None for no dropout.
     """
 
     def __init__(self, rate: float, site: int = 0, **kwargs):
@@ -51,9 +51,9 @@ class Dropout(Layer):
         return self.apply(x, self.keep_mask(ops.shape(x), seed))
 
     def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
-        """Bool mask of the values to keep, of `shape`; None keeps all.
+        """Returns a bool mask of this shape, True for values to keep; None if there is no dropout.
 
-        Values computed in chunks have one mask per chunk; `part` is its number, below 1,024.
+        `part` is the number of a chunk, below 1,024, if the values are computed in chunks.
         """
         if seed is None or self.rate == 0.0:
             return None
@@ -61,16 +61,16 @@ class Dropout(Layer):
         return keras.random.uniform(shape, dtype="float32", seed=seed) >= self.rate
 
     def apply(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Applies the mask `keep` and scales up the kept values; None changes nothing."""
+        """Applies the mask `keep` to `x` and scales up the kept values; without a mask, returns `x` unchanged."""
         if keep is None:
             return x
         return ops.where(keep, x * ops.cast(1.0 / (1.0 - self.rate), x.dtype), ops.cast(0.0, x.dtype))
 
 
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
-    """Offset `(2,)` int32 of a step's seed that gives each site, and each part of it, its own random numbers.
+    """Returns an offset `(2,)` int32 for the seed of a step, different for each dropout site and chunk.
 
-    In a step's seed the first number has the replica and the second the step; offsets are far above any replica.
+    The seed of a step is (replica, step); offsets of the first number are larger than any replica number.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -78,19 +78,19 @@ def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
 class AdaptableDense(keras.layers.Dense):
     """`Dense` with dropout on the input of its LoRA adapters (Hu et al. 2022, appendix D), if they are enabled.
 
-    Call arguments: `inputs` `(..., C)`; `seed` of the adapter dropout, as in `Dropout`.
+    Call arguments: `inputs` `(..., C)`; `seed` for the dropout of the adapters, as in `Dropout`.
     """
 
     def __init__(self, units: int, **kwargs):
         super().__init__(units, **kwargs)
         self.adapter_dropout = Dropout(0.0)
-        """Its rate and site are set when adapters are enabled."""
+        """Dropout of the adapters; its rate and site are set when they are enabled."""
 
     def call(self, inputs: Tensor, training=None, seed=None) -> Tensor:
         outputs = super().call(inputs, training)
         if seed is None or not self.adapter_dropout.rate:
             return outputs
-        # The kernel already includes the adapters, so only the effect of dropout on their input is added.
+        # The kernel includes the adapters already; this adds the effect of dropout on their input.
         change = self.adapter_dropout(inputs, seed=seed) - inputs
         down, up = (ops.cast(factor, change.dtype) for factor in (self.lora_kernel_a, self.lora_kernel_b))
         scale = ops.cast(self.lora_alpha / self.lora_rank, change.dtype)
@@ -98,18 +98,18 @@ class AdaptableDense(keras.layers.Dense):
 
 
 def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
-    """Builds `layer` for inputs of these shapes, and returns it."""
+    """Builds `layer` for inputs of these shapes and returns it."""
     layer.build(*shapes)
     return layer
 
 
 def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
-    """A built Dense layer with Keras's initial weights; `options` are those of `keras.layers.Dense`."""
+    """Creates and builds a `Dense` layer with Keras's initial weights; `options` are those of `keras.layers.Dense`."""
     return built(keras.layers.Dense(units, name=name, dtype=dtype, **options), (None, fan_in))
 
 
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
-    """A built Dense layer with the initial weights of `torch.nn.Linear`, uniform within 1 / sqrt(fan_in), or zeros."""
+    """Creates and builds a `Dense` layer with weights uniform within 1 / sqrt(fan_in), as in PyTorch, or zeros."""
     bound = fan_in**-0.5
     start = keras.initializers.Zeros if zero else lambda: keras.initializers.RandomUniform(-bound, bound)
     options = dict(kernel_initializer=start(), bias_initializer=start())
@@ -117,49 +117,51 @@ def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, 
 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
-    """A built Dense layer with a normally distributed kernel and zero bias, as in GPT-2."""
+    """Creates and builds an `AdaptableDense` layer with a normally distributed kernel and zero bias, as in GPT-2."""
     start = keras.initializers.RandomNormal(0.0, stddev)
     return built(AdaptableDense(units, kernel_initializer=start, dtype=dtype, name=name), (None, fan_in))
 
 
+def layer_norm(width: int, name: str, dtype=None, epsilon=1e-5, **options) -> keras.layers.LayerNormalization:
+    """Creates and builds a `LayerNormalization` with PyTorch's default epsilon instead of Keras's 1e-3."""
+    norm = keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype, **options)
+    return built(norm, (None, None, width))
+
+
 class _Convolution(Layer):
-    """Shared part of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
+    """Base class of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
 
     rank: int
 
-    def __init__(
-        self, channels: int, filters: int, kernel_size: int, stride=1, padding=None, dilation=1, use_bias=True, **kwargs
-    ):
+    def __init__(self, channels: int, filters: int, kernel_size: int, stride=1, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)
-        if padding is None and kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd unless padding is given. Received: kernel_size={kernel_size}.")
+        if kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd. Received: {kernel_size}.")
         self.kernel_size, self.stride, self.dilation, self.use_bias = kernel_size, stride, dilation, use_bias
-        self.padding = dilation * (kernel_size - 1) // 2 if padding is None else padding
+        self.padding = dilation * (kernel_size - 1) // 2
         shape = (kernel_size,) * self.rank + (channels, filters)
         self.kernel, self.bias = _add_kernel_and_bias(self, shape, filters, use_bias)
 
     def call(self, x: Tensor) -> Tensor:
-        keeps_length = self.stride == 1 and 2 * self.padding == self.dilation * (self.kernel_size - 1)
-        if self.padding and not keeps_length:
-            x = ops.pad(x, [[0, 0]] + [[self.padding, self.padding]] * self.rank + [[0, 0]])
-        padding, stride = "same" if keeps_length else "valid", self.stride
-        if self.kernel_size == 1 and stride > 1:
+        padding, stride = "same", self.stride
+        if stride > 1 and self.kernel_size == 1:
             # Slicing is equivalent and cheaper, and avoids a bug: with oneDNN, TensorFlow 2.21's gradient of such a
             # kernel writes past its buffer if the length is even.
             x, stride = x[(slice(None), *(slice(None, None, stride),) * self.rank)], 1
+        elif stride > 1:
+            x, padding = ops.pad(x, [[0, 0]] + [[self.padding, self.padding]] * self.rank + [[0, 0]]), "valid"
         x = ops.conv(x, self.kernel, stride, padding, "channels_last", self.dilation)
         return x if self.bias is None else x + self.bias
 
 
 class Conv1D(_Convolution):
-    """Convolution over time, `(B, T, channels)` to `(B, T', filters)`.
+    """Convolution over time with zero padding on both sides, `(B, T, channels)` to `(B, ceil(T / stride), filters)`.
 
-    `T' = 1 + (T + 2 padding - dilation (kernel_size - 1) - 1) // stride`. The kernel `(kernel_size, channels, filters)`
-    is a PyTorch weight `(out, in, k)` with its axes reversed. Kernel and bias start as in PyTorch: uniform within
-    1 / sqrt(fan in).
+    The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
+    are initialized as in PyTorch, uniform within 1 / sqrt(fan in).
 
     Args:
-        padding: Zeros on each side; None is `dilation (kernel_size - 1) / 2`, which keeps the length at stride 1.
+        kernel_size: An odd number.
         dilation: Distance between taps; must be 1 with a stride.
     """
 
@@ -167,7 +169,7 @@ class Conv1D(_Convolution):
 
 
 class Conv2D(_Convolution):
-    """`Conv1D` over two axes with a square kernel, `(B, H, W, channels)` to `(B, H', W', filters)`."""
+    """`Conv1D` over two axes, with a square kernel: `(B, H, W, channels)` to `(B, H', W', filters)`."""
 
     rank = 2
 
@@ -175,9 +177,8 @@ class Conv2D(_Convolution):
 class ConvTranspose1D(Layer):
     """Transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
 
-    Equals PyTorch's with `padding = (kernel_size - stride) / 2`, which must be a whole number. The kernel
-    `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with its axes reversed, and starts as in
-    `Conv1D`.
+    Equals `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
+    `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with reversed axes, initialized like `Conv1D`.
     """
 
     def __init__(self, channels: int, filters: int, kernel_size: int, stride: int, **kwargs):
@@ -194,7 +195,7 @@ class ConvTranspose1D(Layer):
 
 
 def _add_kernel_and_bias(layer, kernel_shape, filters, use_bias=True):
-    """Adds kernel and bias; the fan-in is the product of all axes of the kernel but the last."""
+    """Adds kernel and bias to a layer; the fan-in is the product of the kernel's axes except the last."""
     bound = 1.0 / math.sqrt(math.prod(kernel_shape[:-1]))
     of_kernel, of_bias = (keras.initializers.RandomUniform(-bound, bound) for _ in range(2))
     kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=of_kernel)

@@ -1,7 +1,7 @@
-"""Speaker encoder: log-mel of a recording -> speaker vector; and the classifier against which it is trained.
+"""Speaker encoder, from the log-mel of a recording to a speaker vector, and the classifier for its training.
 
-A squeeze-and-excitation ResNet with attentive statistics pooling, after Heo et al., "Clova baseline system for the
-VoxCeleb speaker recognition challenge 2020" (2020), in the variant of XTTS v2.
+A squeeze-and-excitation ResNet with attentive statistics pooling (Heo et al., "Clova baseline system for the VoxCeleb
+speaker recognition challenge 2020", 2020), in the variant of XTTS v2.
 """
 
 import math
@@ -15,16 +15,16 @@ from myxtts.models.layers import Conv2D, Layer, Tensor, dense
 
 
 class BatchNormalization(Layer):
-    """Normalizes the channels of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
+    """Batch normalization of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
 
     A single float32 sum over a batch of spectrograms has an error of about 1e-5 that depends on how the batch is split.
-    So sums are taken axis by axis (Higham 1993, "The accuracy of floating point summation"), and the variance about the
+    So sums are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances about the
     mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
-    `training` selects batch statistics and updates the moving ones, which are used otherwise.
+    With `training`, a call uses the statistics of the batch and updates the moving statistics.
 
     Args:
-        momentum: Share of the old value in a moving statistic: 1 minus PyTorch's momentum.
+        momentum: Weight of the old value in a moving statistic, 1 minus PyTorch's momentum.
     """
 
     def __init__(self, channels: int, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs):
@@ -54,10 +54,10 @@ class BatchNormalization(Layer):
         return ops.cast(normalized, self.compute_dtype)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance `(C,)` of `(..., C)` float32, over the rows of all replicas.
+        """Returns mean and variance `(C,)` of `(..., C)` float32 over all replicas.
 
-        Means and variances of groups are combined by Chan et al., equation 2.1. Starting with axis 1, time, which is
-        the longest, keeps little besides `x` for the backward pass.
+        Means and variances of groups are combined by Chan et al., equation 2.1. The reduction starts with axis 1, time,
+        the longest axis, so that the backward pass needs little memory besides `x`.
         """
         mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
         while len(mean.shape) > 1:
@@ -75,15 +75,11 @@ _EPSILON = 1e-5
 
 
 class SqueezeExcitation(Layer):
-    """Gates each channel by the channel means, `(B, H, W, channels)` to the same shape (Hu et al. 2018).
+    """Gates channels by their means, `(B, H, W, channels)` to the same shape (Hu et al. 2018)."""
 
-    Args:
-        reduction: Divisor of the hidden layer's width.
-    """
-
-    def __init__(self, channels: int, reduction: int = 8, **kwargs):
+    def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
-        hidden, dtype = channels // reduction, self.dtype_policy
+        hidden, dtype = channels // 8, self.dtype_policy
         self.squeeze = dense(hidden, channels, "squeeze", dtype, activation="relu")
         self.excite = dense(channels, hidden, "excite", dtype, activation="sigmoid")
 
@@ -92,9 +88,9 @@ class SqueezeExcitation(Layer):
 
 
 class ResidualBlock(Layer):
-    """Two convolutions, the first with a stride, and squeeze-and-excitation.
+    """Residual block of two convolutions, the first with a stride, and squeeze-and-excitation.
 
-    `(B, H, W, channels)` becomes `(B, ceil(H / stride), ceil(W / stride), filters)`.
+    `(B, H, W, channels)` to `(B, ceil(H / stride), ceil(W / stride), filters)`.
     """
 
     def __init__(self, channels: int, filters: int, stride: int = 1, **kwargs):
@@ -123,7 +119,7 @@ class AttentiveStatisticsPooling(Layer):
     """Weighted mean and standard deviation over time, `(B, T, width)` to `(B, 2 width)` float32 (Okabe et al. 2018).
 
     Args:
-        attention_width: Width of the hidden layer that computes the weights.
+        attention_width: Width of the hidden layer of the attention.
     """
 
     def __init__(self, width: int, attention_width: int = 128, **kwargs):
@@ -142,15 +138,14 @@ class AttentiveStatisticsPooling(Layer):
 
 
 class SpeakerEncoder(Layer):
-    """Log-mel `(B, F, num_mels)` of 16 kHz audio to unit vectors `(B, embedding_width)` float32.
+    """Speaker encoder: log-mel `(B, F, num_mels)` of 16 kHz audio to unit vectors `(B, embedding_width)` float32.
 
-    Padding is not masked: all clips of a batch must have the same length. `training` selects the statistics of the
-    batch normalization.
+    Padding is not masked: all clips of a batch must have the same length. `training` is that of `BatchNormalization`.
 
     Args:
         widths: Channels of each group of residual blocks; every group but the first halves both axes.
-        num_blocks: Residual blocks in each group.
-        attention_width: Width of the hidden layer of the pooling.
+        num_blocks: Number of residual blocks of each group.
+        attention_width: As of `AttentiveStatisticsPooling`.
     """
 
     def __init__(
@@ -162,7 +157,7 @@ class SpeakerEncoder(Layer):
         attention_width: int = 128,
         **kwargs,
     ):
-        # The log-mel is normalized before it is rounded to half precision.
+        # No autocast: the log-mel is normalized in float32.
         super().__init__(autocast=False, **kwargs)
         if len(widths) != len(num_blocks):
             raise ValueError(f"widths and num_blocks must be of equal length. Received: {widths} and {num_blocks}.")
@@ -182,21 +177,17 @@ class SpeakerEncoder(Layer):
         self.project = dense(embedding_width, 2 * pooled, "project", dtype)
 
     def call(self, log_mel: Tensor, training=False) -> Tensor:
-        x = ops.cast(self.normalize(log_mel), self.compute_dtype)[..., None]
+        mean, variance = ops.moments(log_mel, axes=1, keepdims=True)
+        x = ops.cast((log_mel - mean) * ops.rsqrt(variance + _EPSILON), self.compute_dtype)[..., None]
         x = self.stem_norm(ops.relu(self.stem(x)), training=training)
         for block in self.blocks:
             x = block(x, training=training)
-        # The reference orders pooled features by channel, then band.
+        # The reference sorts pooled features by channel, then band.
         _, _, num_bands, num_channels = x.shape
         x = ops.reshape(ops.transpose(x, (0, 1, 3, 2)), (-1, ops.shape(x)[1], num_channels * num_bands))
         embedding = ops.cast(self.project(self.pooling(x, training=training)), "float32")
         norm = ops.sqrt(ops.sum(ops.square(embedding), axis=-1, keepdims=True))
         return embedding / ops.maximum(norm, 1e-12)
-
-    def normalize(self, log_mel: Tensor) -> Tensor:
-        """Normalizes a log-mel `(B, F, num_mels)` to zero mean and unit variance over time."""
-        mean, variance = ops.moments(log_mel, axes=1, keepdims=True)
-        return (log_mel - mean) * ops.rsqrt(variance + _EPSILON)
 
 
 def make_speaker_encoder(config: ModelConfig, **kwargs) -> SpeakerEncoder:
@@ -205,17 +196,17 @@ def make_speaker_encoder(config: ModelConfig, **kwargs) -> SpeakerEncoder:
 
 
 class AngularMarginClassifier(Layer):
-    """Scaled cosine logits with an additive angular margin on the target class.
+    """Scaled cosine logits with an additive angular margin for the target class.
 
-    Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. Where
-    `cos(angle + margin)` would rise again, `margin sin(margin)` is subtracted instead, as in the authors' code.
+    Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. For large angles,
+    where `cos(angle + margin)` is not monotonic, it is replaced by `cos(angle) - margin sin(margin)`, as in their code.
 
     Args:
         scale: Factor of the cosines.
-        margin: Added to the angle to the target class, in radians.
+        margin: Margin of the angle to the target class in radians.
 
-    Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for classes to
-    exclude. Returns logits `(B, num_classes)` float32.
+    Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for excluded
+    classes. Returns logits `(B, num_classes)` float32.
     """
 
     def __init__(self, num_classes: int, width: int, scale: float = 30.0, margin: float = 0.2, **kwargs):

@@ -1,11 +1,11 @@
-"""Waveform decoders: GPT latents and a speaker vector -> frames -> samples at 24 kHz, whole or in windows.
+"""Waveform decoders: from GPT latents and a speaker vector to audio at 24 kHz, for whole sentences or windows of them.
 
 HiFi-GAN: Kong, Kim and Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity speech
-synthesis" (2020), with the speaker vector added before the first and after every transposed convolution, as in XTTS v2.
+synthesis" (2020). As in XTTS v2, the speaker vector is added before the first and after each transposed convolution.
 
 iSTFT: Siuzdak, "Vocos: Closing the gap between time-domain and Fourier-based neural vocoders for high-quality audio
-synthesis" (2023), convolutions at frame rate and an inverse Fourier transform. Here the speaker vector is added to the
-input and modulates each block's norm, and all but the first blocks are causal.
+synthesis" (2023), with convolutions at the frame rate and an inverse Fourier transform. Here the speaker vector is
+added to the input and modulates the norm of each block, and all blocks but the first two are causal.
 """
 
 import math
@@ -18,17 +18,17 @@ from keras import ops
 
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, built, dense, normal_linear
+from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, dense, layer_norm, normal_linear
 
 
 class WaveformDecoder(Layer):
-    """Latents `(B, n, width)` and speaker vectors `(B, D)` to a waveform `(B, num_samples(n))` float32 at 24 kHz.
+    """Base class: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, num_samples(n))` float32, 24 kHz.
 
-    Latents are interpolated to frames, one per `hop_length` samples, on the grid of the whole sentence; a window of
-    frames can be decoded alone. Padding is decoded too: cut the waveform of `n` latents at `num_samples(n)`.
+    Latents are interpolated to frames of `hop_length` samples; a window of frames can be decoded alone. Padding is also
+    decoded: the audio of `n` latents ends at `num_samples(n)`.
 
     Args:
-        code_stride: Samples at `MODEL_SAMPLE_RATE` per latent.
+        code_stride: Number of samples per latent, at `MODEL_SAMPLE_RATE`.
     """
 
     hop_length: int
@@ -53,33 +53,33 @@ class WaveformDecoder(Layer):
 
     @abstractmethod
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
-        """Frames `(B, F, width)` and speaker vectors `(B, D)` to samples `(B, F hop_length)` float32 in [-1, 1].
+        """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
         A window of frames gives the same samples as the whole sentence, except for its first `history_frames` and last
-        `lookahead_frames`, unless they begin or end the sentence.
+        `lookahead_frames`, unless the window starts or ends the sentence.
 
-        `present` `(B, F)` bool marks real frames; their samples do not depend on the others. None marks all.
+        `present` `(B, F)` bool is False for padding, which does not affect other frames; None without padding.
         """
 
     def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
-        """Number of frames of `num_latents` latents."""
+        """Returns the number of frames for `num_latents` latents."""
         for factor in self.factors():
             num_latents = _scaled_length(num_latents, factor)
         return num_latents
 
     def num_samples(self, num_latents: int | Tensor) -> int | Tensor:
-        """Length, in samples, of the waveform of `num_latents` latents."""
+        """Returns the number of audio samples for `num_latents` latents."""
         return self.num_frames(num_latents) * self.hop_length
 
     def factors(self) -> tuple[float, ...]:
-        """Factors of the consecutive interpolations in time."""
+        """Returns the factors of the two interpolations over time."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 
 def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
-    """Stretches `(B, L, C)` to `(B, floor(L factor), C)` by linear interpolation, as PyTorch does for a given factor.
+    """Interpolates `(B, L, C)` linearly to `(B, floor(L factor), C)`, like PyTorch with a given scale factor.
 
-    Output sample `j` lies at `max((j + 0.5) / factor - 0.5, 0)`; past the last input sample the last value is held.
+    The position of output `j` is `max((j + 0.5) / factor - 0.5, 0)`; the last input is repeated beyond the end.
     """
     length = ops.shape(x)[1]
     position = ops.arange(_scaled_length(length, factor), dtype="float32")
@@ -91,12 +91,12 @@ def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
 
 
 def masked(x: Tensor, present: Tensor | None) -> Tensor:
-    """Zeroes `(B, T, C)` where `present` `(B, T)` bool is False; None changes nothing."""
+    """Sets `(B, T, C)` to zero where `present` `(B, T)` bool is False; returns `x` if `present` is None."""
     return x if present is None else ops.where(present[..., None], x, ops.zeros((), x.dtype))
 
 
 def _scaled_length(length, factor):
-    """`floor(length factor)` of an int or a scalar tensor, in double precision like the reference."""
+    """Returns `floor(length factor)` of an int or a tensor, in double precision like the reference."""
     if isinstance(length, int):
         return math.floor(length * factor)
     return ops.cast(ops.floor(ops.cast(length, "float64") * factor), "int32")
@@ -104,19 +104,19 @@ def _scaled_length(length, factor):
 
 SLOPE = 0.1
 LAST_SLOPE = 0.01
-"""Slope of the last leaky ReLU, which the reference and its released weights leave at PyTorch's default."""
+"""Slope of the last leaky ReLU, PyTorch's default, with which the reference was trained."""
 _EDGE_TAPS = 7
 """Kernel size of the first and the last convolution."""
 
 
 class ResidualStack(Layer):
-    """Dilated residual convolutions, `(B, T, channels)` to the same shape (section 2.2 of the paper, "ResBlock1").
+    """Dilated residual convolutions, `(B, T, channels)` to the same shape (Kong et al., section 2.2, "ResBlock1").
 
     Args:
-        kernel_size: Odd kernel size of every convolution.
+        kernel_size: Kernel size of all convolutions, an odd number.
         dilations: Dilation of the first convolution of each residual step; the second has none.
 
-    Call arguments: `x`; `present` `(B, T)` bool or None, False where convolutions see zeros.
+    Call arguments: `x`; `present` `(B, T)` bool, False for padding, or None.
     """
 
     def __init__(self, channels: int, kernel_size: int, dilations: Sequence[int], **kwargs):
@@ -136,16 +136,16 @@ class ResidualStack(Layer):
 
 
 class HifiganGenerator(WaveformDecoder):
-    """`WaveformDecoder` of transposed convolutions, as in XTTS v2 but with weight norm folded into the weights.
+    """`WaveformDecoder` of transposed convolutions, as in XTTS v2 but without weight normalization.
 
     Args:
-        width, speaker_width: Channels of latents and speaker vectors.
+        width, speaker_width: Width of latents and of speaker vectors.
         channels: Channels of the first convolution; each stage halves them.
-        upsampling: Factor and kernel size of the transposed convolution of each stage; the product of the factors is
+        upsampling: Factor and kernel size of the transposed convolution of each stage. The product of the factors is
             `hop_length`.
-        kernel_sizes: Kernel sizes of the residual stacks that are averaged in each stage.
-        dilations: Dilations within each residual stack.
-        code_stride: As in `WaveformDecoder`.
+        kernel_sizes: Kernel sizes of the residual stacks of a stage, whose outputs are averaged.
+        dilations: Dilations of each residual stack.
+        kwargs: Arguments of `WaveformDecoder`.
     """
 
     def __init__(
@@ -156,10 +156,9 @@ class HifiganGenerator(WaveformDecoder):
         upsampling: Sequence[tuple[int, int]] = DECODER_UPSAMPLING,
         kernel_sizes: Sequence[int] = DECODER_KERNELS,
         dilations: Sequence[int] = DECODER_DILATIONS,
-        code_stride: int = CODE_STRIDE_SAMPLES,
         **kwargs,
     ):
-        super().__init__(code_stride, **kwargs)
+        super().__init__(**kwargs)
         if channels % (divisor := 2 ** len(upsampling)):
             raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
         self.upsample_factors, options = [factor for factor, _ in upsampling], dict(dtype=self.dtype_policy)
@@ -178,7 +177,7 @@ class HifiganGenerator(WaveformDecoder):
         self.conv_post = Conv1D(channels, 1, _EDGE_TAPS, use_bias=False, name="conv_post", **options)
 
     def _context(self, upsampling, kernel_sizes, dilations):
-        """Computes history and lookahead backwards from the first and last sample of a frame."""
+        """Returns `history_frames` and `lookahead_frames`, computed backwards from the samples of a frame."""
         edge = _EDGE_TAPS // 2
         reach = sum(dilation + 1 for dilation in dilations) * (max(kernel_sizes) - 1) // 2
         first, last = -edge, self.hop_length - 1 + edge
@@ -204,34 +203,32 @@ class HifiganGenerator(WaveformDecoder):
 _TAPS = 7
 """Kernel size of all convolutions."""
 _SYMMETRIC_BLOCKS = 2
-"""Number of blocks that look ahead; the others are causal."""
+"""Number of non-causal blocks."""
 _EXPANSION = 3
 _EPSILON = 1e-6
 MOST_LOG_MAGNITUDE = 6.9
-"""Limit of the head's log-magnitudes, about log 1000; a full-scale tone has a magnitude of 256."""
+"""Upper limit of predicted log-magnitudes, about log 1000; a full-scale tone has a magnitude of 256."""
 
 
 class ConvNextBlock(Layer):
     """Residual block of a depthwise convolution over time, a norm and a pointwise MLP (Liu et al. 2022, section 2).
 
     Args:
-        inner_width: Channels between the two dense layers.
-        causal: Whether an output depends on no later input.
+        inner_width: Width of the MLP's hidden layer.
+        causal: Whether outputs do not depend on later inputs.
         scale: Initial layer scale.
 
-    Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the norm's output; `present`
-    `(B, T)` bool or None, False where the convolution sees zeros.
+    Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the output of the norm;
+    `present` `(B, T)` bool, False for padding, or None.
     """
 
     def __init__(self, width: int, inner_width: int, causal: bool = False, scale: float = 1.0, **kwargs):
         super().__init__(**kwargs)
         self.lookahead, dtype = 0 if causal else _TAPS // 2, self.dtype_policy
-        """Number of later frames that a frame depends on."""
         kernel = keras.initializers.TruncatedNormal(stddev=0.02)
         self.kernel = self.add_weight(name="kernel", shape=(_TAPS, width, 1), initializer=kernel)
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
-        norm = keras.layers.LayerNormalization(epsilon=_EPSILON, center=False, scale=False, dtype=dtype, name="norm")
-        self.norm = built(norm, (None, None, width))
+        self.norm = layer_norm(width, "norm", dtype, _EPSILON, center=False, scale=False)
         self.modulation = dense(2 * width, width, "modulation", dtype, kernel_initializer="zeros")
         self.widen = normal_linear(inner_width, width, "widen", dtype=dtype)
         self.narrow = normal_linear(width, inner_width, "narrow", dtype=dtype)
@@ -248,47 +245,35 @@ class ConvNextBlock(Layer):
 
 
 class IstftGenerator(WaveformDecoder):
-    """`WaveformDecoder` that predicts the magnitude and phase of each frame's spectrum.
+    """`WaveformDecoder` that predicts magnitude and phase of the spectrum of each frame.
 
     Args:
-        latent_width, speaker_width: Channels of latents and speaker vectors.
+        latent_width, speaker_width: Width of latents and of speaker vectors.
         blocks: Number of `ConvNextBlock`s; all but the first two are causal.
-        width: Channels.
-        hop_length: Samples per frame, a quarter of the Fourier transform's length.
-        code_stride: As in `WaveformDecoder`.
+        width: Width of the blocks.
+        hop_length: Samples per frame, a quarter of the transform length.
+        kwargs: Arguments of `WaveformDecoder`.
     """
 
     def __init__(
-        self,
-        latent_width: int,
-        speaker_width: int,
-        blocks: int,
-        width: int,
-        hop_length: int = MEL_HOP_SAMPLES,
-        code_stride: int = CODE_STRIDE_SAMPLES,
-        **kwargs,
+        self, latent_width: int, speaker_width: int, blocks: int, width: int, hop_length=MEL_HOP_SAMPLES, **kwargs
     ):
-        super().__init__(code_stride, **kwargs)
+        super().__init__(**kwargs)
         self.hop_length, dtype = hop_length, self.dtype_policy
         self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
-        # The first convolution, two overlapping windows on either side, and the blocks.
+        # The first convolution, two overlapping windows on each side, and the blocks.
         symmetric = min(blocks, _SYMMETRIC_BLOCKS)
         self.lookahead_frames = _TAPS // 2 + 2 + symmetric * (_TAPS // 2)
         self.history_frames = self.lookahead_frames + (blocks - symmetric) * (_TAPS - 1)
-        # Scales a unit speaker vector to elements of about 1.
-        self._speaker_scale = speaker_width**0.5
-
-        def norm(name):
-            layer = keras.layers.LayerNormalization(epsilon=_EPSILON, dtype=dtype, name=name)
-            return built(layer, (None, None, width))
-
+        self._speaker_scale = speaker_width**0.5  # scales a unit vector to elements of about 1
+        norm = lambda name: layer_norm(width, name, dtype, _EPSILON)
         self.conv_pre = Conv1D(latent_width, width, _TAPS, dtype=dtype, name="conv_pre")
         self.condition = dense(width, speaker_width, "condition", dtype)
         self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
         options = dict(inner_width=_EXPANSION * width, scale=1.0 / blocks, dtype=dtype)
         causal = [number >= symmetric for number in range(blocks)]
         self.blocks = [ConvNextBlock(width, causal=c, name=f"block_{i}", **options) for i, c in enumerate(causal)]
-        # Magnitudes and phases; float32, since phases are too coarse in half precision.
+        # Magnitudes and phases, in float32 because half precision is too coarse for phases.
         self.head = normal_linear(4 * hop_length + 2, width, "head", dtype="float32")
 
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
@@ -303,9 +288,9 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, normalized by the squared windows."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to audio `(B, F hop)`, divided by the squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
-        # Absent frames have no window, so the envelope may be zero.
+        # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)
         return ops.clip(self._sum_of_shifted(parts) / envelope, -1.0, 1.0)
 

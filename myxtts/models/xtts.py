@@ -1,4 +1,4 @@
-"""The XTTS model, which turns a `ModelConfig` into layers."""
+"""The XTTS model, created from a `ModelConfig`."""
 
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -17,23 +17,23 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""Attribute that holds the layer of each part; names of its weights in a checkpoint begin with it."""
+"""Attribute of each part's layer, which is also the prefix of its weights in checkpoints."""
 PARTS = tuple(LAYERS)
 """Parts of the model, each with its own checkpoints."""
 
 
 class XTTS(keras.Model):
-    """DVAE, GPT and, if asked for, speaker encoder and waveform decoder.
+    """DVAE, GPT and, optionally, speaker encoder and waveform decoder.
 
-    All weights are created at construction, on the active device and in the active strategy scope.
+    All weights are created in the constructor, on the current device and in the current strategy scope.
 
     Args:
-        config: Without `num_text_tokens` the model has `DEFAULT_TEXT_TOKENS`.
-        parts: Which of `PARTS` to create.
+        config: Shape of the model; if `num_text_tokens` is 0, it is set to `DEFAULT_TEXT_TOKENS`.
+        parts: Names of `PARTS` to create.
         precision: Keras dtype policy of the layers.
 
     Attributes:
-        preset: Tokenizer and `XTTSConfig` that belong to the weights; None if unknown.
+        preset: Tokenizer and `XTTSConfig` of the weights, or None.
         origin: Folder that the weights were loaded from, or None.
     """
 
@@ -62,9 +62,9 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Combines the parts of `models`, sharing their weights; the last model that has a part provides it.
+        """Creates a model from the parts of `models`, with shared weights; each part is that of the last model with it.
 
-        `mel_stats` come from the model with the DVAE, or from the last model.
+        `mel_stats` are those of the model with the DVAE, or of the last model.
         """
         owners = {part: model for model in models for part in model.parts}
         assembled = cls(config, parts=())
@@ -75,12 +75,12 @@ class XTTS(keras.Model):
         return assembled
 
     def part_weights(self, part: str) -> dict[str, keras.Variable]:
-        """Variables of one part by name; those of the DVAE include `mel_stats`."""
+        """Returns the variables of a part by name; the DVAE includes `mel_stats`."""
         named = named_weights(getattr(self, LAYERS[part]), f"{LAYERS[part]}/")
         return {**named, "mel_stats": self.mel_stats} if part == "dvae" else named
 
     def normalize_mel(self, mel: Tensor) -> Tensor:
-        """Scales a log-mel for the DVAE and the conditioning encoder."""
+        """Scales a log-mel `(..., num_mels)` for the DVAE and the conditioning encoder."""
         return mel / ops.convert_to_tensor(self.mel_stats)
 
     def denormalize_mel(self, mel: Tensor) -> Tensor:
@@ -92,17 +92,17 @@ class XTTS(keras.Model):
         """Loads a trained model from the folder of a run, of `myxtts convert` or of `save_to_preset`.
 
         Args:
-            folder: Or `hf://owner/name[@revision]`, a model of the hub, which is converted if necessary.
-            accept_licence: Accepts the licence of a hub model without asking.
+            folder: A folder, or `hf://owner/name[@revision]` for a model on the hub, which is converted if necessary.
+            accept_licence: Accepts the licence of a hub model without a prompt.
 
         Raises:
-            CheckpointError: Something is missing or damaged.
+            CheckpointError: A file is missing or damaged.
             HubError: The download failed, or the licence was not accepted.
         """
         return myxtts.from_preset(folder, accept_licence)
 
     def save_to_preset(self, folder: str | PathLike) -> None:
-        """Writes a folder for `from_preset`, `myxtts.load`, `myxtts say` and `training.init_from`.
+        """Saves the model for `from_preset`, `myxtts.load`, `myxtts say` and `training.init_from`.
 
         Raises:
             UserError: The model has no `preset`, or the folder is not empty.
@@ -110,11 +110,11 @@ class XTTS(keras.Model):
         myxtts.save_to_preset(self, folder)
 
     def push_to_hub(self, target: str, private: bool = False, licence: str | None = None) -> str:
-        """Uploads the model with a model card to `hf://owner/name`; see `myxtts.push`."""
+        """Uploads the model with a model card to `hf://owner/name`, like `myxtts.push`."""
         return myxtts.push(self, target, private, licence)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as JSON values."""
+        """Returns the arguments of the constructor as JSON values."""
         return {"config": asdict(self.config), "parts": list(self.parts), "precision": self.dtype_policy.name}
 
     @classmethod
@@ -123,20 +123,20 @@ class XTTS(keras.Model):
         return cls(ModelConfig(**config["config"]), config["parts"], config["precision"])
 
     def compile(self, *args, **kwargs):
-        """Raises: a step needs more than Keras's loop gives it, and Keras's format would leave out the tokenizer."""
+        """Not supported, like `fit` and `save`; raises NotImplementedError with the alternatives."""
         raise NotImplementedError(
-            "XTTS has no compile, fit and save of Keras: a step needs codes of a frozen DVAE and several losses, and a "
-            "file a tokenizer. Use XTTSTrainer(config, model=model).train() or myxtts.train(train_data=...), and "
-            "model.save_to_preset(folder), which XTTS.from_preset reads."
+            "XTTS does not support compile, fit and save of Keras: training needs codes of a frozen DVAE and several "
+            "losses, and a saved model needs a tokenizer. Use XTTSTrainer(config, model=model).train() or "
+            "myxtts.train(train_data=...), and model.save_to_preset(folder) with XTTS.from_preset(folder)."
         )
 
     fit = save = compile
 
 
 def named_weights(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras.Variable]:
-    """All variables below `layer` in a fixed order, by the names of the layers that hold them.
+    """Returns all variables of a layer in a fixed order, named by the path of its sublayers.
 
-    Unlike Keras's `path`, a name does not depend on where `layer` was created or on its own name.
+    Unlike `keras.Variable.path`, names do not depend on the name of `layer` or on where it was created.
     """
     found = {}
     for variable in (*layer._trainable_variables, *layer._non_trainable_variables):

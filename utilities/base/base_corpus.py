@@ -1,8 +1,8 @@
-"""What the base model learns from: six languages by two synthetic voices, made offline by eSpeak NG.
+"""The training corpus of the bundled model: six languages in two synthetic voices of eSpeak NG.
 
-Nine clips in ten are words of the language in a random order, drawn by the root of their frequency (package
-`wordfreq`; Speer 2022), so that every sound is heard between many others; for Amharic, which `wordfreq` lacks, words
-of random syllables. The others are sentences of the sample corpus's grammars, but for those that it never speaks.
+Nine clips in ten are random words of the language, weighted by the square root of their frequency (package `wordfreq`;
+Speer 2022), so that each sound occurs in many contexts. Amharic, which `wordfreq` lacks, has words of random syllables.
+The other clips are sentences of the sample corpus's grammars, without its held-out sentences.
 """
 
 import csv
@@ -17,27 +17,26 @@ from bench_extra import import_extra  # noqa: E402
 from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
 
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
-"""The tokenizer's code and eSpeak NG's."""
+"""eSpeak NG's name of each language, by the tokenizer's code."""
 PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
-"""Variants of eSpeak NG's voices, a man and a woman, and the range of their pitch, of which codes keep little."""
-VARIANTS = tuple(PITCHES)
+"""Pitch range of each eSpeak NG voice variant, a man and a woman; narrow, since codes represent pitch poorly."""
 WORDS_PER_MINUTE = (140, 185)
 CLIPS = {"en": 16000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}
-"""Clips of each language, half of them by each voice."""
+"""Number of clips of each language, half of them in each voice."""
 FREQUENT_WORDS = 20000
 WORD_LETTERS = (1, 14)
 WORDS_A_SENTENCE = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10)
-"""Drawn from evenly."""
+"""Sentence lengths, sampled uniformly."""
 GRAMMAR_SHARE = 0.1
 ENDS = {"am": ("።", "።", "፧"), "fa": (".", ".", "؟", "!")}
 COMMAS = {"am": "፣", "fa": "،"}
 JOBS_A_PROCESS = 2000
 FIDEL = range(0x1208, 0x1328)
-"""Ethiopic syllables, of which the first seven forms of each row are common."""
+"""Code points of the Ethiopic syllables; the first seven of each eight are common."""
 
 
 def words_of(language: str) -> tuple[list[str], list[float]]:
-    """Frequent words of a language, and how often each is drawn: the root of its frequency."""
+    """Returns frequent words of a language and their sampling weights, the square roots of their frequencies."""
     if language == "am":
         draw, syllables = random.Random("am"), [chr(c) for c in FIDEL if c % 8 < 7]
         words = sorted({"".join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(FREQUENT_WORDS)})
@@ -49,7 +48,7 @@ def words_of(language: str) -> tuple[list[str], list[float]]:
 
 
 def random_sentences(language: str, count: int, seed: str) -> list[str]:
-    """Sentences of words that do not follow from each other, of which some have a comma."""
+    """Returns sentences of random words, some with a comma."""
     draw, (words, weights), texts = random.Random(seed), words_of(language), []
     ends, comma = ENDS.get(language, (".", ".", ".", "?", "!")), COMMAS.get(language, ",")
     for _ in range(count):
@@ -60,14 +59,8 @@ def random_sentences(language: str, count: int, seed: str) -> list[str]:
     return [text[0].upper() + text[1:] for text in texts]
 
 
-def speak_jobs(jobs: list[SpeechJob]) -> None:
-    """Lets eSpeak NG of the extra `sample` speak into files."""
-    for first in range(0, len(jobs), JOBS_A_PROCESS):
-        speak_to_files(jobs[first : first + JOBS_A_PROCESS])
-
-
 def make_base_corpus(root: Path, seed: int = 0) -> Path:
-    """Makes the corpus in `root`, in the layout of LJSpeech with `speakers.csv`; one that is there stays."""
+    """Creates the corpus in `root`, in the LJSpeech layout with `speakers.csv`, unless it exists; returns `root`."""
     if (root / "metadata.csv").is_file():
         return root
     (root / "wavs").mkdir(parents=True, exist_ok=True)
@@ -75,9 +68,9 @@ def make_base_corpus(root: Path, seed: int = 0) -> Path:
     for language, espeak_language in LANGUAGES.items():
         unheard = set(unheard_sentences(language))
         known = [sentence for sentence in SENTENCES[language] if sentence not in unheard]
-        for variant in VARIANTS:
+        for variant in PITCHES:
             speaker, draw = f"{language}_{variant}", random.Random(f"{seed} {language} {variant}")
-            clips = CLIPS[language] // len(VARIANTS)
+            clips = CLIPS[language] // len(PITCHES)
             texts = draw.choices(known, k=round(clips * GRAMMAR_SHARE))
             texts += random_sentences(language, clips - len(texts), f"{seed} {speaker}")
             for number, text in enumerate(texts):
@@ -85,7 +78,8 @@ def make_base_corpus(root: Path, seed: int = 0) -> Path:
                 path = str(root / "wavs" / f"{name}.wav")
                 jobs.append(SpeechJob(path, text, espeak_language, variant, pitch, draw.randint(*WORDS_PER_MINUTE)))
                 rows.append((name, text, speaker, language))
-    speak_jobs(jobs)
+    for first in range(0, len(jobs), JOBS_A_PROCESS):
+        speak_to_files(jobs[first : first + JOBS_A_PROCESS])
     with open(root / "speakers.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("id", "speaker", "language"), *((row[0], *row[2:]) for row in rows)])
     (root / "metadata.csv").write_text("".join(f"{name}|{text}|{text}\n" for name, text, *_ in rows), encoding="utf-8")

@@ -1,11 +1,11 @@
-"""Calibrates the self-check of the bundled model: when does a recognizer understand what it says?
+"""Calibrates the self-check of the bundled model: the probability that a recognizer understands a spoken sentence.
 
     python utilities/base/calibrate_confidence.py --recognizer whisper-base
 
-The English sentences of `confidence_sentences.txt` are spoken by the model, by copies with noise on the weights of the
-GPT or of the decoder, and claimed to be other sentences. The coefficients in the model's folder are made of all of
-them; in the tables that are printed, each half of the sentences is judged by coefficients that are made of the other.
-What was measured is kept in `--work`, of which a second call makes the coefficients at once.
+The model speaks the English sentences of `confidence_sentences.txt`: as it is, and with noise on the weights of the GPT
+or of the decoder. Some of its speech is also paired with the texts of other sentences. The coefficients written to the
+model's folder are fitted to all of this; for the printed tables, each half of the sentences is evaluated with
+coefficients fitted to the other half. The measurements are stored in `--work` and reused by the next call.
 """
 
 import argparse
@@ -24,25 +24,25 @@ from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.files import read_json, write_json
 
 SENTENCES = Path(__file__).with_name("confidence_sentences.txt")
-"""A line `language|sentence` each, which were written before any of them was heard."""
+"""Lines `language|sentence`, written before the model spoke any of them."""
 LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
-"""The language that a small Whisper understands well when the teacher, eSpeak NG, speaks."""
+"""Language and voices; a small Whisper understands eSpeak NG, which spoke the training corpus, well in English."""
 UNDERSTOOD = 1 / 3
-"""Most wrong characters over those of the text."""
+"""Highest CER of a sentence that counts as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
-"""Standard deviations of the noise on the weights of a part, over those of the weights."""
+"""Standard deviations of the noise on the weights of each part, relative to those of the weights."""
 PENALTY = 0.01
-"""On squared coefficients of standardized features."""
+"""Weight of the L2 penalty on the coefficients of the standardized features."""
 
 
 def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
-    """Number and kind of every spoken sentence, its features and the share of wrong characters."""
+    """Yields a row for each spoken sentence: its text's `number`, `kind`, CER (`wrong`) and `features`."""
     lines = (line.split("|", 1) for line in SENTENCES.read_text(encoding="utf-8").splitlines())
     texts = [text for language, text in lines if language == LANGUAGE]
     voices = [synthesizer.as_voice(stored_voice(BASE_FOLDER, name, synthesizer.voice)) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
-        """Rows of some sentences; `claimed` gives the number of the sentence that each is claimed to be."""
+        """Speaks sentences by number and yields their rows; `claimed` maps each to the number of the paired text."""
         own = [voices[number // 2 % 2] for number in numbers]
         said = [texts[number] for number in numbers]
         speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)
@@ -59,7 +59,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
     for seed in (0, 1):
         yield from spoken("as trained", range(len(texts)), seed)
     yield from spoken("another text", some, 0, lambda number: (number + 10) % len(texts))
-    for part, strength in ((part, strength) for part, strengths in SPOILT.items() for strength in strengths):
+    for part, strength in [(part, strength) for part, strengths in SPOILT.items() for strength in strengths]:
         weights = synthesizer.model.part_weights(part).values()
         kept, random = [weight.numpy() for weight in weights], np.random.default_rng(int(100 * strength))
         for weight, value in zip(weights, kept):
@@ -70,7 +70,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
 
 
 def fitted(rows: list[dict]) -> Calibration:
-    """Logistic regression on standardized features, with a small penalty."""
+    """Fits a logistic regression to standardized features, with a small L2 penalty."""
     names = list(rows[0]["features"])
     values = np.array([[row["features"][name] for name in names] for row in rows])
     signs = np.where([row["wrong"] <= UNDERSTOOD for row in rows], 1.0, -1.0)
@@ -86,7 +86,7 @@ def fitted(rows: list[dict]) -> Calibration:
 
 
 def tables(rows: list[dict]) -> str:
-    """How many sentences of each kind are flagged, and which share of those of a confidence is understood."""
+    """Formats two tables: flagged sentences of each kind, and the understood share by range of confidence."""
     halves = [[row for row in rows if row["number"] % 2 == half] for half in (0, 1)]
     rows, judges = halves[0] + halves[1], [fitted(halves[1])] * len(halves[0]) + [fitted(halves[0])] * len(halves[1])
     sure = np.array([judge(row["features"]) for judge, row in zip(judges, rows)])
@@ -105,10 +105,10 @@ def tables(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    """Measures what is not measured yet, writes the coefficients and prints the tables."""
+    """Measures unless `--work` exists, writes the coefficients and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recognizer", type=Path, required=True, help="folder of a Whisper model")
-    parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file for what was measured")
+    parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file of the measurements")
     arguments = parser.parse_args()
     if not arguments.work.is_file():
         listener = Listening(Whisper(arguments.recognizer))

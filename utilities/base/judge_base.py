@@ -1,11 +1,10 @@
-"""What the bundled model says, as a recognizer understands it: a table with every sentence, none left out.
+"""Evaluates the bundled model with a speech recognizer, and lists every sentence with its transcription.
 
     python utilities/base/judge_base.py --recognizer base --output base.md
 
-100 sentences of the grammars that it was trained on, which it never heard, then free ones, of words it may never have
-heard. A male and a female voice of each language take turns: those of the teacher's that are understood best.
-`--recognizer` is Whisper of the size base or larger, or another recognizer, and what it makes of
-eSpeak's own speech is the figure beside ours.
+The model speaks 100 held-out sentences of the grammars that it was trained on, then free sentences, which may contain
+new words, alternately in a male and a female voice of each language. The table compares its CER with that of eSpeak
+NG, which spoke the training corpus, and with the CER against other sentences and under noise.
 """
 
 import argparse
@@ -17,59 +16,56 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "benchmarks")]
 
-from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE, speak_jobs  # noqa: E402
+from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE  # noqa: E402
 from first_words import NOISE, error_rate  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.data.sample_corpus import SpeechJob, unheard_sentences  # noqa: E402
+from myxtts.data.sample_corpus import SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
 from myxtts.hearing.recognizers import open_recognizer  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.inference.voices import stored_voice  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
 
 JUDGED = ("en", "de", "fr", "es")
-"""Languages that the smallest usable Whisper understands."""
+"""Languages that Whisper base understands."""
 VOICES = ("Gene", "f2")
 SENTENCES = 25
 FREE = Path(__file__).with_name("free_sentences.txt")
-"""A line `language|sentence` each."""
+"""Lines `language|sentence`."""
 
 
 def grammar_sentences(language: str) -> list[str]:
-    """Evenly drawn ones of those that no clip speaks."""
+    """Returns evenly spaced held-out sentences of the sample corpus."""
     unheard = unheard_sentences(language)
     return [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, SENTENCES)]
 
 
 def free_sentences(language: str) -> list[str]:
-    """The language's lines of `FREE`."""
+    """Returns the sentences of a language in `FREE`."""
     lines = (line.split("|", 1) for line in FREE.read_text(encoding="utf-8").splitlines())
     return [text for code, text in lines if code == language]
 
 
 def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
-    """The sentences by the teacher, in the same voices."""
+    """Returns the sentences spoken by eSpeak NG in the same voices."""
     words_per_minute = round(np.mean(WORDS_PER_MINUTE))
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder, f"{number}.wav")) for number in range(len(texts))]
-        jobs = []
-        for number, (path, text) in enumerate(zip(paths, texts)):
-            variant = VOICES[number % 2]
-            pitch = round(np.mean(PITCHES[variant]))
-            jobs.append(SpeechJob(path, text, LANGUAGES[language], variant, pitch, words_per_minute))
-        speak_jobs(jobs)
+        turns = [(voice, round(np.mean(PITCHES[voice]))) for voice in np.resize(VOICES, len(texts)).tolist()]
+        named = zip(paths, texts, turns)
+        speak_to_files([SpeechJob(*one, LANGUAGES[language], *turn, words_per_minute) for *one, turn in named])
         return [load_samples(path) for path in paths]
 
 
 def main() -> int:
-    """Prints the figures and writes the table."""
+    """Prints a row of figures for each language and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=BASE_FOLDER)
-    parser.add_argument("--recognizer", required=True, help="base or a larger Whisper, or another recognizer")
-    parser.add_argument("--output", type=Path, help="page to write, with every sentence")
-    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound")
-    parser.add_argument("--texts", type=Path, help="English sentences to judge instead, one a line")
+    parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
+    parser.add_argument("--output", type=Path, help="Markdown file for the tables")
+    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="vocoder (default: that of the model)")
+    parser.add_argument("--texts", type=Path, help="text file of English sentences to speak instead, one per line")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
     kinds, languages = (("grammar", grammar_sentences), ("free", free_sentences)), JUDGED

@@ -1,33 +1,91 @@
-"""Makes the bundled model: its corpus, its four stages and the files of the package.
+"""Creates the bundled model: its training corpus, its four stages and the files of the package.
 
     pip install -e ".[bench,sample]"
     python utilities/base/make_base.py --work runs/base
 
-Started again, it continues where it stopped, as every run does. `myxtts/bundled/base/CARD.md` says what came of it.
-The confidence of its speech is calibrated afterwards, by `calibrate_confidence.py`.
+An interrupted command continues where it stopped, like every run. `myxtts/bundled/base/CARD.md` describes the model.
+The package gets the best weights of each stage in half precision, without optimizers, and voices as latents instead of
+recordings. `calibrate_confidence.py` calibrates the self-check afterwards.
 """
 
 import argparse
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from base_corpus import make_base_corpus
-from pack_base import pack
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from myxtts.storage.base_model import BASE_FOLDER
+import numpy as np  # noqa: E402
+import soundfile  # noqa: E402
+from base_corpus import make_base_corpus  # noqa: E402
+
+from myxtts.config.stages import STAGES  # noqa: E402
+from myxtts.data.corpora import load_corpus  # noqa: E402
+from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
+from myxtts.storage.checkpoint import CheckpointStore  # noqa: E402
+from myxtts.storage.files import write_json, write_whole_folder  # noqa: E402
+from myxtts.storage.run_folder import VOCABULARY, chosen_step, read_config  # noqa: E402
+from myxtts.storage.speakers import write_speakers  # noqa: E402
+from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
+REFERENCES = 4
+"""Reference clips of each voice."""
+CARD = BASE_FOLDER / "CARD.md"
+"""Model card, which is written by hand."""
+
+
+def settings(folder: Path):
+    """Returns the configuration of a run, with the defaults for all paths and for where its weights came from."""
+    config = read_config(folder)
+    for name in ("train_data", "val_data", "vocabulary"):
+        setattr(config.data, name, None)
+    config.training.init_from, config.training.tune, config.training.precision = None, (), None
+    config.training.checkpoint_dir, config.training.tensorboard_log_dir = "./checkpoints", None
+    return config
+
+
+def voices(folder: Path, utterances: list) -> dict:
+    """Returns conditioning latents and speaker vector of each speaker, by name."""
+    synthesizer, by_speaker = Synthesizer.load(folder), {}
+    for utterance in utterances:
+        by_speaker.setdefault(utterance.speaker, []).append(str(utterance.wav_path))
+    found = {name: synthesizer.voice(paths[:REFERENCES]) for name, paths in sorted(by_speaker.items())}
+    return {name: (np.asarray(voice.latents), np.asarray(voice.speaker)) for name, voice in found.items()}
+
+
+def pack(folder: Path, corpus: Path, output: Path) -> int:
+    """Writes the model of a run to `output`; returns its size in bytes."""
+    utterances, page = load_corpus(corpus).utterances, CARD.read_bytes()
+    config, speakers = settings(folder), voices(folder, utterances)
+    rates = measure_rates((one.language, one.text, soundfile.info(one.wav_path).duration) for one in utterances)
+    vocabulary = (folder / VOCABULARY).read_bytes()
+    with write_whole_folder(output) as temporary:
+        for part in STAGES:
+            store = CheckpointStore(folder / part)
+            files, _ = store.read(chosen_step(store, part), ["model"])
+            half = lambda array: array.astype(np.float16) if array.dtype == np.float32 else array
+            weights = {name: half(array) for name, array in files["model"].items()}
+            copies = {VOCABULARY: vocabulary, SPEECH_RATES: write_rates(rates)} if part == "gpt" else {}
+            state = {"finished": True, "config": config.to_dict()}
+            CheckpointStore(temporary / part).write(0, {"model": weights}, state, copies=copies)
+        write_json(temporary / "config.json", config.to_dict())
+        shutil.copyfile(folder / VOCABULARY, temporary / VOCABULARY)
+        write_speakers(temporary, speakers)
+        (temporary / CARD.name).write_bytes(page)
+    return sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
 
 
 def main() -> int:
-    """Makes what is not there yet; exit code of what failed."""
+    """Trains what is not trained yet and writes the model; returns the exit code of a failed command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the run")
-    parser.add_argument("--output", type=Path, default=BASE_FOLDER, help="where the model goes")
+    parser.add_argument("--output", type=Path, default=BASE_FOLDER, help="folder of the model")
     arguments = parser.parse_args()
-    corpus = make_base_corpus(arguments.work / "corpus")
-    run = arguments.work / "run"
+    corpus, run = make_base_corpus(arguments.work / "corpus"), arguments.work / "run"
     recipe = ["--config", str(ROOT / "configs" / "base_model.yaml")]
     paths = ["--train-data", str(corpus), "--checkpoint-dir", str(run)]
     if code := subprocess.run([sys.executable, str(ROOT / "train_main.py"), *recipe, *paths]).returncode:

@@ -1,4 +1,4 @@
-"""Times us against the reference, side by side: same machine, same cores, same threads, same weights.
+"""Compares the speed of MyXTTS with the reference on the same machine, cores, threads and weights.
 
     python utilities/benchmarks/against_reference.py --reference-python ../reference-venv/bin/python
 
@@ -8,9 +8,9 @@ The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of i
     pip install coqui-tts==0.28.0 six soundfile
     pip install --no-deps torchaudio==2.11.0 torchcodec==0.17.0
 
-If `torchaudio` was built for CUDA, remove its `.so` files. Each side is one process pinned to the same cores. The two
-take turns, one measuring while the other waits, and the ratio is the median of the ratios of neighboring turns. Both
-sides' outputs are compared first. `--list` names the cases; `--append` adds the tables to docs/benchmarks.md.
+If `torchaudio` was built for CUDA, remove its `.so` files. Each implementation runs in one process, pinned to the same
+cores. Their outputs are compared first; then they run alternately, and the ratio is the median over pairs of runs.
+`--list` names the cases; `--append` adds the tables to docs/benchmarks.md.
 
     python utilities/benchmarks/against_reference.py --reference-python … --cases 'gpt-small*' 'codes-nano*' --repeats 1
 """
@@ -30,11 +30,11 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Most values of an output that may differ: codes whose two nearest vectors are as good as equally far."""
+"""Largest share of an output's values that may differ, because codes with two almost equally near vectors may."""
 
 
 def check_same_work(case, ours, theirs):
-    """Exits unless both sides computed the same from the same weights."""
+    """Raises SystemExit unless the outputs of both implementations agree."""
     if ours["size"] != theirs["size"]:
         raise SystemExit(f"{case.what}: the outputs have {ours['size']} and {theirs['size']} values.")
     ours, theirs = np.array(ours["values"]), np.array(theirs["values"])
@@ -44,7 +44,7 @@ def check_same_work(case, ours, theirs):
 
 
 def measure(case_name, ours, theirs, repeats, clock):
-    """One row of the table: what, our time, the reference's time, ratio, its spread, goal."""
+    """Returns a row of the table: title, the two times, their ratio, its range and the goal."""
     for side in (ours, theirs):
         side.ask({"forget": True})
     check_same_work(CASES[case_name], *(side.ask({"prepare": case_name}) for side in (ours, theirs)))
@@ -65,12 +65,12 @@ def measure(case_name, ours, theirs, repeats, clock):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reference-python", type=Path, help="interpreter that has coqui-tts")
+    parser.add_argument("--reference-python", type=Path, help="Python with coqui-tts")
     parser.add_argument("--cases", nargs="+", default=TRAINING, metavar="PATTERN", help="such as 'codes-small-*'")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases that match, and stop")
+    parser.add_argument("--list", action="store_true", help="print the names of the matching cases and exit")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="cores and threads, one table each")
-    parser.add_argument("--repeats", type=int, default=5, help="pairs of turns")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: on a machine with other work")
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: CPU time, for a busy machine")
     parser.add_argument("--append", action="store_true", help="add the tables to docs/benchmarks.md")
     arguments = parser.parse_args()
     names = [name for name in CASES if any(fnmatch.fnmatch(name, pattern) for pattern in arguments.cases)]
@@ -81,9 +81,7 @@ def main():
         return
     available = sorted(os.sched_getaffinity(0))
     if max(arguments.threads) > len(available):
-        parser.error(
-            f"--threads must not exceed the cores of this process, {len(available)}. Received: {arguments.threads}."
-        )
+        parser.error(f"--threads must be at most {len(available)}, the available cores. Received: {arguments.threads}.")
     for threads in arguments.threads:
         pinned = ["taskset", "--cpu-list", ",".join(map(str, available[:threads]))]
         limits, rows = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}, []

@@ -1,4 +1,4 @@
-"""What benchmarks share: packages of the extra `bench`, worker processes, process counters, and tables for the page."""
+"""Shared code of the benchmarks: packages of the extra `bench`, worker processes, process counters, result tables."""
 
 import importlib
 import json
@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,7 @@ from myxtts.devices.machine import read_processor  # noqa: E402  the checkout mu
 
 
 def import_extra(module: str) -> ModuleType:
-    """Imports a package of the extra `bench`; where it is missing, ends the command with what to install."""
+    """Imports a package of the extra `bench`; exits with an installation hint if it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -28,19 +27,14 @@ def import_extra(module: str) -> ModuleType:
 
 
 class Worker:
-    """A process that answers requests, a line of JSON each; to be used in a `with` block.
-
-    Args:
-        command: Its words.
-        environment: Variables that it has besides ours.
-    """
+    """Context manager of a process that answers requests, one line of JSON each; `environment` has more variables."""
 
     def __init__(self, *command: object, **environment: str):
         pipes, environment = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), os.environ | environment
         self._process = subprocess.Popen(list(map(str, command)), env=environment, **pipes)
 
     def ask(self, request: object) -> object:
-        """Sends one request and returns the answer."""
+        """Sends a request and returns the response."""
         print(json.dumps(request), file=self._process.stdin, flush=True)
         if not (answer := self._process.stdout.readline()):
             raise SystemExit(f"{self._process.args} ended with {self._process.wait()}; see its message above.")
@@ -54,20 +48,20 @@ class Worker:
         self._process.wait()
 
 
-def process_state() -> tuple[int, int, int]:
-    """Of this process: resident memory in bytes, threads, threads of Python."""
+def process_state() -> tuple[int, int]:
+    """Returns the resident bytes and the number of threads of this process."""
     process = import_extra("psutil").Process()
-    return process.memory_info().rss, process.num_threads(), threading.active_count()
+    return process.memory_info().rss, process.num_threads()
 
 
 def others_seconds() -> float:
-    """Processor seconds that other processes have used since the machine started."""
+    """Returns the CPU seconds that other processes have used since the machine started."""
     total = import_extra("psutil").cpu_times()
     return total.user + total.nice + total.system - sum(os.times()[:2])
 
 
 def describe_hardware() -> str:
-    """One line: processor, cores that this process may use, GPUs, versions."""
+    """Returns processor, number of usable cores, GPUs and versions in one line."""
     import keras
 
     cpu, backend = read_processor(), keras.backend.backend()
@@ -82,11 +76,7 @@ def describe_hardware() -> str:
 
 
 def append_table(title: str, script: str, header: list[str], rows: list[list], append: bool) -> None:
-    """Prints a table with date, hardware and command; `append` also adds it to docs/benchmarks.md.
-
-    Args:
-        script: Name of the benchmark, which was called with the arguments of this process.
-    """
+    """Prints the table of a benchmark with date, hardware and command; `append` also adds it to docs/benchmarks.md."""
     command = " ".join([f"python utilities/benchmarks/{script}", *sys.argv[1:]])
     lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", ""]
     lines += ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]

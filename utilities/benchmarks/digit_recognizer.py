@@ -1,8 +1,8 @@
 """A small recognizer of spoken digits that can also answer "no word", for `digits.py`.
 
-It learns from recordings alone, never from synthesized speech: as they are and after mel and Griffin-Lim, augmented as
-another microphone and room would change them; and spoilt (cut, mixed, blurred, muffled, buried in noise), labelled
-"no word", so that it does not recognize a word in just anything.
+It is trained on recordings only, never on synthesized speech: on the originals and on their resynthesis from mel
+spectrograms, with augmentation; and on damaged recordings (cut, mixed, blurred, muffled, noisy) with the label
+"no word", so that it does not find words in noise.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,17 +21,17 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 SAMPLE_RATE, N_FFT, HOP_LENGTH, NUM_MELS = 8000, 256, 80, 40
 NUM_BINS = N_FFT // 2 + 1
 WINDOW_FRAMES = 80
-"""0.8 s; 99 % of the recordings are shorter without the silence at their ends."""
+"""0.8 s; 99 % of the trimmed recordings are shorter."""
 SILENCE_DB, FLOOR_DB, SILENT_PEAK = 35, -50.0, 1e-4
 NO_WORD = 10
 SPOILT_SHARE, EPOCHS, BATCH_SIZE = 0.35, 16, 64
 CHANNELS = (16, 32, 64, 96)
 TEST_PLACEMENTS = (0.2, 0.5, 0.8)
-"""Where a clip is placed in the window, as a share of the free room; the answers are averaged."""
+"""Positions of a clip in the window, as a fraction of the free frames; the predictions are averaged."""
 
 
 def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Power spectrum `(T, NUM_BINS)` without the silence at the ends, `T <= WINDOW_FRAMES`; empty for silence."""
+    """Returns the power spectrum of the trimmed audio, `(T, NUM_BINS)`, `T <= WINDOW_FRAMES`; empty for silence."""
     samples = np.asarray(samples, np.float32)
     if np.abs(samples).max(initial=0) < SILENT_PEAK:
         return np.zeros((0, NUM_BINS), np.float32)
@@ -44,7 +44,7 @@ def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
-    """Places each spectrum in a silent window, `(B, WINDOW_FRAMES, NUM_BINS)`, at a share of the free room."""
+    """Places each spectrum in a silent window, `(B, WINDOW_FRAMES, NUM_BINS)`, at a fraction of the free frames."""
     windows = np.zeros((len(spectra), WINDOW_FRAMES, NUM_BINS), np.float32)
     for window, spectrum, share in zip(windows, spectra, shares, strict=True):
         start = int(share * (WINDOW_FRAMES - len(spectrum)))
@@ -53,7 +53,7 @@ def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
 
 
 def features(power: np.ndarray) -> np.ndarray:
-    """Mel bands in decibels below the clip's loud frames, scaled to -1 ... 1, `(B, WINDOW_FRAMES, NUM_MELS)`."""
+    """Returns mel bands in dB relative to the clip's loud frames, scaled to [-1, 1], `(B, WINDOW_FRAMES, NUM_MELS)`."""
     filters = librosa.filters.mel(sr=SAMPLE_RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=60, fmax=3900)
     mel = power @ filters.T
     loudest_db = np.sort(10 * np.log10(mel.sum(axis=-1) + 1e-9), axis=1)[:, -10:].mean(axis=1)
@@ -62,13 +62,13 @@ def features(power: np.ndarray) -> np.ndarray:
 
 
 def augmented(spectra: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Features as another microphone and room would give them: place, equalizer, beating bins, noise, masked bands."""
+    """Returns features with random position, equalizer, beating bins, noise, and masked bands and frames."""
     count = len(spectra)
     power = place(spectra, rng.random(count))
     knots_db = rng.normal(0, 3, (count, 6))
     curve_db = np.stack([np.interp(np.linspace(0, 5, NUM_BINS), np.arange(6), knots) for knots in knots_db])
     power = power * 10 ** (curve_db[:, None] / 10)
-    # The phases guessed by Griffin-Lim make neighbouring bins beat against each other; so does a room.
+    # The phases estimated by Griffin-Lim make neighboring bins beat; so does reverberation.
     power *= np.exp(rng.uniform(0, 1, (count, 1, 1)) * rng.standard_normal(power.shape))
     power = gaussian_filter1d(power, rng.uniform(0.1, 0.8), axis=1)
     lengths = np.array([max(1, len(spectrum)) for spectrum in spectra])
@@ -89,7 +89,7 @@ def with_noise(power: np.ndarray, lengths: np.ndarray, snr_db: np.ndarray, rng: 
 
 
 def spoilt(power: np.ndarray, others: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """A spectrum that is no longer a word, by one of eight kinds of damage."""
+    """Damages a spectrum in one of eight ways, so that it is no longer a word."""
     other = others[rng.integers(len(others))]
     half, other_half = len(power) // 2, len(other) // 2
     match int(rng.integers(8)):
@@ -115,7 +115,7 @@ def spoilt(power: np.ndarray, others: Sequence[np.ndarray], rng: np.random.Gener
 
 
 def build_network() -> keras.Model:
-    """Convolutions over time and mel; logits of ten digits and `NO_WORD`."""
+    """Builds a convolutional network with logits of ten digits and `NO_WORD`."""
     mel = keras.layers.Input((WINDOW_FRAMES, NUM_MELS))
     x = keras.layers.Reshape((WINDOW_FRAMES, NUM_MELS, 1))(mel)
     for depth, channels in enumerate(CHANNELS):
@@ -135,7 +135,7 @@ class DigitRecognizer:
 
     @classmethod
     def load_or_train(cls, data: Path, path: Path, indices: Collection[int], epochs: int = EPOCHS) -> "DigitRecognizer":
-        """Loads the weights in `path`; trains and writes them if they are not there."""
+        """Loads the weights in `path`, or trains and saves them if the file does not exist."""
         if path.exists():
             network = build_network()
             network.load_weights(path)
@@ -150,7 +150,7 @@ class DigitRecognizer:
         """Trains on the recordings `DIGIT_SPEAKER_INDEX.wav` with the given indices.
 
         Raises:
-            FileNotFoundError: There are none.
+            FileNotFoundError: No such recording exists.
         """
         keras.utils.set_random_seed(seed)
         rng = np.random.default_rng(seed)
@@ -183,7 +183,7 @@ class DigitRecognizer:
         return cls(network)
 
     def __call__(self, clips: Sequence[np.ndarray], sample_rate: int) -> list[int | None]:
-        """The digit in each clip `(S,)`, or None if it is silent or no digit is more likely than not."""
+        """Returns the digit in each clip `(S,)`, or None for silence or if no digit has a probability above 0.5."""
         spectra = [power_spectrum(clip, sample_rate) for clip in clips]
         heard: list[int | None] = []
         for start in range(0, len(spectra), BATCH_SIZE):
@@ -197,12 +197,12 @@ class DigitRecognizer:
 
 
 def through_griffin_lim(wave: np.ndarray) -> np.ndarray:
-    """A recording at `MODEL_SAMPLE_RATE` after mel spectrogram and Griffin-Lim."""
+    """Resynthesizes a recording at `MODEL_SAMPLE_RATE` from its mel spectrogram by Griffin-Lim."""
     return log_mel_to_wav(np.asarray(MelSpectrogram(DVAE_MEL)(wave[None]))[0], num_iterations=20)
 
 
 def damaged(waves: Sequence[np.ndarray], sample_rate: int) -> Iterator[tuple[str, list[np.ndarray]]]:
-    """`(what was done, clips)`: damage to waveforms that the recognizer was not trained on, from less to more."""
+    """Yields `(kind of damage, clips)`, none of which the recognizer was trained on, from weak to strong."""
     rng = np.random.default_rng(0)
     yield "as recorded", list(waves)
     yield "mel and Griffin-Lim", [through_griffin_lim(wave) for wave in waves]

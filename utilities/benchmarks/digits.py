@@ -1,12 +1,12 @@
-"""Learning on real recordings: trains on spoken digits, speaks every digit in every voice, and scores what is heard.
+"""Trains on recorded digits, speaks each digit in each voice, and measures how many digits and voices are recognized.
 
     python utilities/benchmarks/digits.py --data FSDD_FOLDER
     python utilities/benchmarks/digits.py --data FSDD_FOLDER --check       # how far the digit recognizer can be trusted
     python utilities/benchmarks/digits.py --data FSDD_FOLDER --steps 3     # smallest case: a minute
 
-Recordings 10 to 14 of each digit and voice are kept from the model and from the recognizer. The table has a row for the
-recordings and one for what each stage leaves of them, then free speech. Digits are recognized by `digit_recognizer.py`,
-which can also answer "no word"; voices by Resemblyzer's nearest voice, word by word, which knows nothing of this data.
+Recordings 10 to 14 of each digit and voice are held out from the model and the recognizer. The table has a row for
+these recordings, for their resynthesis after each stage, and for synthesized speech. `digit_recognizer.py` recognizes
+digits and can answer "no word"; Resemblyzer, which was not trained on this data, finds the nearest voice of each word.
 """
 
 import argparse
@@ -36,28 +36,21 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 HELD_OUT_INDICES, TRAIN_INDICES = range(10, 15), range(15, 50)
 SEEDS = 5
-SCORED_CLIPS = 60  # of a row by DNSMOS, spread over it
+SCORED_CLIPS = 60  # of each row, by DNSMOS
 GOALS = {"digits, %": 95.0, "voices, %": 88.0, "DNSMOS signal above Griffin-Lim's": 0.2}
 
 
-class Clip(NamedTuple):
-    """One clip that should be `digit` in the voice of `speaker`; `samples` `(S,)` float32."""
-
-    speaker: str
-    digit: int
-    samples: np.ndarray
-
-
 class Row(NamedTuple):
-    """All clips after one stage."""
+    """A row of the table: its clips `(S,)` float32, and the speaker and digit that each should have."""
 
     stage: str
-    clips: list[Clip]
-    sample_rate: int
+    names: Sequence[tuple[str, int]]
+    waves: list[np.ndarray]
+    sample_rate: int = MODEL_SAMPLE_RATE
 
 
 class Scores(NamedTuple):
-    """Which clips of a row are recognized, `(clips,)` bool, and their mean DNSMOS signal score; None if unavailable."""
+    """Recognized digits and voices of a row, `(clips,)` bool, and its mean DNSMOS signal score; None if unavailable."""
 
     digits: np.ndarray
     voices: np.ndarray | None
@@ -65,12 +58,12 @@ class Scores(NamedTuple):
 
 
 def recording(data: Path, speaker: str, digit: int, index: int) -> np.ndarray:
-    """One recording of the Free Spoken Digit Dataset at `MODEL_SAMPLE_RATE`, `(S,)`."""
+    """Loads a recording of the Free Spoken Digit Dataset at `MODEL_SAMPLE_RATE`, `(S,)`."""
     return load_samples(data / "wavs" / f"{digit}_{speaker}_{index}.wav")
 
 
 def training_folder(data: Path, output: Path) -> Path:
-    """Copies the data set without the recordings that are scored."""
+    """Copies the data set without the held-out recordings; returns the new folder."""
     folder = output / "recordings"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "wavs").mkdir(parents=True)
@@ -91,16 +84,10 @@ def training_folder(data: Path, output: Path) -> Path:
 def train(folder: Path, output: Path, options: argparse.Namespace) -> Path:
     """Runs the training command and prints its time; returns the run's folder."""
     run, before, began = output / "checkpoints", os.times(), time.perf_counter()
-    command = [
-        sys.executable,
-        str(ROOT / "train_main.py"),
-        "--train-data",
-        str(folder),
-        "--config",
-        str(options.config),
-    ]
-    command += ["--checkpoint-dir", str(run), "--reset-training", "--seed", str(options.seed)]
-    subprocess.run(command + (["--max-steps", str(options.steps)] if options.steps else []), check=True)
+    command = [sys.executable, ROOT / "train_main.py", "--train-data", folder, "--config", options.config]
+    command += ["--checkpoint-dir", run, "--reset-training", "--seed", options.seed]
+    command += ["--max-steps", options.steps] if options.steps else []
+    subprocess.run(list(map(str, command)), check=True)
     after = os.times()
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     minutes = (time.perf_counter() - began) / 60
@@ -109,11 +96,11 @@ def train(folder: Path, output: Path, options: argparse.Namespace) -> Path:
 
 
 class Stages:
-    """Makes the rows with one run's model.
+    """Resyntheses and speech of one model.
 
     Args:
         data: Folder of the Free Spoken Digit Dataset.
-        pairs: `(speaker, digit)` of the recordings that are resynthesized and spoken.
+        pairs: `(speaker, digit)` to resynthesize and to speak.
     """
 
     def __init__(self, synthesizer: Synthesizer, data: Path, pairs: Sequence[tuple[str, int]]):
@@ -122,23 +109,23 @@ class Stages:
         self._voice: Callable = cache(lambda *clip: synthesizer.voice(recording(data, *clip)))
 
     def rows(self) -> Iterator[Row]:
-        """The stages in order; those of the decoder only if the run has one."""
+        """Yields the rows in order; those of the decoder only if the model has one."""
         model, to_mel = self.synthesizer.model, MelSpectrogram(DVAE_MEL)
         names = [pair for pair in self.pairs for _ in HELD_OUT_INDICES]
         waves = [recording(self.data, *pair, index) for pair in self.pairs for index in HELD_OUT_INDICES]
-        yield self._row("recordings", names, waves)
+        yield Row("recordings", names, waves)
         mels = [np.asarray(to_mel(wave[None])) for wave in waves]
-        yield self._row("mel, Griffin-Lim", names, [log_mel_to_wav(mel[0]) for mel in mels])
+        yield Row("mel, Griffin-Lim", names, [log_mel_to_wav(mel[0]) for mel in mels])
         codes = [np.asarray(model.dvae.encode(model.normalize_mel(mel))) for mel in mels]
         decoded = [np.asarray(model.denormalize_mel(model.dvae.decode(some)))[0] for some in codes]
-        yield self._row("codes, Griffin-Lim", names, [log_mel_to_wav(mel) for mel in decoded])
+        yield Row("codes, Griffin-Lim", names, [log_mel_to_wav(mel) for mel in decoded])
         if self.has_decoder:
             rate = self.synthesizer.to_waveform.sample_rate
-            yield self._row("codes, decoder", names, [self._resynthesis(*clip) for clip in zip(names, waves)], rate)
+            yield Row("codes, decoder", names, [self._resynthesis(*clip) for clip in zip(names, waves)], rate)
         yield from self.free_speech()
 
     def free_speech(self) -> Iterator[Row]:
-        """Each pair once per seed, each time from another reference clip, at the default sampling settings."""
+        """Yields rows of speech: each pair once per seed, with a random reference clip and default sampling."""
         spoken = []
         for seed in range(SEEDS):
             rng = np.random.default_rng([seed, 7])
@@ -147,24 +134,21 @@ class Stages:
             spoken += self.synthesizer.batch(texts, voices, ["en"] * len(texts), seed=seed)
         names = list(self.pairs) * SEEDS
         if self.has_decoder:
-            yield self._row("free speech, Griffin-Lim", names, [log_mel_to_wav(speech.mel) for speech in spoken])
-        yield self._row("free speech", names, [speech.samples for speech in spoken], spoken[0].sample_rate)
-
-    def _row(self, stage, names, waves, sample_rate=MODEL_SAMPLE_RATE):
-        return Row(stage, [Clip(*name, wave) for name, wave in zip(names, waves, strict=True)], sample_rate)
+            yield Row("free speech, Griffin-Lim", names, [log_mel_to_wav(speech.mel) for speech in spoken])
+        yield Row("free speech", names, [speech.samples for speech in spoken], spoken[0].sample_rate)
 
     def _reference(self, speaker, rng):
         return self._voice(speaker, int(rng.choice(range(10))), int(rng.choice(TRAIN_INDICES)))
 
     def _resynthesis(self, name, wave):
-        """A recording's codes through the waveform decoder, with the voice of another recording of the speaker."""
+        """Resynthesizes a recording by the waveform decoder, with the voice of another recording of the speaker."""
         voice = self._reference(name[0], np.random.default_rng([name[1], 11]))
         ids = self.synthesizer.text_front.ids(WORDS[name[1]], "en")
         return copy_speech(self.synthesizer, wave, voice, ids)[0]
 
 
 class NearestVoice:
-    """Names the voice whose mean Resemblyzer vector is nearest to that of a clip."""
+    """Finds the speaker whose mean Resemblyzer vector is nearest to that of a clip."""
 
     def __init__(self, encoder: Callable, data: Path, speakers: Sequence[str]):
         self.encoder, self.speakers = encoder, list(speakers)
@@ -172,22 +156,21 @@ class NearestVoice:
         self.means = np.stack([np.mean([encoder(one, MODEL_SAMPLE_RATE) for one in some], axis=0) for some in clips])
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> str:
-        """The name of the speaker."""
+        """Returns the name of the speaker."""
         return self.speakers[int((self.means @ self.encoder(samples, sample_rate)).argmax())]
 
 
 def score(row: Row, recognizer: DigitRecognizer, nearest: NearestVoice | None, dnsmos: DNSMOS | None) -> Scores:
-    """Recognizes digits and voices of a row."""
-    waves = [clip.samples for clip in row.clips]
-    heard = recognizer(waves, row.sample_rate)
-    digits = np.array([found == clip.digit for found, clip in zip(heard, row.clips, strict=True)])
-    voices = nearest and np.array([nearest(clip.samples, row.sample_rate) == clip.speaker for clip in row.clips])
+    """Recognizes the digits and voices of a row."""
+    waves, (speakers, digits) = row.waves, zip(*row.names)
+    digits = np.array(recognizer(waves, row.sample_rate)) == np.array(digits)
+    voices = nearest and np.array([nearest(wave, row.sample_rate) for wave in waves]) == np.array(speakers)
     some = waves[:: max(1, len(waves) // SCORED_CLIPS)]
     return Scores(digits, voices, dnsmos and np.mean([dnsmos(one, row.sample_rate).signal for one in some]))
 
 
 def worst(right: np.ndarray | None, names: Sequence[str]) -> str:
-    """Share of right clips, and the name with the lowest share."""
+    """Formats the share of correct clips and the name with the lowest share."""
     if right is None:
         return "not available"
     shares = {name: right[[other == name for other in names]].mean() for name in sorted(set(names))}
@@ -195,16 +178,16 @@ def worst(right: np.ndarray | None, names: Sequence[str]) -> str:
     return f"{100 * right.mean():.1f} % ({name} {100 * shares[name]:.0f} %)"
 
 
-def table_line(row: Row, scores: Scores) -> str:
-    """One row of the printed table."""
-    digits = worst(scores.digits, [WORDS[clip.digit] for clip in row.clips])
-    voices = worst(scores.voices, [clip.speaker for clip in row.clips])
+def print_row(row: Row, scores: Scores) -> None:
+    """Prints a row of the table."""
+    digits = worst(scores.digits, [WORDS[digit] for _, digit in row.names])
+    voices = worst(scores.voices, [speaker for speaker, _ in row.names])
     signal = "not available" if scores.signal is None else f"{scores.signal:.2f}"
-    return f"{row.stage:25s} | {len(row.clips):3d} | {digits:21s} | {voices:22s} | {signal}"
+    print(f"{row.stage:25s} | {len(row.names):3d} | {digits:21s} | {voices:22s} | {signal}", flush=True)
 
 
 def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
-    """`{name: (value, goal)}` from the scores by stage."""
+    """Returns `{name: (value, goal)}` from the scores by row."""
     spoken, before = results["free speech"], results.get("free speech, Griffin-Lim")
     values = {"digits, %": 100 * spoken.digits.mean()}
     if spoken.voices is not None:
@@ -215,7 +198,7 @@ def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
 
 
 def check(recognizer: DigitRecognizer, data: Path, speakers: Sequence[str]) -> int:
-    """Prints how often digits are recognized in held-out recordings as these get worse."""
+    """Prints how often the digits of damaged held-out recordings are recognized."""
     clips = [(digit, recording(data, name, digit, 10)) for name in speakers for digit in range(10)]
     for what, waves in damaged([wave for _, wave in clips], MODEL_SAMPLE_RATE):
         heard = recognizer(waves, MODEL_SAMPLE_RATE)
@@ -225,22 +208,17 @@ def check(recognizer: DigitRecognizer, data: Path, speakers: Sequence[str]) -> i
     return 0
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains, speaks and prints the table and figures; returns exit code 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the Free Spoken Digit Dataset")
     parser.add_argument("--output", type=Path, default=Path(".bench/digits"), help="working folder")
     parser.add_argument("--config", type=Path, default=ROOT / "configs" / "digits.yaml")
-    parser.add_argument("--steps", type=int, help="max steps of every stage, for a trial")
-    parser.add_argument("--seed", type=int, default=0, help="of the training")
-    parser.add_argument("--check", action="store_true", help="score the digit recognizer instead of a model")
-    parser.add_argument("--checkpoint", type=Path, help="score this run instead of training one")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, speaks, scores, prints one line per figure; exit code 1 if a goal is missed."""
-    options = parse(arguments)
+    parser.add_argument("--steps", type=int, help="max steps per stage, for a trial")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the training")
+    parser.add_argument("--check", action="store_true", help="test the digit recognizer instead of a model")
+    parser.add_argument("--checkpoint", type=Path, help="trained run to test")
+    options = parser.parse_args(arguments)
     names = (options.data / "speakers.csv").read_text(encoding="utf-8").splitlines()[1:]
     speakers = sorted({line.split(",")[1] for line in names})
     recognizer = DigitRecognizer.load_or_train(options.data, options.output / "recognizer.weights.h5", TRAIN_INDICES)
@@ -258,11 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{'stage':25s} | of  | {'digits (worst)':21s} | {'voices (worst)':22s} | DNSMOS signal")
     for row in Stages(Synthesizer.load(checkpoint), options.data, pairs).rows():
         results[row.stage] = score(row, recognizer, nearest, dnsmos)
-        print(table_line(row, results[row.stage]), flush=True)
+        print_row(row, results[row.stage])
     found = figures(results)
     for name, (value, goal) in found.items():
         print(f"{name}: {value:.1f} (goal: {goal})")
-    return 0 if all(value >= goal for value, goal in found.values()) else 1
+    return int(any(value < goal for value, goal in found.values()))
 
 
 if __name__ == "__main__":

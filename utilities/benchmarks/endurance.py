@@ -1,16 +1,17 @@
-"""What speaking takes for a long text and in many calls.
+"""Measures CPU time and memory of synthesis for long texts and over many calls.
 
     python utilities/benchmarks/endurance.py long --checkpoint RUN [--minutes 1 2.5 5 10]
     python utilities/benchmarks/endurance.py calls --checkpoint RUN [--count 1000]
 
-`long` has processor time and memory by length. `calls` speaks short sentences alone, in batches, streamed, given up,
-and by two threads, with other sampling values each time, and compares memory after a tenth of them and at the end.
+`long` measures CPU time and memory by text length. `calls` speaks short sentences singly, in batches, as cancelled
+streams and from two threads, with changing sampling settings, and compares memory after a tenth of the calls and at the
+end.
 """
 
 import argparse
 import gc
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +27,14 @@ SAMPLING_VALUES = 200
 
 
 def trained_model(folder: Path) -> tuple[Synthesizer, Voice]:
-    """A run and the first of its voices."""
+    """Loads a model and the first of its voices."""
     synthesizer = Synthesizer.load(folder)
     name = next(iter(read_speakers(folder)))
     return synthesizer, synthesizer.as_voice(stored_voice(folder, name, synthesizer.voice))
 
 
 def long_text(folder: Path, minutes: list[float]) -> None:
-    """Speaks texts of about so many minutes and prints processor time and memory."""
+    """Speaks texts of about these lengths and prints CPU time and memory."""
     synthesizer, voice = trained_model(folder)
     sentences = unheard_sentences("en")
     (first,) = synthesizer.batch([" ".join(sentences[:20])], [voice], ["en"])
@@ -47,24 +48,18 @@ def long_text(folder: Path, minutes: list[float]) -> None:
         took, wall = time.process_time() - began, time.perf_counter() - wall
         memory = (process_state()[0] - before) / 2**20
         rate, size = 60 * took / speech.seconds, speech.samples.nbytes / 2**20
-        print(f"{speech.seconds / 60:5.2f} min: {took:6.1f} s of processor time, {rate:.2f} s a minute", end="")
+        print(f"{speech.seconds / 60:5.2f} min: {took:6.1f} s of CPU time, {rate:.2f} s per minute", end="")
         print(f" ({wall:.0f} s wall), memory grew by {memory:.0f} MB, samples are {size:.0f} MB", flush=True)
         del speech
 
 
 def many_calls(folder: Path, count: int) -> None:
-    """Speaks in every way with `SAMPLING_VALUES` settings, and prints memory along the way."""
+    """Makes calls of all kinds with `SAMPLING_VALUES` sampling settings, and prints the memory."""
     synthesizer, voice = trained_model(folder)
     rng, sentences = np.random.default_rng(0), unheard_sentences("en")
-    settings = [
-        SamplingConfig(
-            temperature=float(rng.uniform(0.1, 1.2)),
-            top_k=int(rng.integers(0, 80)),
-            top_p=float(rng.uniform(0.3, 1.0)),
-            repetition_penalty=float(rng.uniform(1.0, 9.0)),
-        )
-        for _ in range(SAMPLING_VALUES)
-    ]
+    lows, highs = zip((0.1, 1.2), (0, 80), (0.3, 1.0), (1.0, 9.0))
+    drawn = rng.uniform(lows, highs, (SAMPLING_VALUES, 4)).tolist()
+    settings = [SamplingConfig(heat, int(top_k), top_p, penalty) for heat, top_k, top_p, penalty in drawn]
 
     def call(number):
         sampling, some = settings[number % SAMPLING_VALUES], rng.choice(sentences, int(rng.integers(1, 4)))
@@ -73,15 +68,12 @@ def many_calls(folder: Path, count: int) -> None:
         elif number % 10 < 8:
             for part, _ in enumerate(synthesizer.stream(some[0], voice, "en", sampling, number)):
                 if part:
-                    break  # given up
+                    break  # cancels the stream
         else:
             texts = [str(text) for text in rng.choice(sentences, 2)]
-            one = lambda text: synthesizer.batch([text], [voice], ["en"], sampling, number, max_codes=16)
-            threads = [threading.Thread(target=one, args=(text,)) for text in texts]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(2) as pool:
+                one = lambda text: synthesizer.batch([text], [voice], ["en"], sampling, number, max_codes=16)
+                list(pool.map(one, texts))
 
     memory = []
     for number in range(count):
@@ -95,7 +87,7 @@ def many_calls(folder: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Runs what was asked for."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("long", "calls"))
     parser.add_argument("--checkpoint", type=Path, required=True)

@@ -1,15 +1,15 @@
-"""Kills runs, damages files, starts things twice: is anything lost, and does anything damaged get in?
+"""Checks that killed runs resume exactly, and that damaged checkpoints are detected.
 
     python utilities/benchmarks/faults.py --kills 3                      smallest case, a minute
     python utilities/benchmarks/faults.py --kills 100                    all parts
     python utilities/benchmarks/faults.py --only kills --workers 2 --hangs 5
 
-- `kills`: a run is ended at random moments by SIGKILL, SIGTERM or Ctrl-C (`--hangs`: with several workers also by
-  SIGSTOP of one) and resumed by the same command until it is done. Every loss, and the weights and optimizers at the
-  end, must be those of a run that was left alone, bit for bit; no temporary file and no process may be left. Ctrl-C and
-  SIGTERM must end a run within 5 s, workers within a minute of the loss of one.
+- `kills`: a run is interrupted at random moments by SIGKILL, SIGTERM or Ctrl-C (`--hangs`: with several workers, also
+  by SIGSTOP of one) and resumed by the same command until it is complete. All losses and the final weights and
+  optimizers must equal those of an uninterrupted run bit for bit, without leftover files or processes. Ctrl-C and
+  SIGTERM must end a run within 5 s; the other workers must end within a minute of the loss of one.
 - `folders`: the folder of a run is moved or copied while it trains; run and copy must end with the same weights.
-- `damage`: the newest of two checkpoints is cut short, has a bit flipped or loses a file; the one before must be used.
+- `damage`: the newest of two checkpoints is truncated, has a bit flipped or loses a file; the older one must be used.
 
 Exit code 1 if a goal is missed.
 """
@@ -25,12 +25,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
+import psutil  # noqa: E402
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  of the tests
 
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
@@ -40,22 +42,22 @@ STAGES = ("dvae", "gpt")
 LONGEST_RUN_SECONDS = 900.0
 LONGEST_STOP_SECONDS = 5.0
 LONGEST_LOSS_SECONDS = 75.0
-"""A minute for the others to notice that a worker is gone, and the launcher's patience."""
+"""A minute for the other workers to detect the loss, and the launcher's waiting time."""
 LOST_WORKER = 75
-"""Exit code of a run that lost a worker (docs/scaling.md)."""
+"""Exit code of a run that has lost a worker (docs/scaling.md)."""
 STARTING_SHARE = 0.3
-"""Of the kills, those that come while the run starts."""
+"""Share of the signals that are sent while the run starts."""
 
 
 class TrainingRun:
-    """The training command on a tiny corpus, as a process; `home` is its folder."""
+    """A process of the training command on a tiny corpus, with its folder `home` and its log."""
 
     def __init__(self, work: Path, name: str, workers: int = 1):
         self.work, self.home, self.workers = work, work / name, workers
         self.log, self.process = work / f"{name}.log", None
 
     def start(self) -> "TrainingRun":
-        """Starts or resumes it."""
+        """Starts or resumes the run; returns itself."""
         launch = ["launch", "--workers", str(self.workers), "--"] if self.workers > 1 else []
         command = [sys.executable, "-m", "myxtts", *launch, "train", "--config", str(self.work / "settings.json")]
         with open(self.log, "ab") as log:
@@ -64,26 +66,27 @@ class TrainingRun:
         return self
 
     def finish(self) -> int:
-        """Waits for its exit code."""
+        """Waits for the process to end; returns its exit code."""
         return self.process.wait(LONGEST_RUN_SECONDS)
 
     def wait_for_step(self, step: int) -> bool:
-        """Waits until it has logged `step` more steps; returns whether it still runs."""
+        """Waits until the run has logged `step` more steps; returns whether the process is still running."""
         metrics = self.home / "metrics.jsonl"
-        before = metrics.read_bytes().count(b'"training"') if metrics.exists() else 0
+        logged = lambda: metrics.read_bytes().count(b'"training"') if metrics.exists() else 0
+        before = logged()
         while self.process.poll() is None:
-            if metrics.exists() and metrics.read_bytes().count(b'"training"') >= before + step:
+            if logged() >= before + step:
                 return True
             time.sleep(0.005)
         return False
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Returns the last 2,000 characters of the log."""
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
 
 def prepare(work: Path, steps: int) -> None:
-    """Writes the corpus and the settings of two small stages, a checkpoint at every step."""
+    """Writes the corpus and the settings of two small stages with a checkpoint at every step."""
     every = dict(log_every_steps=1, validate_every_steps=steps, checkpoint_every_steps=1, sample_every_steps=0)
     stages = {name: {"max_steps": steps} for name in STAGES}
     shape, data = dict(layers=1, num_latents=2), dict(augment=True, num_workers=1, num_buckets=1)
@@ -94,7 +97,7 @@ def prepare(work: Path, steps: int) -> None:
 
 
 def differences(whole: Path, other: Path) -> Iterator[str]:
-    """What differs between two finished runs: losses, weights, optimizers, files left over."""
+    """Yields the differences of two finished runs in losses, weights and optimizers, and leftover files."""
     yield from (f"{path} is left over" for path in other.rglob("*.tmp"))
     for stage in STAGES:
         stores = [CheckpointStore(home / stage) for home in (whole, other)]
@@ -110,27 +113,14 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
 
 
 def worker_processes(launcher: int) -> list[int]:
-    """Process ids of the workers that a launcher started."""
-    try:
-        return [int(one) for one in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
-def left_over(home: Path) -> list[str]:
-    """Processes that name a run's folder in their command line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(home).encode() in path.read_bytes().split(b"\0"):
-                found.append(path.parent.name)
-        except OSError:
-            continue
-    return found
+    """Returns the process ids of the workers that a launcher started."""
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(launcher).children()]
+    return []
 
 
 def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
-    """Ends a started run by one signal at a random moment; yields what was not as it should be."""
+    """Sends one signal to a running run at a random moment; yields the faults."""
     if draw.random() < STARTING_SHARE:
         time.sleep(draw.uniform(0, start_seconds))
     elif run.wait_for_step(draw.randint(1, 2 * steps)):
@@ -146,7 +136,7 @@ def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: f
         code = run.process.wait(limit)
     except subprocess.TimeoutExpired:
         run.process.kill()
-        yield f"{signal.Signals(kind).name}: still there after {limit:.0f} s"
+        yield f"{signal.Signals(kind).name}: still running after {limit:.0f} s"
         return
     seconds = time.monotonic() - began
     print(f"{run.home.name}: {signal.Signals(kind).name}, ended after {seconds:.1f} s with {code}", flush=True)
@@ -154,13 +144,15 @@ def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: f
     allowed = (*stopped, LOST_WORKER) if several else stopped
     if code not in allowed:
         yield f"{signal.Signals(kind).name}: exit code {code}: {run.last_words()}"
-    yield from (f"process {pid} is left over" for pid in left_over(run.home))
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if str(run.home) in (process.info["cmdline"] or ()):
+            yield f"process {process.pid} is left over"
 
 
 def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start_seconds: float) -> Iterator[str]:
-    """The part `kills`."""
+    """Runs the part `kills`; yields the faults."""
     draw = random.Random(options.seed)
-    kinds = [draw.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)) for _ in range(options.kills)]
+    kinds = draw.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), k=options.kills)
     kinds += [signal.SIGSTOP] * (options.hangs if options.workers > 1 else 0)
     draw.shuffle(kinds)
     number = 0
@@ -173,11 +165,11 @@ def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start
         if code := run.start().finish():
             yield f"{run.home.name} ended with {code}: {run.last_words()}"
         yield from differences(whole.home, run.home)
-    print(f"{number} runs to their end", flush=True)
+    print(f"{number} runs completed", flush=True)
 
 
 def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
-    """The part `folders`."""
+    """Runs the part `folders`; yields the faults."""
     moved = TrainingRun(work, "moved").start()
     moved.wait_for_step(3)
     moved.home.rename(work / "elsewhere")
@@ -187,7 +179,7 @@ def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
     copied = TrainingRun(work, "copied").start()
     copied.wait_for_step(4)
     copy = TrainingRun(work, "copy")
-    # `cp` continues after a file that has gone meanwhile.
+    # `cp` ignores files that are deleted meanwhile.
     subprocess.run(["cp", "-a", copied.home, copy.home], stderr=subprocess.DEVNULL)
     for run in (moved.start(), copied, copy.start()):
         if code := run.finish():
@@ -196,7 +188,7 @@ def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
 
 
 def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
-    """The part `damage`."""
+    """Runs the part `damage`; yields the faults."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
     sound = CheckpointStore(folder / "sound")
     for step in (1, 2):
@@ -222,18 +214,18 @@ def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
         except CheckpointError:
             pass
         if store.newest_sound(lambda _: None) != 1 or store.steps() != [1]:
-            yield f"{file.name}, damage {number % 3} at {place}: the checkpoint before was not used"
+            yield f"{file.name}, damage {number % 3} at {place}: the older checkpoint was not used"
 
 
 def main() -> int:
-    """Runs the parts and prints their faults; returns the exit code."""
+    """Runs the parts and prints the faults; returns exit code 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("kills", "folders", "damage")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--hangs", type=int, default=0, help="workers stopped by SIGSTOP")
+    parser.add_argument("--hangs", type=int, default=0, help="number of workers to stop by SIGSTOP")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=12, help="of each of two stages")
+    parser.add_argument("--steps", type=int, default=12, help="steps of each of the two stages")
     parser.add_argument("--damages", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -246,7 +238,7 @@ def main() -> int:
         whole.wait_for_step(1)
         start_seconds = time.monotonic() - began
         if code := whole.finish():
-            raise RuntimeError(f"The run left alone ended with {code}:\n{whole.last_words()}")
+            raise RuntimeError(f"The uninterrupted run ended with {code}:\n{whole.last_words()}")
         calls = {
             "kills": kill_runs(work, whole, options, start_seconds),
             "folders": trouble_folders(work, whole),
@@ -255,9 +247,8 @@ def main() -> int:
         for part in options.only:
             began, faults = time.monotonic(), list(calls[part])
             missed += len(faults)
-            told = "; ".join(faults) or "as it should be"
-            print(f"{part}, {time.monotonic() - began:.0f} s: {len(faults)} faults: {told}", flush=True)
-    return 1 if missed else 0
+            print(f"{part}, {time.monotonic() - began:.0f} s: {len(faults)} faults", *faults, sep="\n", flush=True)
+    return int(missed > 0)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""What a model of the sample corpus says of sentences that it has never heard, as a recognizer understands it.
+"""Measures the CER of a model of the sample corpus on held-out sentences with a speech recognizer.
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-`--recognizer` is Whisper of the size base or larger, or another recognizer. Character error rates of
-32 sentences, half of them in each voice, beside those of recordings, and of the same speech held against other
-sentences, under noise and replaced by silence: a figure that does not rise there says nothing. Every sentence is listed
-with what was understood.
+The model speaks 32 sentences, half of them in each voice. Their CER is shown with that of recordings, and with controls
+whose CER must be higher: against other sentences, under noise, and for silence. Every sentence is listed with its
+transcription.
 """
 
 import argparse
@@ -24,23 +23,23 @@ from myxtts.inference.synthesizer import Synthesizer
 SENTENCES = 32
 GOAL = 0.15
 NOISE = 0.1
-"""Root mean square of the noise that is added, against a full scale of 1."""
+"""RMS of the added noise, relative to full scale."""
 
 
 def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "en") -> float:
-    """Edits over characters, pooled over sentences; spellings of one English word count as one."""
+    """Returns the pooled CER of transcriptions; "neighbor" and "neighbour" count as equal."""
     same = lambda text: text.lower().replace("neighbor", "neighbour")
     pairs = [character_errors(same(a), same(b), language) for a, b in zip(expected, found)]
     return sum(wrong for wrong, _ in pairs) / sum(size for _, size in pairs)
 
 
 def main() -> int:
-    """Prints the table; exit code 1 where the goal is missed."""
+    """Prints the sentences and figures; returns exit code 1 if the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True, help="run of the sample corpus in English")
-    parser.add_argument("--corpus", type=Path, required=True, help="that corpus, which the voices are taken from")
-    parser.add_argument("--recognizer", required=True, help="base or a larger Whisper, or another recognizer")
-    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="what makes the sound")
+    parser.add_argument("--corpus", type=Path, required=True, help="the sample corpus, for the reference voices")
+    parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
+    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="vocoder (default: that of the model)")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
     whisper, rng = open_recognizer(arguments.recognizer), np.random.default_rng(0)

@@ -1,10 +1,10 @@
-"""Whether the figures of `myxtts evaluate` keep a known order on real sound: recordings, copy, run, broken speech.
+"""Checks that the metrics of `myxtts evaluate` detect known damage: recordings, resynthesis, speech, damaged speech.
 
     python utilities/benchmarks/known_order.py --run RUN --data DIR [--recognizer WHAT] [--sentences 16] [--output JSON]
 
-The recordings and the run's speech are each broken on purpose: noise 5 dB below, the words of another sentence by the
-same voice, the same words in another voice, and only the first 55 %. For each figure the table marks with * what its
-interval of the difference tells from the unbroken sound of the same row.
+Recordings and speech are damaged by noise at 5 dB SNR, by another sentence in the same voice, by the same sentence in
+another voice, and by cutting them to 55 %. A * marks metrics that differ significantly from those of the undamaged
+audio.
 """
 
 import argparse
@@ -29,7 +29,7 @@ MOST_SENTENCES = 1000
 
 
 def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """White noise, `NOISE_DB` below the speech."""
+    """Yields the speech with white noise, `NOISE_DB` below it."""
     random = np.random.default_rng(0)
     for one in said:
         level = np.sqrt(np.mean(one.samples**2)) * 10 ** (-NOISE_DB / 20)
@@ -38,18 +38,18 @@ def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """The first `KEPT_SHARE` of each."""
+    """Yields the first `KEPT_SHARE` of each sentence."""
     for one in said:
         yield replace(one, samples=one.samples[: int(KEPT_SHARE * len(one.samples))])
 
 
 def other_words(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """What the same speaker says in the next other sentence."""
+    """Yields another sentence of the same speaker instead of each sentence."""
     yield from _from_others(said, lambda a, b: a.speaker == b.speaker and a.text != b.text)
 
 
 def other_voice(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """The same words by the next other speaker; nothing where no other says them."""
+    """Yields each sentence as spoken by another speaker, if there is one."""
     yield from _from_others(said, lambda a, b: a.speaker != b.speaker and a.text == b.text)
 
 
@@ -65,7 +65,7 @@ BROKEN = {"noise": noisy, "cut short": cut_short, "other words": other_words, "o
 
 
 def with_broken(source: Source) -> Iterator[Source]:
-    """A source, and what becomes of its sound when it is broken."""
+    """Yields a source, then its damaged versions."""
     said: list[Spoken] = []
 
     def speak():
@@ -79,20 +79,20 @@ def with_broken(source: Source) -> Iterator[Source]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table, a line for each row of what is compared."""
+    """Prints the metrics, one line per row."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--language", default="en")
     parser.add_argument("--recognizer")
     parser.add_argument("--sentences", type=int, default=16)
-    parser.add_argument("--quick", action="store_true", help="without DNSMOS, and breaks the recordings alone")
+    parser.add_argument("--quick", action="store_true", help="without DNSMOS, and damage only the recordings")
     parser.add_argument("--output", type=Path, help="CSV file")
     arguments = parser.parse_args(argv)
     judged = subjects([arguments.run], "best")
     sentences = choose_sentences(judged, arguments.data, None, [], arguments.language, MOST_SENTENCES)
     by_text = Counter(one.text for one in sentences)
-    # Those that most speakers say come first, so that other voices can say the same.
+    # Sentences of several speakers come first, so that another voice says the same.
     sentences = sorted(sentences, key=lambda one: (-by_text[one.text], one.text))[: arguments.sentences]
     first, copy, run = rows_to_speak(judged, sentences, [0])
     sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]

@@ -1,14 +1,12 @@
-"""What `myxtts make-dataset` makes of long recordings whose cuts, texts and times are known.
+"""Measures `myxtts make-dataset` on long recordings with known cuts, texts and times.
 
     python utilities/benchmarks/make_dataset.py --data DATA [--hours 3] [--sets ljspeech_mini kerstin_de_mini]
 
-`DATA` holds corpora in the LJSpeech layout, and `fsdd` for recordings of single words. Of each, clips are joined with
-pauses of 0.3 to 1.2 s over the noise of a room, with stretches of chords, of noise, of speech that is in no text and
-of two sentences at once, whose cues overlap, between them. The figures: cuts within 50 ms of a planted pause; words
-that a cut touches; offset and drift found of subtitles that are 1.4 s late and run 0.1 % too slow; speech kept with
-exactly its text, of that which has one, and clauses of it, cut at the speaker's own pauses; whether two runs are
-equal; memory and processor time of a child process. Then the same with texts shuffled: figures that stay as they are
-there would say nothing.
+`DATA` has corpora in the LJSpeech layout, and `fsdd` with recordings of single words. Clips of a corpus are joined with
+pauses of 0.3 to 1.2 s and room noise. Between them are chords, noise, speech without text, and pairs of sentences
+spoken at once. Measured are: cuts within 50 ms of a pause; words that are cut; the detected offset and drift of
+subtitles that are 1.4 s late and 0.1 % too slow; speech with exactly its text, with a clause of it and with a wrong
+text; equality of two runs; memory and CPU time. With shuffled texts, as a control, the figures must be worse.
 """
 
 import argparse
@@ -34,14 +32,13 @@ NEAR_SECONDS = 0.05
 ROOM_NOISE = 5e-4
 PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
-"""After so many sentences comes something that is in no text."""
+"""Number of sentences between two segments without text."""
 CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript")
-CHILD = "import sys\nfrom myxtts.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
 
 @dataclass
 class Truth:
-    """What was planted, in seconds of the recording."""
+    """Content of a recording, in seconds."""
 
     seconds: float = 0.0
     sentences: list = field(default_factory=list)
@@ -49,37 +46,34 @@ class Truth:
     words: list = field(default_factory=list)
     odd: list = field(default_factory=list)
     overlapping: list = field(default_factory=list)
-    """Cues of sentences that are spoken at once, `((start, end), text)`."""
+    """Cues of sentences that overlap, `((start, end), text)`."""
 
 
 def read_sentences(folder: Path, random: np.random.Generator):
-    """Yields samples, rate, text and the spans of known words of sentences, for ever."""
-    if folder.name == "fsdd":
-        yield from digit_sentences(folder, random)
-    rows = [line.split("|") for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines()]
-    while True:
-        for index in random.permutation(len(rows)):
-            samples, rate = soundfile.read(folder / "wavs" / f"{rows[index][0]}.wav", dtype="float32")
-            yield samples, rate, rows[index][-1], []
+    """Yields samples, rate, text and known word spans of sentences without end.
 
-
-def digit_sentences(folder: Path, random: np.random.Generator):
-    """Sentences of three to eight digits, each a recording of its own, 40 to 120 ms apart."""
+    Those of `fsdd` have three to eight digits, 40 to 120 ms apart.
+    """
     rows = [line.split("|") for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines()]
-    rows = [row for row in rows if "jackson" in row[0]]
+    clips = [(folder / "wavs" / f"{row[0]}.wav", row[-1]) for row in rows]
+    read = lambda path: soundfile.read(path, dtype="float32")
+    while folder.name != "fsdd":
+        for index in random.permutation(len(clips)):
+            yield *read(clips[index][0]), clips[index][1], []
+    clips = [(path, text) for path, text in clips if "jackson" in path.name]
     while True:
         parts, words, position, said = [], [], 0, []
-        for index in random.integers(0, len(rows), random.integers(3, 9)):
-            samples, rate = soundfile.read(folder / "wavs" / f"{rows[index][0]}.wav", dtype="float32")
+        for index in random.integers(0, len(clips), random.integers(3, 9)):
+            samples, rate = read(clips[index][0])
             words.append((position / rate, (position + len(samples)) / rate))
             parts += [samples, np.zeros(int(random.uniform(0.04, 0.12) * rate), np.float32)]
             position += len(samples) + len(parts[-1])
-            said.append(rows[index][-1])
+            said.append(clips[index][1])
         yield np.concatenate(parts[:-1]), rate, f"{' '.join(said).capitalize()}.", words
 
 
 def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray:
-    """Something like music: chords that fade."""
+    """Returns fading chords, which resemble music."""
     time = np.arange(int(seconds * rate)) / rate
     sound = np.zeros(len(time))
     for start in np.arange(0, seconds, 0.5):
@@ -89,7 +83,7 @@ def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray
 
 
 def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
-    """From the first to the last 10 ms within 30 dB of the loudest, in seconds: recordings may begin with silence."""
+    """Returns start and end of the audible part in seconds: the 10 ms within 30 dB of the loudest."""
     size = rate // 100
     levels = np.sqrt(np.mean(samples[: len(samples) // size * size].reshape(-1, size) ** 2, axis=1))
     loud = np.flatnonzero(levels > levels.max() * 10 ** (-30 / 20))
@@ -97,11 +91,10 @@ def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
 
 
 def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
-    """Writes a long recording from the sentences of a corpus; returns what is in it."""
+    """Writes a long recording made from the sentences of a corpus; returns its content."""
     random, truth = np.random.default_rng(seed), Truth()
     sentences = read_sentences(folder, random)
-    first = next(sentences)
-    rate = first[1]
+    rate = next(sentences)[1]
     with soundfile.SoundFile(path, "w", rate, 1, "PCM_16") as file:
 
         def add(samples):
@@ -120,9 +113,9 @@ def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
                 truth.odd.append((start, truth.seconds))
                 add(np.zeros(int(0.7 * rate), np.float32))
             samples, _, text, words = next(sentences)
-            start, low_high = truth.seconds, sounding(samples, rate)
+            start, (first, last) = truth.seconds, sounding(samples, rate)
             add(samples)
-            truth.sentences.append((start + low_high[0], start + low_high[1]))
+            truth.sentences.append((start + first, start + last))
             truth.texts.append(text)
             truth.words += [(start + low, start + high) for low, high in words]
             add(np.zeros(int(random.uniform(*PAUSE_SECONDS) * rate), np.float32))
@@ -130,7 +123,7 @@ def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
 
 
 def at_once(first: tuple, second: tuple, start: float, truth: Truth) -> np.ndarray:
-    """Two sentences, the second from half a second after the first; their cues are added."""
+    """Returns two sentences, the second half a second after the first, and adds their cues to `truth`."""
     (a, rate, text_a, _), (b, _, text_b, _) = first, second
     later = rate // 2
     sound = np.zeros(max(len(a), later + len(b)), np.float32)
@@ -142,7 +135,7 @@ def at_once(first: tuple, second: tuple, start: float, truth: Truth) -> np.ndarr
 
 
 def write_subtitles(truth: Truth, path: Path, texts: Sequence[str]) -> None:
-    """Cues of all sentences, late and drifting, their times off by 50 ms as those of people are."""
+    """Writes cues of all sentences with offset, drift, and random errors of 50 ms."""
     random, blocks = np.random.default_rng(1), []
     cues = sorted([*zip(truth.sentences, texts), *truth.overlapping])
     for number, (span, text) in enumerate(cues, 1):
@@ -153,12 +146,12 @@ def write_subtitles(truth: Truth, path: Path, texts: Sequence[str]) -> None:
 
 
 def run(recording: Path, text: Path, output: Path, language: str, more: Sequence[str]) -> tuple[str, float, float]:
-    """The command in a process of its own: what it said, its processor seconds and its most memory in MB."""
+    """Runs the command in a new process; returns its output, CPU seconds and peak memory in MB."""
     flag = "--subtitles" if text.suffix == ".srt" else "--transcript"
     words = ["make-dataset", recording, flag, text, "--output", output, "--language", language, *more]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CHILD, *map(str, words), "--speaker", "one"]
+    command = [sys.executable, "-m", "myxtts", *map(str, words), "--speaker", "one"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -166,7 +159,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Shares of cuts, words and speech that are as they should be."""
+    """Returns the shares of correct cuts, words and speech."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]
@@ -204,9 +197,9 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 
 
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
-    """Whether a clip is a clause that was cut at the speaker's own pause: where that is, only the letters can tell.
+    """Whether a clip is a clause, cut at a pause of the speaker.
 
-    Its text must lie within the sentences `(start, end, text)` at about the place where the clip lies in their time.
+    The relative position of its text in the texts of the sentences `(start, end, text)` must match that of its time.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)
@@ -219,20 +212,20 @@ def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float,
 
 
 def digest_folder(folder: Path) -> str:
-    """One digest of all files of a set."""
+    """Returns a digest of all files of a data set."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     content = [f"{path.relative_to(folder)} {digest_bytes(path.read_bytes())}" for path in paths]
     return digest_bytes("\n".join(content).encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plants, runs and prints a line for each case."""
+    """Prints a line for each corpus and case."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])
     parser.add_argument("--hours", type=float, default=0.25)
     parser.add_argument("--vad", default="energy")
-    parser.add_argument("--aligner", help="of a transcript, as make-dataset takes it")
+    parser.add_argument("--aligner", help="speech recognizer for transcripts, as in make-dataset")
     parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
@@ -243,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """All cases of one corpus."""
+    """Measures all cases of a corpus."""
     language = "de" if "_de_" in name else "en"
     truth = plant(arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed)
     for case in arguments.cases:

@@ -1,25 +1,24 @@
-"""Tokens per second and share of the chip's peak (MFU) of a GPT training step, on TensorFlow or JAX.
+"""Measures tokens per second and model FLOPs utilization (MFU) of a GPT training step on TensorFlow or JAX.
 
     KERAS_BACKEND=tensorflow python utilities/benchmarks/model_compute.py --sizes tiny small --batches 1 4
     KERAS_BACKEND=jax python utilities/benchmarks/model_compute.py --sizes normal --precisions mixed_bfloat16
 
-The same model code, forward, backward and AdamW, compiled as a whole. It needs Keras and the backend, nothing else of
-the project's requirements. MFU counts the operations that the model needs, not those made again under
-`--gradient-checkpointing` (Chowdhery et al. 2022, appendix B). The peak is measured with a large matrix product in the
-precision of the step, unless `--peak-tflops` gives the chip's own figure. Prints a table; `--append` also writes it to
-docs/benchmarks.md with the hardware.
+The step (forward, backward, AdamW) is compiled as a whole, from the same model code. Only Keras and the backend must be
+installed. MFU counts the operations of the model, without recomputation under `--gradient-checkpointing` (Chowdhery et
+al. 2022, appendix B). The peak is `--peak-tflops`, or measured by a large matrix product in the precision of the step.
+`--append` adds the table to docs/benchmarks.md.
 """
 
 import argparse
 import os
 import sys
-import time
+import timeit
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
-from bench_extra import append_table, import_extra  # noqa: E402  settles what TensorFlow reads when Keras imports it
+from bench_extra import append_table, import_extra  # noqa: E402  must be imported before TensorFlow
 from keras import ops  # noqa: E402
 
 from myxtts.config.config import ModelConfig  # noqa: E402
@@ -30,7 +29,7 @@ from myxtts.models.xtts import XTTS  # noqa: E402
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 LEARNING_RATE = 1e-4
 PRODUCT_SECONDS = 0.05
-"""Time that the matrix product which measures the peak is to take at least, so that starting it does not count."""
+"""Minimum duration of the matrix product that measures the peak, so that its launch time is negligible."""
 HEADER = ["size", "precision", "batch", "tokens", "step", "tokens/s", "TFLOP/s", "peak TFLOP/s", "MFU"]
 
 
@@ -41,12 +40,12 @@ def main():
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["float32"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1], metavar="N")
     parser.add_argument("--text", type=int, default=60, help="text tokens (default: 60)")
-    parser.add_argument("--codes", type=int, default=250, help="audio codes (default: 250, which every size holds)")
+    parser.add_argument("--codes", type=int, default=250, help="audio codes (default: 250, which fits every size)")
     parser.add_argument("--frames", type=int, default=258, help="frames of the conditioning mel (default: 258)")
     parser.add_argument("--attention", choices=("standard", "memory-efficient"), default="standard")
     parser.add_argument("--gradient-checkpointing", action="store_true")
-    parser.add_argument("--peak-tflops", type=float, metavar="N", help="the chip's peak; without it a product is timed")
-    parser.add_argument("--repeats", type=int, default=5, help="steps that are timed, the median counts (default: 5)")
+    parser.add_argument("--peak-tflops", type=float, metavar="N", help="peak of the chip (default: measured)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps, for the median (default: 5)")
     parser.add_argument("--append", action="store_true", help="write the table to docs/benchmarks.md")
     arguments = parser.parse_args()
     rows = [
@@ -59,7 +58,7 @@ def main():
 
 
 def remat():
-    """What recomputes a segment: with TensorFlow as training does."""
+    """Returns the function that recomputes segments; on TensorFlow that of training."""
     if keras.backend.backend() != "tensorflow":
         return lambda segment, block: keras.remat(segment)
     from myxtts.training.loop.switches import recompute
@@ -68,7 +67,7 @@ def remat():
 
 
 def measure(size, precision, batch, arguments):
-    """One row of the table."""
+    """Measures one row of the table."""
     config = ModelConfig(size, num_text_tokens=512)
     keras.utils.set_random_seed(0)
     model = XTTS(config, parts=("gpt",), precision=precision)
@@ -79,21 +78,12 @@ def measure(size, precision, batch, arguments):
     tokens = batch * (config.num_latents + arguments.text + arguments.codes + 7)
     rate = step_flops(config, batch, arguments.text, arguments.codes, arguments.frames) / spent
     peak = 1e12 * arguments.peak_tflops if arguments.peak_tflops else product_rate(compute_dtype)
-    return [
-        size,
-        precision,
-        batch,
-        tokens,
-        f"{1e3 * spent:.1f} ms",
-        f"{tokens / spent:,.0f}",
-        f"{rate / 1e12:.3g}",
-        f"{peak / 1e12:.3g}",
-        f"{100 * rate / peak:.0f} %",
-    ]
+    figures = [f"{1e3 * spent:.1f} ms", f"{tokens / spent:,.0f}", f"{rate / 1e12:.3g}", f"{peak / 1e12:.3g}"]
+    return [size, precision, batch, tokens, *figures, f"{100 * rate / peak:.0f} %"]
 
 
 def step_flops(config, batch, num_text, num_codes, frames):
-    """Floating-point operations of matrix products in forward and backward of one GPT step, attention included."""
+    """Returns the floating-point operations of all matrix products of one GPT step, forward and backward."""
     width, latents = config.width, config.num_latents
     tokens = latents + num_text + 2 + num_codes + 5
     trunk = config.layers * (12 * width * width * tokens + 2 * tokens * tokens * width)
@@ -111,7 +101,7 @@ def step_flops(config, batch, num_text, num_codes, frames):
 
 
 def random_batch(config, batch, arguments):
-    """Conditioning mel and the streams of a full batch of random numbers, without padding."""
+    """Returns a conditioning mel and `TeacherForcing` of random numbers, without padding."""
     random = np.random.default_rng(0)
     mel = random.standard_normal((batch, arguments.frames, config.num_mels)).astype("float32")
     text = random.integers(4, config.num_text_tokens, (batch, arguments.text)).astype("int32")
@@ -122,10 +112,9 @@ def random_batch(config, batch, arguments):
 
 
 def loss_of(gpt, mel, streams, seed):
-    """Mean cross-entropy of the codes and, with XTTS's small weight, of the text."""
-    logits = gpt(
-        gpt.mel_to_latents(mel), streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed
-    )
+    """Returns the mean cross-entropy of the codes plus 0.01 times that of the text, as in XTTS."""
+    latents = gpt.mel_to_latents(mel)
+    logits = gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed)
     text, audio = (
         ops.mean(keras.losses.sparse_categorical_crossentropy(targets, part, from_logits=True))
         for targets, part in zip((streams.text_targets, streams.audio_targets), logits)
@@ -134,7 +123,7 @@ def loss_of(gpt, mel, streams, seed):
 
 
 def compiled_step(gpt, batch):
-    """A function without arguments that trains one step on `batch` and returns when it is done."""
+    """Returns a function without arguments that takes one training step on `batch` and waits for it."""
     optimizer = keras.optimizers.AdamW(LEARNING_RATE)
     optimizer.build(gpt.trainable_variables)
     make = {"tensorflow": tensorflow_step, "jax": jax_step}
@@ -145,7 +134,7 @@ def compiled_step(gpt, batch):
 
 
 def tensorflow_step(gpt, optimizer, mel, streams):
-    """`compiled_step` on TensorFlow: under XLA on a GPU, as a graph on a CPU."""
+    """`compiled_step` on TensorFlow, with XLA on GPUs only."""
     import tensorflow as tf
 
     variables = gpt.trainable_variables
@@ -162,7 +151,7 @@ def tensorflow_step(gpt, optimizer, mel, streams):
 
 
 def jax_step(gpt, optimizer, mel, streams):
-    """`compiled_step` on JAX; weights and slots are handed from step to step in place."""
+    """`compiled_step` on JAX, which updates weights and optimizer slots in place."""
     jax = import_extra("jax")
     variables = gpt.trainable_variables
 
@@ -186,17 +175,12 @@ def jax_step(gpt, optimizer, mel, streams):
 
 
 def median_time(function, repeats):
-    """Median seconds of `repeats` calls after two that are not counted."""
-    times = []
-    for _ in range(2 + repeats):
-        began = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - began)
-    return float(np.median(times[2:]))
+    """Returns the median seconds of `repeats` calls, after two warm-up calls."""
+    return float(np.median(timeit.repeat(function, number=1, repeat=2 + repeats)[2:]))
 
 
 def product_rate(dtype):
-    """Operations per second of square matrix products, doubled in width until one takes `PRODUCT_SECONDS`."""
+    """Measures the operations per second of a square matrix product that takes `PRODUCT_SECONDS` or more."""
     width = 512
     while True:
         x = ops.cast(ops.ones((width, width)), dtype)

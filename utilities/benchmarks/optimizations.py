@@ -1,11 +1,10 @@
-"""What each training switch brings and costs on this machine, alone and all together.
+"""Measures time, memory and loss of each training switch on this machine, alone and all together.
 
     python utilities/benchmarks/optimizations.py --append
 
-Every case is a process of its own with the real train step on the same batch, set up from the same settings as a run.
-Steps alternate with those of a process without any switch, so that whatever else the machine does strikes both, and the
-table has the median of the ratios. The loss after 50 steps is that of a smaller model on one batch. Prints a table;
-`--append` also writes it to docs/benchmarks.md with the hardware.
+Each case runs the real train step on the same batch, in its own process. Its steps alternate with steps of a process
+without any switch, so that other load on the machine affects both, and the table shows the median ratio. The loss after
+50 steps is measured with a smaller model on one batch. `--append` adds the table to docs/benchmarks.md.
 """
 
 import argparse
@@ -40,7 +39,7 @@ CASES = {
         "ema": 0.999,
     },
 }
-"""Settings of `TrainingConfig`; accumulation cuts the same batch in two."""
+"""Settings of `TrainingConfig` for each case; accumulation splits the same batch in two."""
 MEDIUM = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_heads=8, perceiver_heads=8)
 SMALL = dict(layers=4, width=128, heads=4, conditioning_blocks=2, conditioning_heads=4, perceiver_heads=4)
 NUM_TEXT, CONDITIONING_FRAMES = 60, 258
@@ -67,7 +66,7 @@ def main():
 
 
 def measure(arguments):
-    """Rows of the table; the first is `none`, which the others are compared with."""
+    """Returns the rows of the table; the first is `none`, the baseline of the others."""
 
     def start(case):
         request = {"case": case, "tokens": arguments.tokens, "batch": arguments.batch}
@@ -91,72 +90,56 @@ def measure(arguments):
 
 
 def work(case, tokens, batch):
-    """Answers a parent's requests, one line each: `memory`, `step`, `losses`."""
+    """Answers the parent process's requests, one per line: `memory`, `step` or `losses`."""
     answers, sys.stdout = sys.stdout, sys.stderr
     step = Step(case, MEDIUM, tokens, batch)
+    losses = lambda: Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS)
+    known = {"memory": step.peak_memory, "step": step.timed, "losses": losses}
     for line in sys.stdin:
-        asked = json.loads(line)
-        if asked == "memory":
-            answer = step.peak_memory()
-        elif asked == "step":
-            answer = step.timed()
-        else:
-            answer = Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS)
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(known[json.loads(line)]()), file=answers, flush=True)
 
 
 class Step:
-    """A case's train step and its batch, as a run would set them up."""
+    """The train step of a case with its batch, set up as in a training run."""
 
     def __init__(self, case, shape, tokens, batch):
         import keras
         import tensorflow as tf
-        from memory_estimate import gpt_batch
+        from memory_estimate import full_batch, training_step
 
         from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig
-        from myxtts.models.xtts import XTTS
-        from myxtts.training.loop.step import TrainStep
-        from myxtts.training.loop.switches import recompute, settle_switches
-        from myxtts.training.stages.base import Update
-        from myxtts.training.stages.gpt import GPTObjective
+        from myxtts.memory.estimates import Shapes
+        from myxtts.training.loop.switches import settle_switches
 
         self.tf, self.rss_before = tf, resident_bytes()
         device = (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
-        self.device = device.removeprefix("/device:")
+        self.device, self.taken = device.removeprefix("/device:"), 0
         training = TrainingConfig(**CASES[case])
         accumulation = training.gradient_accumulation
         model_config = ModelConfig(**shape, num_text_tokens=512, max_audio_tokens=max(tokens, 260))
         config = XTTSConfig(model=model_config, data=DataConfig(batch_size=batch // accumulation), training=training)
         switches = settle_switches(training, model_config, device)
-        strategy = tf.distribute.OneDeviceStrategy(device)
         keras.utils.set_random_seed(0)
-        with strategy.scope(), tf.device(device):
-            model = XTTS(model_config, parts=("gpt",), precision=switches.precision)
-            model.gpt.set_memory_use(switches.attention, recompute if switches.gradient_checkpointing else None)
-            settings = config.stage("gpt")
-            updates = [Update("", GPTObjective(model, config), settings)]
-            options = dict(precision=switches.precision, xla=switches.xla, ema=switches.ema)
-            self.step = TrainStep(updates, strategy, settings, accumulation, **options)
-            whole = gpt_batch(
-                model_config, batch, NUM_TEXT, tokens - model_config.num_latents - NUM_TEXT - 7, CONDITIONING_FRAMES
-            )
+        self.step = training_step("gpt", config, switches, accumulation, device, xla=switches.xla, ema=switches.ema)
+        num_codes = tokens - model_config.num_latents - NUM_TEXT - 7
+        with tf.device(device):
+            whole = full_batch("gpt", model_config, Shapes(batch, NUM_TEXT, num_codes, CONDITIONING_FRAMES))
             parts = (tf.split(field, accumulation) for field in whole)
             self.batches = [type(whole)(*fields) for fields in zip(*parts)]
-        self.taken = 0
 
     def take(self, learning_rate=1e-5):
-        """One step; returns its loss."""
+        """Takes one step and returns its loss."""
         self.taken += 1
         return float(self.step(self.batches, learning_rate, (0, self.taken))["loss"])
 
     def timed(self):
-        """Seconds of a step."""
+        """Takes one step and returns its seconds."""
         began = time.perf_counter()
         self.take()
         return time.perf_counter() - began
 
     def peak_memory(self):
-        """MB at the peak of a step, after one that traces: of the allocator if it counts, else of the process."""
+        """Returns the peak of the second step in MB: of the allocator if it keeps statistics, else of the process."""
         self.take()
         memory = self.tf.config.experimental
         Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak
@@ -169,7 +152,7 @@ class Step:
         return memory.get_memory_info(self.device)["peak"] / 1e6
 
     def loss_after(self, steps):
-        """Loss of the step after `steps` steps on the one batch."""
+        """Returns the loss after `steps` steps on the same batch."""
         for _ in range(steps):
             self.take(1e-3)
         return self.take(1e-3)

@@ -1,4 +1,4 @@
-"""Our side of `against_reference.py`."""
+"""Runs the cases of `reference_cases.py` in MyXTTS, for `against_reference.py`."""
 
 import functools
 import os
@@ -6,32 +6,17 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from reference_cases import (
-    CLIP_SECONDS,
-    CONDITIONING_SECONDS,
-    GPT_SIZES,
-    NUM_TEXT_TOKENS,
-    REFERENCE_CHUNK_SECONDS,
-    REFERENCE_SECONDS,
-    SPOKEN_CODES,
-    SPOKEN_SAMPLING,
-    SPOKEN_SIZES,
-    gpt_inputs,
-    noise,
-    serve,
-    spoken_inputs,
-    vocoder_inputs,
-)
+import reference_cases as cases
 from seeded_weights import STOP_BIAS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# Before TensorFlow: importing our package settles what TensorFlow reads when it is imported.
+# MyXTTS must be imported before TensorFlow.
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig, config_from_dict, read_yaml  # noqa: E402  # noqa: E402
+from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig, config_from_dict, read_yaml  # noqa: E402
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
@@ -46,35 +31,30 @@ from myxtts.training.stages.gpt import GPTObjective, GPTPreparation  # noqa: E40
 from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
-RELEASED = ModelConfig("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, layers=1)
-"""The released shape, with one layer of the trunk, which nothing measured at this size goes through."""
+RELEASED = ModelConfig("big", num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, layers=1)
+"""The released shape with one layer of the trunk, which no case of this size uses."""
 
 
 class GivenLatents(GPTObjective):
-    """The GPT's objective with the conditioning encoder left out; the batch carries latents instead of mel."""
+    """The GPT's objective without the conditioning encoder: the batch has latents in place of the conditioning mel."""
 
     def __init__(self, model, config):
         super().__init__(model, config)
         model.gpt.mel_to_latents = lambda latents: latents
 
     def trainable(self):
-        return {
-            name: variable
-            for name, variable in super().trainable().items()
-            if not name.startswith(("conditioning_encoder/", "perceiver/"))
-        }
+        encoders = ("conditioning_encoder/", "perceiver/")
+        return {name: one for name, one in super().trainable().items() if not name.startswith(encoders)}
 
 
 class OurWorker:
-    """Builds each case of `reference_cases.CASES` with our classes, called as the trainer and `Synthesizer` do."""
+    """Builds each case of `reference_cases.CASES` with the classes of MyXTTS, used like in training and synthesis."""
 
     def gpt(self, size, with_encoder):
-        shape = GPT_SIZES[size]
-        model_config = ModelConfig(
-            "big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, **shape, conditioning_heads=shape["heads"]
-        )
+        shape = cases.GPT_SIZES[size]
+        model_config = config_of(shape)
         config = XTTSConfig(model=model_config, data=RECIPE.data, training=RECIPE.training)
-        drawn = gpt_inputs(shape["width"])
+        drawn = cases.gpt_inputs(shape["width"])
         rows, num_text = drawn["text"].shape
         conditioning = drawn["mel"].transpose(0, 2, 1) if with_encoder else drawn["latents"]
         batch = GPTBatch(
@@ -104,24 +84,12 @@ class OurWorker:
     def features(self):
         model = seeded_model(RELEASED, ("dvae",))
         prepare = GPTPreparation(model, "/device:CPU:0", augment=False, seed=0)
-        wav, conditioning = noise("wav", CLIP_SECONDS, 8), noise("conditioning", CONDITIONING_SECONDS, 8)
+        wav = cases.noise("wav", cases.CLIP_SECONDS, 8)
+        conditioning = cases.noise("conditioning", cases.CONDITIONING_SECONDS, 8)
         ones = np.ones((8, 1), np.int32)
-        batch = WaveBatch(
-            *map(
-                tf.constant,
-                (
-                    ones[:, 0],
-                    wav,
-                    ones[:, 0] * wav.shape[1],
-                    ones,
-                    ones[:, 0],
-                    conditioning,
-                    np.zeros((8, 2), np.int32),
-                    np.zeros((8, 0), np.float32),
-                    *np.zeros((3, 8), np.int32),
-                ),
-            )
-        )
+        waves = ones[:, 0], wav, ones[:, 0] * wav.shape[1], ones, ones[:, 0], conditioning
+        absent = np.zeros((8, 2), np.int32), np.zeros((8, 0), np.float32), *np.zeros((3, 8), np.int32)
+        batch = WaveBatch(*map(tf.constant, (*waves, *absent)))
 
         def run():
             prepared = prepare(batch)
@@ -130,20 +98,21 @@ class OurWorker:
         return run, lambda: run()[1]
 
     def latents(self):
-        sampling = SamplingConfig(reference_seconds=REFERENCE_SECONDS, reference_chunk_seconds=REFERENCE_CHUNK_SECONDS)
+        lengths = dict(reference_seconds=cases.REFERENCE_SECONDS, reference_chunk_seconds=cases.REFERENCE_CHUNK_SECONDS)
+        sampling = SamplingConfig(**lengths)
         config = XTTSConfig(model=RELEASED, data=RECIPE.data, sampling=sampling)
         synthesizer = Synthesizer(seeded_model(RELEASED, ("dvae", "gpt", "speaker", "decoder")), None, config)
-        wav = noise("reference", REFERENCE_SECONDS)[0]
+        wav = cases.noise("reference", cases.REFERENCE_SECONDS)[0]
 
         def output():
             voice = synthesizer.voice(wav)
-            return np.concatenate([voice.latents.reshape(-1), voice.speaker.reshape(-1)])
+            return np.append(voice.latents, voice.speaker)
 
         return output, output
 
     def vocoder(self):
         model = seeded_model(RELEASED, ("decoder",))
-        latents, speaker = (tf.constant(array) for array in vocoder_inputs())
+        latents, speaker = (tf.constant(array) for array in cases.vocoder_inputs())
         decode = tf.function(model.decoder)
 
         def run():
@@ -157,7 +126,7 @@ class OurWorker:
         def draw():
             streams = [open_stream(engine, speaking.inputs, number) for number in range(rows)]
             engine.finish(streams)
-            assert all(len(stream.codes) == SPOKEN_CODES for stream in streams)
+            assert all(len(stream.codes) == cases.SPOKEN_CODES for stream in streams)
 
         return draw, lambda: speaking.states
 
@@ -177,39 +146,39 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model that never ends by itself, and what it speaks of."""
+    """A model whose bias prevents the stop code, and its inputs."""
 
     model: XTTS
     inputs: dict
     voice: Voice
     states: np.ndarray
-    """What a second pass gives, before the model was kept from ending."""
+    """Latents of given codes, computed before the bias was changed."""
 
 
 @functools.lru_cache(1)
 def speaking_model(size):
-    config = spoken_config(size, "hifigan")
+    config = config_of(cases.SPOKEN_SIZES[size])
     model = seeded_model(config, ("gpt", "decoder"))
-    inputs = spoken_inputs(config.width)
+    inputs = cases.spoken_inputs(config.width)
     text = np.array([mark_text(inputs["text"][0].tolist(), config)], np.int32)
     codes = np.append(inputs["codes"], [[config.stop_audio_token]], axis=1).astype(np.int32)
     states = model.gpt.codes_to_latents(inputs["latents"], text, codes, config.start_audio_token)
     bias = model.gpt.audio_head.bias
     bias.assign(bias + STOP_BIAS * np.eye(config.num_audio_tokens)[config.stop_audio_token])
     voice = Voice(inputs["latents"], inputs["speaker"])
-    return Speaking(model, inputs, voice, np.asarray(states)[:, :SPOKEN_CODES])
+    return Speaking(model, inputs, voice, np.asarray(states)[:, : cases.SPOKEN_CODES])
 
 
-def spoken_config(size, decoder):
-    shape = dict(SPOKEN_SIZES[size], conditioning_heads=SPOKEN_SIZES[size]["heads"])
-    return ModelConfig("big", num_text_tokens=NUM_TEXT_TOKENS, start_text_token=261, **shape, decoder_type=decoder)
+def config_of(shape, **options):
+    """Returns the configuration of a model of layers, width and heads as in `shape`."""
+    released = dict(num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, conditioning_heads=shape["heads"])
+    return ModelConfig("big", **released, **shape, **options)
 
 
 @functools.lru_cache(4)
 def engine_of(size, engine):
     model = speaking_model(size).model
-    weights = {"onnx": "int8", "onnx32": "float32"}.get(engine)
-    if weights:
+    if weights := {"onnx": "int8", "onnx32": "float32"}.get(engine):
         steps = OnnxSteps(model.gpt, model.config, weights, threads=int(sys.argv[1]))
     else:
         steps = TensorflowSteps(model.gpt, model.config, engine == "xla")
@@ -220,29 +189,29 @@ def engine_of(size, engine):
 def decoder_of(size, decoder):
     if decoder == "hifigan":
         return LatentDecoder(speaking_model(size).model)
-    # The fast decoder is none of the reference's: its weights are drawn by chance.
-    return LatentDecoder(XTTS(spoken_config(size, decoder), parts=("decoder",)))
+    # The reference has no iSTFT decoder, so its weights are random.
+    return LatentDecoder(XTTS(config_of(cases.SPOKEN_SIZES[size], decoder_type=decoder), parts=("decoder",)))
 
 
 def open_stream(engine, inputs, number=0, hurry=False):
-    """One of the sentences, queued."""
-    ids, sampling = inputs["text"][number].tolist(), SamplingConfig(**SPOKEN_SAMPLING)
-    return engine.open(ids, inputs["latents"], sampling, 0, number, SPOKEN_CODES, hurry)
+    """Queues one of the sentences."""
+    ids, sampling = inputs["text"][number].tolist(), SamplingConfig(**cases.SPOKEN_SAMPLING)
+    return engine.open(ids, inputs["latents"], sampling, 0, number, cases.SPOKEN_CODES, hurry)
 
 
 def first_sound(engine, decoder, inputs, voice):
-    """The first samples of a streamed sentence, which is then given up."""
+    """Returns the first samples of a streamed sentence, then cancels it."""
     stream, sound, samples = open_stream(engine, inputs, hurry=True), decoder.begin(voice), np.zeros(0)
     while not len(samples):
         known = len(stream.codes)
         engine.wait(lambda: len(stream.codes) > known or not stream.active)
         samples = sound.more(stream.codes, stream.latents(), stream.finished)
     stream.cancel()
-    engine.wait(lambda: stream not in engine._rows)  # the next measurement has the engine to itself
+    engine.wait(lambda: stream not in engine._rows)  # so that the engine is idle at the next measurement
     return samples
 
 
 if __name__ == "__main__":
     tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
     tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))  # as TensorFlow does by itself
-    serve(OurWorker())
+    cases.serve(OurWorker())

@@ -1,6 +1,6 @@
-"""What `against_reference.py` measures: sizes and inputs that both sides draw alike, and how a side is driven.
+"""The cases of `against_reference.py`: sizes and inputs, equal for both implementations, and the worker's protocol.
 
-Needs NumPy only, since one side runs in the reference's environment and the other in ours.
+Imports NumPy only, since it also runs in the reference's environment.
 """
 
 import json
@@ -29,37 +29,33 @@ SPOKEN_CODES = 100
 SPOKEN_TEXT_TOKENS = 60
 SPOKEN_TOGETHER = 8
 SPOKEN_SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=10.0)
-"""How codes are drawn: the reference's defaults."""
+"""Sampling settings, the reference's defaults."""
 
 
 class Case(NamedTuple):
-    """One line of the table."""
+    """One row of the table."""
 
     what: str
-    """Heading."""
+    """Title."""
     kind: str
-    """The method of a worker that prepares it."""
+    """Method of the workers that prepares the case."""
     arguments: tuple
-    """Arguments of that method."""
+    """Arguments of the method."""
     goal: float
-    """Ratio of the reference's time to ours that is asked for."""
+    """Target for the ratio of the reference's time to that of MyXTTS."""
     tolerance: float
-    """How far the two sides' outputs may be apart, relative to the largest value: they must do the same work."""
+    """Largest difference of the two outputs, relative to the largest value."""
 
 
 CASES = {
-    **{
-        f"gpt-{size}{suffix}": Case(f"GPT train step, {size}, {conditioning}", "gpt", (size, encoder), 1.3, 1e-3)
-        for size in GPT_SIZES
-        for suffix, encoder, conditioning in (
-            ("", True, "with the conditioning encoder"),
-            ("-latents", False, "latents given"),
-        )
-    },
     "features": Case(f"features and DVAE codes, 8 clips of {CLIP_SECONDS} s", "features", (), 1.5, 1e-3),
     "latents": Case(f"conditioning latents and speaker vector, {REFERENCE_SECONDS} s", "latents", (), 1.2, 1e-3),
     "vocoder": Case(f"waveform decoder, {VOCODER_CODES} codes", "vocoder", (), 1.2, 1e-2),
 }
+for _size in GPT_SIZES:
+    for _name, _encoder, _told in (("", True, "with the conditioning encoder"), ("-latents", False, "latents given")):
+        _case = Case(f"GPT train step, {_size}, {_told}", "gpt", (_size, _encoder), 1.3, 1e-3)
+        CASES[f"gpt-{_size}{_name}"] = _case
 for _size in SPOKEN_SIZES:
     for _engine in ("plain", "xla", "onnx32", "onnx"):
         _what = f"{_size}, {SPOKEN_CODES} codes, {_engine}"
@@ -73,7 +69,7 @@ for _size in SPOKEN_SIZES:
 
 
 def gpt_inputs(width):
-    """Full rows, without padding: text, codes, conditioning mel `(B, 80, F)` and latents `(B, 32, width)`."""
+    """Returns text, codes, conditioning mel `(B, 80, F)` and latents `(B, 32, width)`, without padding."""
     return dict(
         text=seeded_integers("speed/text", (8, 60), NUM_TEXT_TOKENS - 300) + 300,
         codes=seeded_integers("speed/codes", (8, 200), NUM_CODES),
@@ -83,14 +79,14 @@ def gpt_inputs(width):
 
 
 def noise(name, seconds, rows=1):
-    """`(rows, samples)` float32, noise whose level moves, in [-1, 1]."""
+    """Returns noise of varying level, `(rows, samples)` float32 in [-1, 1]."""
     samples = seconds * SAMPLE_RATE // 1024 * 1024
     level = 0.02 + 0.2 * seeded_values(f"speed/{name}/level", (rows, samples // 1024)) ** 2
     return (level.repeat(1024, axis=1) * seeded_values(f"speed/{name}", (rows, samples))).clip(-1, 1).astype("float32")
 
 
 def spoken_inputs(width):
-    """Texts `(8, tokens)`, codes that a second pass reads `(1, codes)`, latents `(1, 32, width)`, a speaker vector."""
+    """Returns texts `(8, tokens)`, codes `(1, codes)`, latents `(1, 32, width)` and a speaker vector `(1, 512)`."""
     return dict(
         text=seeded_integers("speed/spoken", (SPOKEN_TOGETHER, SPOKEN_TEXT_TOKENS), NUM_TEXT_TOKENS - 300) + 300,
         codes=seeded_integers("speed/spoken_codes", (1, SPOKEN_CODES), NUM_CODES),
@@ -100,20 +96,20 @@ def spoken_inputs(width):
 
 
 def vocoder_inputs():
-    """Latents `(1, codes, 1024)` and speaker vector `(1, 512)`."""
+    """Returns latents `(1, codes, 1024)` and a speaker vector `(1, 512)`."""
     return seeded_values("speed/vocoder", (1, VOCODER_CODES, 1024)), seeded_values("speed/speaker", (1, 512)) / 20
 
 
 def serve(worker):
-    """Obeys one JSON request per line of standard input, and answers each by one on standard output.
+    """Reads one JSON request per line of standard input and writes one response per line to standard output.
 
-    `{"prepare": case}` builds a case and warms it up; the answer has values of its output. `{"run": case}` runs it
-    once; the answer has the seconds, of the clock and of the processor. `{"forget": true}` frees what was prepared.
-    What libraries print goes to standard error.
+    `{"prepare": case}` builds a case and warms it up; the response has a sample of its output. `{"run": case}` runs it
+    once; the response has the wall and CPU seconds. `{"forget": true}` frees the prepared cases. What libraries print
+    goes to standard error.
 
     Args:
-        worker: Object whose method of the name of `Case.kind` returns a function to be timed and a function that gives
-            a NumPy array to compare.
+        worker: Object with a method for each `Case.kind`, which returns the function to time and a function that
+            returns a NumPy array to compare.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

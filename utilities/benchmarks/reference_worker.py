@@ -1,4 +1,4 @@
-"""The reference's side of `against_reference.py`. Runs under a Python that has `coqui-tts`; imports nothing of ours."""
+"""Runs the cases of `reference_cases.py` in `coqui-tts`, for `against_reference.py`; does not import MyXTTS."""
 
 import functools
 import sys
@@ -9,43 +9,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
 
 import torch  # noqa: E402, I001  the folder of `make_reference` must be on the path first
 from make_reference import FULL, FULL_DVAE, adamw_groups, make_dvae, make_xtts
-from reference_cases import (
-    CLIP_SECONDS,
-    CONDITIONING_SECONDS,
-    GPT_SIZES,
-    NUM_TEXT_TOKENS,
-    REFERENCE_CHUNK_SECONDS,
-    REFERENCE_SECONDS,
-    SAMPLE_RATE,
-    SPOKEN_CODES,
-    SPOKEN_SAMPLING,
-    SPOKEN_SIZES,
-    gpt_inputs,
-    noise,
-    serve,
-    spoken_inputs,
-    vocoder_inputs,
-)
+import reference_cases as cases
 from seeded_weights import STOP_BIAS, seeded_tensor
 from TTS.tts.layers.tortoise.arch_utils import TorchMelSpectrogram
 
 STREAM_CODES = 20
-"""Codes after which `Xtts.inference_stream` gives its first sound: its default."""
+"""Number of codes after which `Xtts.inference_stream` yields its first audio, by default."""
 
 
 def xtts_of(shape):
-    """The model with a GPT of that shape."""
-    shapes = dict(gpt_layers=shape["layers"], gpt_n_model_channels=shape["width"], gpt_n_heads=shape["heads"])
-    return make_xtts(dict(FULL, **shapes, decoder_input_dim=shape["width"], gpt_number_text_tokens=NUM_TEXT_TOKENS))
+    """Creates the model with a GPT of layers, width and heads as in `shape`."""
+    layers, width, heads = shape.values()
+    gpt = dict(gpt_layers=layers, gpt_n_model_channels=width, gpt_n_heads=heads)
+    return make_xtts(dict(FULL, **gpt, decoder_input_dim=width, gpt_number_text_tokens=cases.NUM_TEXT_TOKENS))
 
 
 class ReferenceWorker:
-    """Builds each case of `reference_cases.CASES` of the reference's classes, called as its trainer or `Xtts` does."""
+    """Builds each case of `reference_cases.CASES` with the reference's classes, used like in its trainer and `Xtts`."""
 
     def gpt(self, size, with_encoder):
-        shape = GPT_SIZES[size]
+        shape = cases.GPT_SIZES[size]
         gpt = xtts_of(shape).gpt
-        drawn = gpt_inputs(shape["width"])
+        drawn = cases.gpt_inputs(shape["width"])
         text, codes = torch.from_numpy(drawn["text"]), torch.from_numpy(drawn["codes"])
         batch = dict(
             text_inputs=text,
@@ -74,37 +59,33 @@ class ReferenceWorker:
         dvae = make_dvae(FULL_DVAE)
         with tempfile.NamedTemporaryFile(suffix=".pth") as file:
             torch.save(torch.from_numpy(seeded_tensor("mel_stats", (80,))), file.name)
-            to_mel = TorchMelSpectrogram(mel_norm_file=file.name, sampling_rate=SAMPLE_RATE)
-            to_conditioning_mel = TorchMelSpectrogram(
-                filter_length=2048, hop_length=256, win_length=1024, mel_norm_file=file.name, sampling_rate=SAMPLE_RATE
-            )
-        wav = torch.from_numpy(noise("wav", CLIP_SECONDS, 8))
-        conditioning = torch.from_numpy(noise("conditioning", CONDITIONING_SECONDS, 8))
+            both = dict(mel_norm_file=file.name, sampling_rate=cases.SAMPLE_RATE)
+            to_mel = TorchMelSpectrogram(**both)
+            to_conditioning_mel = TorchMelSpectrogram(filter_length=2048, hop_length=256, win_length=1024, **both)
+        wav = torch.from_numpy(cases.noise("wav", cases.CLIP_SECONDS, 8))
+        conditioning = torch.from_numpy(cases.noise("conditioning", cases.CONDITIONING_SECONDS, 8))
 
         @torch.no_grad()
         def prepare():
             return to_conditioning_mel(conditioning), dvae.get_codebook_indices(to_mel(wav))
 
-        # Clips of a whole number of strides give one code more than they have strides; the trainer's GPT cuts it.
+        # A clip of n strides gives n + 1 codes; the reference's GPT drops the last one in training.
         return prepare, lambda: prepare()[1][:, : wav.shape[1] // 1024].numpy()
 
     def latents(self):
         model = make_xtts(dict(FULL, gpt_layers=1))
-        wav = torch.from_numpy(noise("reference", REFERENCE_SECONDS))
+        wav = torch.from_numpy(cases.noise("reference", cases.REFERENCE_SECONDS))
 
         def condition():
-            return (
-                model.get_gpt_cond_latents(
-                    wav, SAMPLE_RATE, length=REFERENCE_SECONDS, chunk_length=REFERENCE_CHUNK_SECONDS
-                ),
-                model.get_speaker_embedding(wav, SAMPLE_RATE),
-            )
+            lengths = dict(length=cases.REFERENCE_SECONDS, chunk_length=cases.REFERENCE_CHUNK_SECONDS)
+            latents = model.get_gpt_cond_latents(wav, cases.SAMPLE_RATE, **lengths)
+            return latents, model.get_speaker_embedding(wav, cases.SAMPLE_RATE)
 
         return condition, lambda: torch.cat([part.reshape(-1) for part in condition()]).numpy()
 
     def vocoder(self):
         decoder = make_xtts(dict(FULL, gpt_layers=1)).hifigan_decoder
-        latents, speaker = (torch.from_numpy(array) for array in vocoder_inputs())
+        latents, speaker = (torch.from_numpy(array) for array in cases.vocoder_inputs())
         speaker = speaker[..., None]
 
         @torch.inference_mode()
@@ -119,7 +100,7 @@ class ReferenceWorker:
         @torch.inference_mode()
         def draw():
             for row in range(rows):
-                assert generate(model.gpt, inputs, inputs["text"][row : row + 1]).shape == (1, SPOKEN_CODES)
+                assert generate(model.gpt, inputs, inputs["text"][row : row + 1]).shape == (1, cases.SPOKEN_CODES)
 
         return draw, latents
 
@@ -141,7 +122,8 @@ class ReferenceWorker:
         def begin():
             fake = model.gpt.compute_embeddings(inputs["latents"], inputs["text"][:1])
             options = dict(output_hidden_states=True, return_dict_in_generate=True, output_attentions=False)
-            drawn = model.gpt.get_generator(fake_inputs=fake, do_sample=True, num_beams=1, **SPOKEN_SAMPLING, **options)
+            options |= dict(do_sample=True, num_beams=1, **cases.SPOKEN_SAMPLING)
+            drawn = model.gpt.get_generator(fake_inputs=fake, **options)
             states = torch.cat([next(drawn)[1] for _ in range(STREAM_CODES)])[None]
             return model.hifigan_decoder(states, g=inputs["speaker"]).numpy()
 
@@ -150,35 +132,35 @@ class ReferenceWorker:
 
 @functools.lru_cache(1)
 def speaking(size):
-    """A model that never ends by itself before `SPOKEN_CODES`, its inputs, and what a second pass gives."""
-    model = xtts_of(SPOKEN_SIZES[size])
-    inputs = {name: torch.from_numpy(array) for name, array in spoken_inputs(SPOKEN_SIZES[size]["width"]).items()}
+    """Returns a model that always generates `SPOKEN_CODES` codes, its inputs, and the latents of given codes."""
+    model = xtts_of(cases.SPOKEN_SIZES[size])
+    arrays = cases.spoken_inputs(cases.SPOKEN_SIZES[size]["width"])
+    inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
     inputs["speaker"] = inputs["speaker"][..., None]
     with torch.no_grad():
         model.gpt.mel_head.bias[-1] += STOP_BIAS
     model.gpt.init_gpt_for_inference(kv_cache=True)
-    model.gpt.max_gen_mel_tokens = SPOKEN_CODES
+    model.gpt.max_gen_mel_tokens = cases.SPOKEN_CODES
     with torch.inference_mode():
         states = second_pass(model.gpt, inputs, inputs["codes"]).numpy()
     return model, inputs, lambda: states
 
 
 def generate(gpt, inputs, text):
-    """Codes of some texts, as `Xtts.inference` draws those of one."""
+    """Samples the codes of texts like `Xtts.inference`."""
     latents = inputs["latents"].expand(len(text), -1, -1)
     options = dict(do_sample=True, num_beams=1, num_return_sequences=1, length_penalty=1.0, output_attentions=False)
-    return gpt.generate(cond_latents=latents, text_inputs=text, **SPOKEN_SAMPLING, **options)
+    return gpt.generate(cond_latents=latents, text_inputs=text, **cases.SPOKEN_SAMPLING, **options)
 
 
 def second_pass(gpt, inputs, codes):
-    """The states that `Xtts.inference` makes sound of."""
+    """Computes the latents from which `Xtts.inference` generates audio."""
     text, length = inputs["text"][:1], torch.tensor([codes.shape[-1] * gpt.code_stride_len])
-    lengths = torch.tensor([text.shape[-1]]), length
     options = dict(cond_latents=inputs["latents"], return_attentions=False, return_latent=True)
-    return gpt(text, lengths[0], codes, lengths[1], **options)
+    return gpt(text, torch.tensor([text.shape[-1]]), codes, length, **options)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[1]))
     torch.set_num_interop_threads(1)
-    serve(ReferenceWorker())
+    cases.serve(ReferenceWorker())

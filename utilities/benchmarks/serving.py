@@ -1,9 +1,9 @@
-"""How a server does under load: many clients at once, time to the first byte, clients that leave.
+"""Measures a server under load: concurrent clients, time to the first byte, disconnects.
 
     python utilities/benchmarks/serving.py --checkpoint runs/mine --clients 1 4 16 32 --disconnects 1000
 
-`myxtts serve` runs in a process of its own and clients in threads of this one. The checkpoint may be a run, `base` or
-an exported folder. Each number of clients asks for the same texts; the audio is compared with that of one client.
+`myxtts serve` runs in its own process, the clients are threads. The checkpoint may be a run, `base` or an exported
+folder. Each number of clients requests the same texts; the audio is compared with that of a single client.
 """
 
 import argparse
@@ -33,14 +33,14 @@ HEAD = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
 
 
 def body_of(number: int, voice: str) -> bytes:
-    """A request for a text of one to four sentences."""
+    """Returns the body of a request for one to four sentences."""
     chosen = (SENTENCES[(number + n * (1 + number % 3)) % len(SENTENCES)] for n in range(1 + number % 4))
     asked = dict(model="tts-1", input="\n\n".join(chosen), voice=voice, response_format="pcm", seed=number)
     return json.dumps(asked).encode()
 
 
 class Server:
-    """`myxtts serve` on a free port, ended with the `with` block."""
+    """Context manager of `myxtts serve` on a free port."""
 
     def __init__(self, checkpoint: str):
         self.log = tempfile.TemporaryFile("w+")
@@ -65,17 +65,17 @@ class Server:
         return found
 
     def load(self) -> dict:
-        """The answer of `/ready`."""
+        """Returns the response of `/ready`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
         connection.request("GET", "/ready")
         return json.loads(connection.getresponse().read())
 
     def work(self) -> float:
-        """Seconds of CPU time."""
+        """Returns the CPU seconds of the server."""
         return sum(self.process.cpu_times()[:2])
 
     def state(self) -> tuple[float, int, int]:
-        """Memory in MB, threads and open files, once no text is waited for or spoken."""
+        """Returns memory in MB, threads and open files, as soon as the server is idle."""
         self._wait_for(lambda: self.load()["waiting"] == self.load()["speaking"] == 0)
         time.sleep(2)
         return self.process.memory_info().rss / 2**20, self.process.num_threads(), self.process.num_fds()
@@ -89,7 +89,7 @@ class Server:
 
 
 class Timed:
-    """A request: its audio, and when first and last bytes came, in seconds from its start."""
+    """A request with its status, its audio, and the times of the first and last byte in seconds from its start."""
 
     def __init__(self, server: Server, number: int, voice: str):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=3600)
@@ -103,13 +103,13 @@ class Timed:
 
 
 def difference(one: bytes, other: bytes) -> float:
-    """Largest difference of two sounds in steps of 16 bits; infinite for sounds of different lengths."""
+    """Returns the largest difference of two 16-bit signals; infinity if their lengths differ."""
     pair = [np.frombuffer(sound, "<i2").astype(int) for sound in (one, other)]
     return float(np.abs(np.subtract(*pair)).max()) if len(one) == len(other) else float("inf")
 
 
 def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[Timed], str]:
-    """Answers to the same requests by so many clients, each asking again when it is answered; and a row of figures."""
+    """Sends the requests from `clients` threads; returns the responses and a row of the table."""
     began, worked = time.monotonic(), server.work()
     with ThreadPoolExecutor(clients) as pool:
         answers = list(pool.map(lambda number: Timed(server, number, voice), range(requests)))
@@ -120,11 +120,11 @@ def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[
     late = lambda values: sorted(values)[int(0.95 * (len(values) - 1))]
     row = f"| {clients} | {sum(one.status == 200 for one in answers)} | {median(firsts):.2f} s | {late(firsts):.2f} s "
     row += f"| {firsts[-1] / median(firsts):.1f} | {late([one.seconds for one in answers]):.2f} s "
-    return answers, row + f"| {sound / seconds:.1f} | {sound / worked:.1f} | {peak:.0f} MB "
+    return answers, row + f"| {sound / seconds:.1f} | {sound / worked:.1f} | {peak:.0f} "
 
 
 def disconnects(server: Server, count: int, voice: str) -> str:
-    """Clients that leave in the head, before the audio and in the middle of it; what is left of them."""
+    """Disconnects clients during the head, before and during the audio; returns what it leaves in the server."""
     chosen, before = random.Random(0), server.state()
     body = body_of(3, voice)
 
@@ -147,33 +147,29 @@ def disconnects(server: Server, count: int, voice: str) -> str:
 
 
 def main() -> None:
-    """Prints a table, and what disconnected clients leave behind."""
+    """Prints the table and the result of the disconnects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", metavar="FOLDER", required=True, help="base, a run or an exported folder")
-    parser.add_argument("--voice", default="alloy", help="a voice of English")
+    parser.add_argument("--voice", default="alloy", help="English voice")
     parser.add_argument("--clients", type=int, nargs="+", default=(1, 4, 16, 32))
     parser.add_argument("--requests", type=int, default=64, help="requests for each number of clients")
     parser.add_argument("--disconnects", type=int, default=1000)
     arguments = parser.parse_args()
     others, began = others_seconds(), time.monotonic()
     with Server(arguments.checkpoint) as server:
-        names = (
-            "clients | answered | first byte | p95 | longest/median | all, p95 | audio/s | …/CPU s | memory | differs"
-        )
-        print(f"| {names} |\n{'|---' * 10}|")
+        print("| clients | answered | first byte | p95 | longest/median | all, p95 | audio/s | …/CPU s | MB | apart |")
+        print("|---" * 10 + "|")
         Timed(server, 3, arguments.voice)
         alone = None
         for clients in arguments.clients:
             answers, row = load(server, clients, arguments.requests, arguments.voice)
             alone = alone or answers
-            print(
-                f"{row}| {max(difference(one.sound, other.sound) for one, other in zip(alone, answers)):g} |",
-                flush=True,
-            )
+            apart = max(difference(one.sound, other.sound) for one, other in zip(alone, answers))
+            print(f"{row}| {apart:g} |", flush=True)
         if arguments.disconnects:
             print(disconnects(server, arguments.disconnects, arguments.voice))
         used = others_seconds() - others - server.work()
-    print(f"Others used {used / (time.monotonic() - began):.1f} of {os.cpu_count()} cores meanwhile.")
+    print(f"Other processes used {used / (time.monotonic() - began):.1f} of {os.cpu_count()} cores.")
 
 
 if __name__ == "__main__":

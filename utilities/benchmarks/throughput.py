@@ -1,53 +1,48 @@
-"""Times the input pipeline, the features and the train step of each stage, each alone, on one core.
+"""Measures the throughput of the input pipeline, the features and the train step of each stage on one core.
 
     python utilities/benchmarks/throughput.py --data ../shared/data/ljspeech_mini
     python utilities/benchmarks/throughput.py --sizes nano --repeats 1          smallest case, a minute
 
-Batches of train steps are random numbers without padding: the cost of a step does not depend on the audio.
+Train steps get random batches without padding, since the cost of a step does not depend on the audio.
 """
 
 import argparse
 import os
-import time
+import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # librosa's products, on the one core
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # librosa uses one core too
 
 import librosa  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from bench_extra import append_table  # noqa: E402  settles what TensorFlow reads when it is imported
+from bench_extra import append_table  # noqa: E402  must be imported before TensorFlow
 from memory_estimate import full_batch, training_step  # noqa: E402
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
-from myxtts.config.config import DataConfig, ModelConfig  # noqa: E402
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
 from myxtts.config.model import DECODER_TYPES  # noqa: E402
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.batch import BatchOrder  # noqa: E402
 from myxtts.data.corpora import load_corpus  # noqa: E402
 from myxtts.data.doctor import inspect_corpus  # noqa: E402
 from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, wave_dataset  # noqa: E402
-from myxtts.memory.estimates import Shapes  # noqa: E402
+from myxtts.memory.estimates import Optimizations, Shapes  # noqa: E402
 from myxtts.training.stages.decoder import ADVERSARIAL, SPECTRAL  # noqa: E402
 
 REPEATED_CLIPS = 500
 
 
 def best_of(function: Callable, repeats: int) -> float:
-    """Shortest time of `repeats` calls after one that is not counted, in seconds."""
+    """Returns the shortest time of `repeats` calls in seconds, after a warm-up call."""
     function()
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return min(timeit.repeat(function, number=1, repeat=repeats))
 
 
 def input_pipeline(folder: Path, repeats: int) -> list[str]:
-    """Reads, decodes, resamples where needed, buckets and pads `REPEATED_CLIPS` clips, without any cache."""
+    """Measures reading, decoding, resampling, bucketing and padding of `REPEATED_CLIPS` clips without a cache."""
     accepted = inspect_corpus(load_corpus(folder)).accepted
     chosen = [accepted[i % len(accepted)] for i in range(REPEATED_CLIPS)]
     clips = [
@@ -63,7 +58,7 @@ def input_pipeline(folder: Path, repeats: int) -> list[str]:
 
 
 def features(repeats: int) -> list[str]:
-    """Log-mels of a batch of eight clips of seven seconds, beside librosa on the same core."""
+    """Measures log-mels of a batch of eight clips of seven seconds, and compares with librosa."""
     wav = np.random.default_rng(0).normal(0, 0.1, (8, 7 * MODEL_SAMPLE_RATE)).astype(np.float32)
     mel, batch = MelSpectrogram(DVAE_MEL), tf.constant(wav)
     ours_function = tf.function(lambda wav: mel(wav, in_chunks=True))
@@ -75,26 +70,32 @@ def features(repeats: int) -> list[str]:
 
 
 def train_steps(size: str, batch_size: int, repeats: int) -> Iterator[list[str]]:
-    """A row per stage, and of the decoder stage per decoder and phase."""
-    shapes = Shapes.of_data(DataConfig(), batch_size, 4.6)
+    """Yields a row for each stage, and for the decoder stage one for each decoder and phase."""
+    data = DataConfig(batch_size=batch_size)
+    shapes = Shapes.of_data(data, batch_size, 4.6)
+
+    def step_and_batch(stage, config):
+        step = training_step(stage, XTTSConfig(model=config, data=data), Optimizations())
+        return step, full_batch(stage, config, shapes)
+
+    def seconds(step, batch):
+        return best_of(lambda: step([batch], 1e-4, (0, 0))["loss"].numpy(), repeats)
+
     for stage, tokens in (("dvae", shapes.codes), ("gpt", shapes.text + shapes.codes)):
-        config = ModelConfig(size, num_text_tokens=512)
-        step, batch = training_step(stage, config, shapes), full_batch(stage, config, shapes)
-        took = best_of(lambda: step([batch], 1e-4, (0, 0))["loss"].numpy(), repeats)
+        took = seconds(*step_and_batch(stage, ModelConfig(size, num_text_tokens=512)))
         yield [f"{stage}, {size}", f"{1e3 * took:.0f} ms", f"{batch_size * tokens / took:.0f} tokens or codes/s"]
     for decoder_type in DECODER_TYPES:
-        config = ModelConfig(size, num_text_tokens=8, decoder_type=decoder_type)
-        step, batch = training_step("decoder", config, shapes), full_batch("decoder", config, shapes)
+        step, batch = step_and_batch("decoder", ModelConfig(size, num_text_tokens=8, decoder_type=decoder_type))
         for step.phase in (SPECTRAL, ADVERSARIAL):
-            took = best_of(lambda: step([batch], 1e-4, (0, 0))["loss"].numpy(), repeats)
+            took = seconds(step, batch)
             learned = batch_size * shapes.slice_frames * MEL_HOP_SAMPLES / DECODER_SAMPLE_RATE / took
             yield [f"{decoder_type}, {size}, {step.phase}", f"{1e3 * took:.0f} ms", f"{learned:.2f} s of audio/s"]
 
 
 def main() -> None:
-    """Runs all parts on the first core that the process may use."""
+    """Runs all measurements on the first core that the process may use."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a folder of recordings; without it reading is left out")
+    parser.add_argument("--data", type=Path, help="folder of recordings; without it, reading is not measured")
     parser.add_argument("--sizes", nargs="+", default=["nano", "tiny", "small"])
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=5)

@@ -1,16 +1,16 @@
-"""Compares the losses of several workers on this machine with those of one process, step by step, stage by stage.
+"""Compares the losses of training by several workers with those of training in one process, for each stage and step.
 
     python utilities/benchmarks/workers_equal.py --output /tmp/equal
     python utilities/benchmarks/workers_equal.py --output /tmp/equal4 --workers 4 --stages dvae,gpt --cases plain
 
-A line per case and stage: the largest difference, and its step, of the loss and of its parts, as shares of the loss, of
-the gradient norm, as a share of that, and the same of validation losses. Each stage of the workers begins on the stages
-that the one process has trained, so that a difference is of its own steps. Tiny shapes, the learning rates of the
-size normal, augmentation on, dropout off (each replica draws its own).
+Prints for each case and stage the largest relative difference of the losses and gradient norms, in training and in
+validation, with its step. The workers start each stage from the earlier stages of the single process, so differences
+come from that stage only. Shapes are tiny, learning rates those of the size normal, augmentation is on and dropout off,
+because replicas have different dropout masks.
 
-Sums are taken in another order, and rounding grows from step to step, exponentially where a large learning rate lets
-codes change places: at 3e-3, ten times its rate here, the DVAE's loss passed 1e-5 after 80 steps. `--rate 0.01` takes a
-hundredth of the rates, where a difference that is left is not of rounding that grew.
+Sums are computed in another order, and rounding errors grow with the steps, exponentially if a large learning rate
+makes codes change: at 3e-3, ten times its rate here, the DVAE's loss differed by 1e-5 after 80 steps. `--rate 0.01`
+uses a hundredth of the rates; differences that remain are not rounding errors.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LARGEST_DIFFERENCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Settings and flags; `one` are those of the one process, where it is to be placed as the workers are."""
+    """Settings and flags of a case; `one` replaces the flags for the single process."""
 
     training: dict = dataclasses.field(default_factory=dict)
     stage: dict = dataclasses.field(default_factory=dict)
@@ -46,11 +46,11 @@ class Case:
 TWO_MODEL_DEVICES = ("--virtual-devices", "3")
 CASES = {
     "plain": Case(),
-    # Sums of the same halves, so that the first steps are nearer; rounding grows in the speaker stage all the same.
+    # The single process also sums two halves, so the first steps differ less.
     "two devices": Case(one=TWO_MODEL_DEVICES),
     "accumulated and clipped": Case({"gradient_accumulation": 2}, {"gradient_clip": 0.1}),
     "dual": Case(flags=("--virtual-devices", "2")),
-    # Sums of halves depend on which rows are in one: the one process has two replicas, too.
+    # Sums of halves depend on their rows, so the single process has two replicas too.
     "float16": Case({"precision": "mixed_float16"}, one=TWO_MODEL_DEVICES),
     "all together": Case(
         {"precision": "mixed_float16", "gradient_accumulation": 2},
@@ -62,14 +62,14 @@ CASES = {
 
 
 def main():
-    """Prints a line per case and stage; exit code 1 where one differs by more than `LARGEST_DIFFERENCE`."""
+    """Prints a line per case and stage; exits with 1 if losses differ by more than `LARGEST_DIFFERENCE`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)} (default: all)")
     parser.add_argument("--stages", default=",".join(STAGES))
-    parser.add_argument("--steps", type=int, default=100, help="of each stage")
+    parser.add_argument("--steps", type=int, default=100, help="steps per stage")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=1.0, help="share of the learning rates")
-    parser.add_argument("--output", type=Path, required=True, help="of an equal call to go on with, or new")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
+    parser.add_argument("--output", type=Path, required=True, help="new folder, or that of an interrupted call")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
@@ -85,7 +85,7 @@ def main():
 
 
 def write_settings(home, corpus, case, steps, stages, rate=1.0):
-    """A configuration file of a case, with this share of the learning rates."""
+    """Writes the configuration file of a case, with learning rates multiplied by `rate`; returns its path."""
     every = dict(log_every_steps=1, validate_every_steps=max(1, steps // 2), checkpoint_every_steps=steps)
     every |= dict(leave_out=[name for name in STAGES if name not in stages])
     shape, data = dict(layers=1, num_latents=2, dropout=0.0), dict(augment=True, num_workers=1, num_buckets=1)
@@ -100,15 +100,14 @@ def write_settings(home, corpus, case, steps, stages, rate=1.0):
 
 
 def compare(name, case, settings, home, stages, workers):
-    """Trains a case in one process and by workers; says whether they agree."""
+    """Trains a case in one process and by workers; returns whether the losses agree."""
     one, is_equal = home / "one", True
     train(one, settings, case.flags if case.one is None else case.one)
     for place, stage in enumerate(stages):
         several = home / f"workers_{stage}"
         if not several.exists():
-            shutil.copytree(
-                one, several, ignore=shutil.ignore_patterns(*stages[place:], "metrics.jsonl", "tensorboard")
-            )
+            later = shutil.ignore_patterns(*stages[place:], "metrics.jsonl", "tensorboard")
+            shutil.copytree(one, several, ignore=later)
         train(several, settings, (*case.flags, "--stage", stage), workers)
         differences = largest_differences(*(figures(folder, stage) for folder in (one, several)))
         told = ", ".join(f"{what} {value:.1e} (step {step})" for what, (value, step) in differences.items())
@@ -118,7 +117,7 @@ def compare(name, case, settings, home, stages, workers):
 
 
 def train(folder, settings, flags, workers=1):
-    """Runs `myxtts train` to its end, by workers or alone."""
+    """Runs `myxtts train` with one or several workers; exits if it fails."""
     launch = ("launch", "--workers", str(workers), "--restarts", "3", "--") if workers > 1 else ()
     command = [sys.executable, "-m", "myxtts", *launch, "train", "--config", str(settings), *flags]
     with open(f"{folder}.log", "wb") as log:
@@ -128,32 +127,32 @@ def train(folder, settings, flags, workers=1):
 
 
 def figures(folder, stage):
-    """`{(kind, step): losses}` of a stage."""
+    """Returns the losses and gradient norms of a stage, `{(kind, step): {name: value}}`."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    lines = [line for line in lines if line["stage"] == stage]
-    return {(line["kind"], line["step"]): line for line in lines}
+    return {
+        (line["kind"], line["step"]): {name: value for name, value in line.items() if name not in NO_LOSSES}
+        for line in lines
+        if line["stage"] == stage
+    }
 
 
-COUNTED = ("codebook_use", "codebook_perplexity", "learning_rate", "skipped_steps")
-TIMING = ("avg_ms", "std_ms", "steps_per_second", "variation", "stall", "buffer", "buffer_capacity")
+NO_LOSSES = set("stage step kind is_best codebook_use codebook_perplexity learning_rate skipped_steps".split())
+NO_LOSSES |= set("avg_ms std_ms steps_per_second variation stall buffer buffer_capacity".split())
 
 
 def largest_differences(ones, others):
-    """The largest relative difference, and its step, by what differs."""
+    """Returns the largest relative difference and its step, for each kind of value."""
     if ones.keys() != others.keys():
         sys.exit(f"Steps differ: {len(ones)} lines and {len(others)}.")
     found = {}
     for (kind, step), line in ones.items():
-        losses = {name: value for name, value in line.items() if name not in ("stage", "step", "kind", "is_best")}
-        losses = {
-            name: value for name, value in losses.items() if name not in (*TIMING, *COUNTED) and value is not None
-        }
+        losses = {name: value for name, value in line.items() if value is not None}
         norms = [name for name in losses if name.endswith("norm")]
         whole = max(abs(value) for name, value in losses.items() if name not in norms)
         for name, value in losses.items():
             what = f"{'validation ' * (kind == 'validation')}{'gradient norm' if name in norms else 'loss'}"
             theirs = others[kind, step][name]
-            # An update that waits for its phase has a gradient norm of 0; one that float16 skipped has none.
+            # The gradient norm is 0 for an update outside its phases, and None for a step that float16 skipped.
             size = abs(value) or 1.0 if name in norms else whole
             difference = math.inf if theirs is None else abs(theirs - value) / size
             found[what] = max(found.get(what, (0.0, step)), (difference, step))

@@ -1,13 +1,12 @@
-"""Writes tests/data/parity_small.npz: what the reference computes from weights that are drawn by name.
+"""Writes tests/data/parity_small.npz: outputs of the reference implementation with seeded weights.
 
-Run with the Python of an environment that has the reference (`pip install torch coqui-tts six` and a torchaudio and
-torchcodec that import); nothing of MyXTTS is imported:
+Needs an environment with the reference (`pip install torch coqui-tts six`, with torchaudio and torchcodec); does not
+import MyXTTS:
 
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
-`small/` belongs to a GPT of 2 layers and width 64 and a DVAE of 64 codes, `full/` to the shape of the released XTTS
-v2; of large arrays a part is kept, see `store_every`. The versions that computed them are stored under `versions`. The
-model of full shape takes 5 GB of memory.
+`small/` has outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes, `full/` those of the released shape of
+XTTS v2; `store_every` thins out large arrays. `versions` has the package versions. The full model takes 5 GB of memory.
 """
 
 import argparse
@@ -27,21 +26,6 @@ from TTS.tts.configs.xtts_config import XttsConfig
 from TTS.tts.layers.xtts.dvae import DiscreteVAE
 from TTS.tts.models.xtts import Xtts, XttsArgs
 
-SMALL = dict(
-    gpt_layers=2,
-    gpt_n_model_channels=64,
-    gpt_n_heads=2,
-    gpt_max_audio_tokens=120,
-    gpt_max_text_tokens=30,
-    gpt_number_text_tokens=60,
-    gpt_start_text_token=3,
-    gpt_stop_text_token=0,
-    gpt_num_audio_tokens=66,
-    gpt_start_audio_token=64,
-    gpt_stop_audio_token=65,
-    gpt_use_perceiver_resampler=True,
-    decoder_input_dim=64,
-)
 FULL = dict(
     gpt_number_text_tokens=6681,
     gpt_start_text_token=261,
@@ -51,18 +35,31 @@ FULL = dict(
     gpt_stop_audio_token=1025,
     gpt_use_perceiver_resampler=True,
 )
+SMALL = FULL | dict(
+    gpt_layers=2,
+    gpt_n_model_channels=64,
+    gpt_n_heads=2,
+    gpt_max_audio_tokens=120,
+    gpt_max_text_tokens=30,
+    gpt_number_text_tokens=60,
+    gpt_start_text_token=3,
+    gpt_num_audio_tokens=66,
+    gpt_start_audio_token=64,
+    gpt_stop_audio_token=65,
+    decoder_input_dim=64,
+)
 SMALL_DVAE = dict(num_tokens=64, codebook_dim=32, hidden_dim=32)
 FULL_DVAE = dict(num_tokens=1024, codebook_dim=512, hidden_dim=512)
 
 
 def seed_weights(module):
-    """Puts values drawn by name into every tensor of a module; returns it in evaluation mode."""
+    """Sets every tensor of a module to seeded values; returns the module in evaluation mode."""
     with torch.no_grad():
         for name, tensor in module.state_dict().items():
             values = seeded_tensor(name, tensor.shape)
             if values is not None:
                 tensor.copy_(torch.from_numpy(values))
-    # The whole model's own eval would add tensors for generation.
+    # `Xtts.eval` would add tensors for generation.
     return torch.nn.Module.train(module, False)
 
 
@@ -73,18 +70,8 @@ def make_xtts(arguments):
 
 
 def make_dvae(arguments):
-    return seed_weights(
-        DiscreteVAE(
-            channels=80,
-            normalization=None,
-            positional_dims=1,
-            num_resnet_blocks=3,
-            kernel_size=3,
-            num_layers=2,
-            use_transposed_convs=False,
-            **arguments,
-        )
-    )
+    layers = dict(positional_dims=1, num_resnet_blocks=3, kernel_size=3, num_layers=2, use_transposed_convs=False)
+    return seed_weights(DiscreteVAE(channels=80, normalization=None, **layers, **arguments))
 
 
 def drawn(name, *shape, scale=1.0):
@@ -96,7 +83,7 @@ def drawn_ids(name, *shape, high):
 
 
 def sampled_gradients(named_parameters):
-    """One row per parameter in the order of names: largest absolute gradient, then up to 16 values, then zeros."""
+    """Returns a row per parameter, sorted by name: largest absolute gradient, up to 16 sampled values, zeros."""
     rows = []
     for _, parameter in sorted(named_parameters):
         gradient = parameter.grad.numpy()
@@ -126,12 +113,9 @@ def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
 
 
 def losses_and_logits(gpt, batch):
-    """Text and mel loss, and both heads' outputs `(B, T, V)`, of which the reference returns only the mel's."""
-    captured = []
-    handles = [
-        head.register_forward_hook(lambda _module, _inputs, output: captured.append(output))
-        for head in (gpt.text_head, gpt.mel_head)
-    ]
+    """Returns text and mel loss, and the outputs `(B, T, V)` of both heads."""
+    captured, keep = [], lambda _module, _inputs, output: captured.append(output)
+    handles = [head.register_forward_hook(keep) for head in (gpt.text_head, gpt.mel_head)]
     losses = gpt(**{name: value.clone() for name, value in batch.items()})[:2]
     for handle in handles:
         handle.remove()
@@ -154,31 +138,22 @@ def small_gpt(out):
     with torch.inference_mode():
         latents = gpt.get_style_emb(batch["cond_mels"][:1]).transpose(1, 2)
         text, codes = batch["text_inputs"][:1], batch["audio_codes"][:1]
-        out["second_pass"] = gpt(
-            text, torch.tensor([9]), codes, torch.tensor([14 * 1024]), cond_latents=latents, return_latent=True
-        )
+        given = text, torch.tensor([9]), codes, torch.tensor([14 * 1024])
+        out["second_pass"] = gpt(*given, cond_latents=latents, return_latent=True)
         gpt.mel_head.bias[-1] += STOP_BIAS
         gpt.init_gpt_for_inference(kv_cache=True)
-        codes, generated = gpt.generate(
-            latents,
-            text,
-            do_sample=False,
-            num_beams=1,
-            repetition_penalty=5.0,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
+        options = dict(do_sample=False, num_beams=1, repetition_penalty=5.0)
+        codes, generated = gpt.generate(latents, text, **options, return_dict_in_generate=True, output_scores=True)
     best = torch.stack(generated.scores).topk(2).values
     print(f"greedy: {codes.shape[1]} codes, smallest lead {(best[..., 0] - best[..., 1]).min():.2e}")
     out["greedy_codes"] = codes.numpy().astype(np.int16)
 
 
 def adamw_groups(gpt):
-    """The recipe's parameter groups, which leave biases, norms and embedding tables undecayed."""
+    """Returns the recipe's parameter groups, without weight decay of biases, norms and embeddings."""
     spared = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.Embedding)
-    plain = {
-        id(parameter) for module in gpt.modules() if isinstance(module, spared) for parameter in module.parameters()
-    }
+    modules = [module for module in gpt.modules() if isinstance(module, spared)]
+    plain = {id(parameter) for module in modules for parameter in module.parameters()}
     plain |= {id(parameter) for name, parameter in gpt.named_parameters() if name.endswith("bias")}
     return [
         {"params": [p for p in gpt.parameters() if id(p) not in plain], "weight_decay": 1e-2},
@@ -187,17 +162,11 @@ def adamw_groups(gpt):
 
 
 def sampling(out):
-    """Scores before and after the reference's chain of processors, for three rows of codes seen."""
+    """Computes the scores of the reference's logits processors for three rows of earlier codes."""
     logits = drawn("small/sampling_logits", 3, 1026, scale=4.0)
     seen = drawn_ids("small/sampling_seen", 3, 12, high=1026)
-    chain = LogitsProcessorList(
-        [
-            RepetitionPenaltyLogitsProcessor(5.0),
-            TemperatureLogitsWarper(0.75),
-            TopKLogitsWarper(50),
-            TopPLogitsWarper(0.85),
-        ]
-    )
+    warpers = TemperatureLogitsWarper(0.75), TopKLogitsWarper(50), TopPLogitsWarper(0.85)
+    chain = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(5.0), *warpers])
     out["sampling"] = chain(seen, logits.clone())
 
 
@@ -222,9 +191,8 @@ def small_dvae(out):
     (reconstruction.mean() + commitment).backward()
     out["dvae_losses"] = torch.stack([reconstruction.mean(), commitment])
     out["dvae_gradients"] = sampled_gradients(dvae.named_parameters())
-    out["dvae_codebook"] = np.stack(
-        [sampled(getattr(dvae.codebook, name).numpy()) for name in ("embed", "embed_avg", "cluster_size")]
-    )
+    book = dvae.codebook.embed, dvae.codebook.embed_avg, dvae.codebook.cluster_size
+    out["dvae_codebook"] = np.stack([sampled(tensor.numpy()) for tensor in book])
 
 
 def decoder_values(out, model, prefix, width):
@@ -237,25 +205,15 @@ def decoder_values(out, model, prefix, width):
 
 def full_values(out):
     model = make_xtts(FULL)
-    parts = {
-        "gpt": model.gpt,
-        "waveform_decoder": model.hifigan_decoder.waveform_decoder,
-        "speaker_encoder": model.hifigan_decoder.speaker_encoder,
-    }
-    out["values"] = np.array([sum(t.numel() for t in part.state_dict().values()) for part in (model, *parts.values())])
+    parts = model, model.gpt, model.hifigan_decoder.waveform_decoder, model.hifigan_decoder.speaker_encoder
+    out["values"] = np.array([sum(t.numel() for t in part.state_dict().values()) for part in parts])
     print("full values:", out["values"])
     batch = gpt_batch("full", (12,), (16 * 1024,), 6681, 1024, 100)
     with torch.inference_mode():
         losses, text_logits, mel_logits = losses_and_logits(model.gpt, batch)
         latents = model.gpt.get_style_emb(batch["cond_mels"]).transpose(1, 2)
-        second_pass = model.gpt(
-            batch["text_inputs"],
-            batch["text_lengths"],
-            batch["audio_codes"],
-            batch["wav_lengths"],
-            cond_latents=latents,
-            return_latent=True,
-        )
+        given = [batch[name] for name in ("text_inputs", "text_lengths", "audio_codes", "wav_lengths")]
+        second_pass = model.gpt(*given, cond_latents=latents, return_latent=True)
     out["losses"] = torch.stack(losses)
     out["text_logits"], out["mel_logits"] = store_every(text_logits, 167), store_every(mel_logits, 41)
     out["latents"], out["second_pass"] = store_every(latents, 32), store_every(second_pass, 32)
@@ -267,7 +225,7 @@ def full_values(out):
 
 
 def store_every(tensor, step):
-    """Every `step`-th value along the last axis."""
+    """Returns every `step`-th value along the last axis."""
     return tensor[..., ::step]
 
 

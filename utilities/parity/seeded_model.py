@@ -1,4 +1,4 @@
-"""An `XTTS` whose weights are drawn by name, equal to those that `make_reference.py` gives the reference."""
+"""An `XTTS` with the seeded weights that `make_reference.py` gives the reference."""
 
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -13,7 +13,7 @@ from utilities.parity.seeded_weights import seeded_tensor
 
 @contextmanager
 def without_initial_values():
-    """Weights made inside start at zero: drawing hundreds of millions that are replaced takes many seconds."""
+    """Context manager that initializes weights with zeros, since random values for a large model take many seconds."""
     random = (keras.initializers.RandomNormal, keras.initializers.RandomUniform, keras.initializers.GlorotUniform)
     with ExitStack() as stack:
         for cls in random:
@@ -22,7 +22,7 @@ def without_initial_values():
 
 
 def seeded_model(config, parts):
-    """An `XTTS` with every weight of its parts drawn by name; the mel scale is drawn with the `dvae` part."""
+    """Creates an `XTTS` with seeded weights; part `dvae` includes the mel scale."""
     with without_initial_values():
         model = XTTS(config, parts=parts)
     variables = {}

@@ -1,8 +1,8 @@
-"""Weights and inputs drawn by name, so that nothing large has to be stored to compare with the reference.
+"""Random weights and inputs seeded by name, so that comparisons with the reference need no stored weights.
 
-Shared by `make_reference.py`, which runs beside the reference, and by the tests; needs NumPy only. Values are uniform,
-of a variance that keeps signals at their size, and no norm, bias, moving statistic or gain is left at a value that
-would hide a mistake.
+Shared by `make_reference.py`, which runs in the reference's environment, and the tests; imports NumPy only. Values are
+uniform. Their variance preserves the scale of activations, and no norm, bias, moving statistic or gain has its default
+value, which could hide an error.
 """
 
 import re
@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 
 STOP_BIAS = -100.0
-"""Added to the stop code's bias, so that greedy generation runs to its limit."""
+"""Added to the bias of the stop code, so that generation runs to its limit."""
 
 _DRAWN_ELSEWHERE = re.compile(r".*(num_batches_tracked|torch_spec\..*|discrete_loss\..*)")
 _NORMS = re.compile(r".*(norm|ln_1|ln_2|ln_f|bn1|bn2|downsample\.1|attention\.2|original0|gamma)(\.weight)?")
@@ -22,18 +22,18 @@ _INPUTS_FIRST = re.compile(r".*(c_attn|c_proj|c_fc)\.weight")
 
 
 def seeded_values(name, shape):
-    """`shape` float32 values of mean 0 and variance 1 that depend on the name and the shape alone."""
+    """Returns float32 values of mean 0 and variance 1 that depend only on name and shape."""
     random = np.random.default_rng([zlib.crc32(name.encode()), *shape])
     return (random.random(shape, np.float32) - np.float32(0.5)) * np.float32(np.sqrt(12))
 
 
 def seeded_integers(name, shape, high):
-    """`shape` int64 values in `[0, high)` that depend on the name and the shape alone."""
+    """Returns int64 values in `[0, high)` that depend only on name and shape."""
     return np.floor(np.random.default_rng([zlib.crc32(name.encode()), *shape]).random(shape) * high).astype(np.int64)
 
 
 def seeded_tensor(name, shape):
-    """The tensor of a checkpoint with that name and shape, or None for one that the reference computes itself."""
+    """Returns a tensor of the reference's checkpoint by name and shape; None for buffers that it computes itself."""
     shape = tuple(shape)
     if _DRAWN_ELSEWHERE.fullmatch(name):
         return None
@@ -42,7 +42,7 @@ def seeded_tensor(name, shape):
         return 1.0 + 0.5 * np.abs(values)
     if name == "codebook.cluster_size":
         return 8.0 + values
-    if name.startswith("codebook."):  # vectors of one length: no code wins by being short
+    if name.startswith("codebook."):  # vectors of equal length, so that no code is preferred
         return values / np.linalg.norm(values, axis=0) * np.float32(np.sqrt(shape[0]))
     if _NORMS.fullmatch(name):
         return 1.0 + 0.2 * values
@@ -50,7 +50,7 @@ def seeded_tensor(name, shape):
         return 0.5 * values
     if name.endswith(("bias", "running_mean")):
         return 0.1 * values
-    if _BRANCH_ENDS.fullmatch(name):  # a long chain of ReLUs makes all vectors alike, and one code wins
+    if _BRANCH_ENDS.fullmatch(name):  # large values through many ReLUs would make all vectors similar
         return values * np.float32(0.2 / np.sqrt(shape[1]))
     fan_in = shape[0] if _INPUTS_FIRST.fullmatch(name) else int(np.prod(shape[1:]))
     gain = 0.5 if _QUERIES.fullmatch(name) else 1.4
@@ -58,5 +58,5 @@ def seeded_tensor(name, shape):
 
 
 def sampled_positions(size):
-    """At most 16 evenly spaced positions in a flat tensor, both ends included."""
+    """Returns up to 16 evenly spaced indices of a flat tensor, including both ends."""
     return np.unique(np.linspace(0, size - 1, 16).astype(np.int64))

@@ -1,7 +1,7 @@
-"""Alignment of texts with speech: of timed pieces by times and lengths, of transcripts by a recognizer's words.
+"""Alignment of texts with speech: of subtitles by times and lengths, of transcripts by recognized words.
 
-Cues are off by some tenths of a second, recognized words by a second. Segments and texts whose boundary is uncertain
-stay in one group.
+Times of cues have errors of some tenths of a second, times of recognized words up to a second. Segments and texts are
+grouped if the boundary between them is uncertain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,19 @@ from myxtts.config.checks import UserError
 from myxtts.hearing.recognizers import Recognizer, Word, normalized
 
 LOW_CONFIDENCE = "low-confidence text"
-"""Reason to drop an atom."""
+"""Reason to drop an atom whose text may be wrong."""
 NOT_HEARD = "text not recognized"
-"""Fault of a sentence that the recognizer did not find."""
+"""Fault of a sentence that was not recognized in the recording."""
 _NEAR_SECONDS = 0.25  # tolerance around the times of a piece
 _SHARE_OF_SPEECH, _SHARE_OF_TEXT, _LINKED_SECONDS = 0.3, 0.5, 0.6
 _TOUCHED_SHARE_OF_TEXT, _TOUCHED_SECONDS = 0.25, 0.3
 _MOST_DEVIATION = 3.5
 _TELLING_PIECES, _TELLING_GROUPS, _MOST_PRICE = 12, 4, 14.0
-_SHARE_OF_CHANCE = 0.3  # correct texts have 0.04 to 0.21, those in a wrong order 0.4 or more
+_SHARE_OF_CHANCE = 0.3  # correct texts have 0.04 to 0.21, texts in a wrong order 0.4 or more
 # Variance of log(seconds per character), a fifth above that of LJSpeech, VCTK and a German corpus.
 _RATE_VARIANCE, _RATE_VARIANCE_OF_ONE = 0.006, 0.6
 _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
-_LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # share of letters, absolute and relative to the usual share
+_LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # share of letters, absolute and relative to the median share
 _HEARS_WELL = 0.8
 _GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
 _MISHEARD_LETTERS = 15
@@ -38,15 +38,15 @@ _LEAST_PLACED = 0.25
 
 
 def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Atom]:
-    """Aligns pieces with segments of speech.
+    """Aligns texts with segments of speech.
 
     Args:
         starts, ends: Times of the segments, `(N,)` seconds.
         pieces: Texts in spoken order, with times in the recording.
 
     Returns:
-        Atoms in order that cover all segments and pieces. Texts that are not spoken are atoms without segments; speech
-        without text and low-confidence texts have a `reason`.
+        Atoms in order, with all segments and texts. Texts that are not spoken are atoms without segments; speech
+        without text and texts that may be wrong have a `reason`.
     """
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)
@@ -69,7 +69,7 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
     of_stretch = {i: k for k, (first, last, _, _) in enumerate(groups) for i in range(first, last)}
     of_piece = {j: k for k, (_, _, first, last) in enumerate(groups) for j in range(first, last)}
     for i, j in touches:
-        # Unmatched speech or text that touches a group may be a part of it.
+        # Speech without text, or text without speech, may belong to the group that it touches.
         if not (atoms[of_stretch[i]].text and atoms[of_piece[j]].last > atoms[of_piece[j]].first):
             flagged |= {of_stretch[i], of_piece[j]}
     for k in filter(lambda k: _has_both(atoms[k]), flagged):
@@ -78,6 +78,7 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
 
 
 def _to_atom(first, last, pieces):
+    """Returns segments `[first, last)` with the texts of `pieces` as an atom."""
     reason = next((piece.fault for piece in pieces if piece.fault), "") if pieces else "speech without text"
     text = " ".join(piece.text for piece in pieces)
     return Atom(first, last, text, bool(pieces) and pieces[-1].ends_sentence, reason)
@@ -88,9 +89,9 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether text lengths match speech lengths clearly better than the same texts do in two wrong orders.
+    """Whether the lengths of texts and speech match clearly better than with the texts in two wrong orders.
 
-    True if there are too few pieces to tell.
+    True if there are too few texts for a decision.
     """
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
@@ -102,19 +103,19 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
 
 
 def _lengths(atoms, starts, ends):
-    """Returns the seconds of speech and the number of letters of each atom, `(A,)`."""
+    """Returns the seconds of speech and the numbers of letters of atoms, `(A,)` each."""
     seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in atoms]
     return np.array(seconds, float), np.array([count_letters(one.text) for one in atoms], float)
 
 
 def _deviations(seconds, counts):
-    """Returns the deviation of seconds per character from the median, in standard deviations."""
+    """Returns the deviations of seconds per character from their median, `(A,)` standard deviations."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
 
 def _links(starts, ends, pieces):
-    """Returns the range of pieces that overlap each segment, and pairs (segment, piece) that touch."""
+    """Returns `{segment: (first, last)}`, the pieces that overlap it, and pairs (segment, piece) that touch."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -137,13 +138,14 @@ def _links(starts, ends, pieces):
 def find_sentences(
     recognizer: Recognizer, audio: LongAudio, survey: Survey, segments: np.ndarray, pieces: list[Piece], language: str
 ) -> list[Piece]:
-    """Finds the times of a transcript's sentences from recognized words.
+    """Finds the times of a transcript's sentences with a speech recognizer; returns the sentences with their times.
 
-    A sentence that was not recognized lies between its neighbors and has a fault. Words without times are distributed
-    over the speech of a few seconds.
+    A sentence that was not recognized gets the time between its neighbors and a `fault`. The words of a recognizer
+    without times are distributed over the speech of a few seconds.
 
     Args:
         segments: Segments of speech, `(N, 2)` frames.
+        pieces: Sentences of the transcript.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -163,23 +165,26 @@ def find_sentences(
     usual = float(np.median([share for share in shares if share > 0] or [1.0]))
     is_heard = np.array(shares) >= max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
     times = [_time_of(*one, heard, pace) if known else None for *one, known in zip(texts, found, is_heard)]
-    # A good recognizer misses short words only, a poor one whole sentences.
+    # A good recognizer misses only short words, a poor one whole sentences.
     times = _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf)
     return with_times(pieces, times, survey.num_samples / survey.sample_rate)
 
 
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
-    """Sets the times of the pieces, in order and within a recording of `seconds`; None is not recognized.
+    """Returns the sentences with times that increase and lie within a recording of `seconds`.
+
+    Args:
+        times: Start and end of each sentence, None if it was not recognized.
 
     Raises:
-        UserError: Too few pieces were recognized.
+        UserError: Too few sentences were recognized.
     """
     count, found, latest = sum(time is not None for time in times), [], 0.0
     if count < _LEAST_PLACED * len(pieces):
         shares = f"{count} of {len(pieces)} sentences were recognized"
         raise UserError(f"{shares}: the transcript is of another recording. Name another with --transcript.")
     for index, (piece, time) in enumerate(zip(pieces, times)):
-        if time is None:  # it does not overlap the next
+        if time is None:  # the time up to the next recognized sentence
             following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
             end = max(latest + 0.05, min(following, seconds))
             found.append(replace(piece, start=latest, end=end, fault=NOT_HEARD))
@@ -191,7 +196,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
 
 
 def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
-    """Yields recognized words with times in the recording, from windows of neighboring segments."""
+    """Yields the recognized words with their times, from windows of neighboring segments."""
     has_times, rate = hasattr(recognizer, "words"), survey.sample_rate
     most, pad = rate * (_WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES), round(0.1 * rate)
     groups: list[list[tuple[int, int]]] = []
@@ -219,14 +224,14 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Distributes words over the spans `(start, end)` in proportion to their lengths."""
+    """Distributes words over spans `(start, end)` in proportion to their lengths; returns them as `Word`s."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
     places = places / max(1, sum(len(word) for word in words))
 
     def at(place, shift):
-        # The shift decides between the spans before and after a pause.
+        # At a pause, the shift selects the span before or after it.
         span = min(max(int(np.searchsorted(spoken, place + shift)) - 1, 0), len(starts) - 1)
         return float(starts[span] + place - spoken[span])
 
@@ -234,7 +239,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Fills gaps of at most `most` letters between recognized sentences, if the time between them is plausible."""
+    """Sets times of at most `most` letters between recognized sentences, if the time between these is plausible."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -247,7 +252,7 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Returns the time of a sentence from its recognized words, or None if its length is implausible."""
+    """Returns start and end of a sentence by its recognized words, or None if its length is implausible."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

@@ -1,4 +1,4 @@
-"""Checks of clips by measurements, a speech recognizer, a speaker encoder and DNSMOS."""
+"""Checks of clips: measurements, speech recognition, speaker similarity and DNSMOS."""
 
 import difflib
 import json
@@ -18,9 +18,9 @@ from myxtts.hearing.recognizers import Recognizer, Word
 from myxtts.storage.files import append_line, digest_bytes
 
 LEAST_VOICE_CHANGE = 0.70
-"""Minimum speaker similarity (Resemblyzer) of two sides of a clip with one voice."""
+"""Minimum speaker similarity (Resemblyzer) of the two parts of a clip with one voice."""
 LEAST_OWN_VOICE = 0.80
-"""Minimum speaker similarity of a clip and its recording."""
+"""Minimum speaker similarity of a clip to the other clips of its recording."""
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE = 0.75
 _PROGRESS_EVERY = 50
@@ -41,15 +41,15 @@ class ClipFacts:
     """Measurements of a clip.
 
     Attributes:
-        speech_seconds: Duration without pauses.
-        level_db: Level of the speech in dBFS of the input.
-        snr_db: Level of the speech over that of the pauses in and around the clip.
-        end_db: Level of the first or last 50 ms, the louder one, relative to the speech.
-        end_over_noise_db: The same relative to the pauses.
-        dynamics_db: 10th to 90th percentile of the level during speech.
+        speech_seconds: Duration of the speech without pauses.
+        level_db: Level of the speech in dBFS.
+        snr_db: Level of the speech relative to the pauses in and around the clip.
+        end_db: Level of the first or last 50 ms, whichever is louder, relative to the speech.
+        end_over_noise_db: Level of the same 50 ms relative to the pauses.
+        dynamics_db: Difference of the 90th and 10th percentile of the level during speech.
         characters_per_second: Letters and digits per second of speech.
         dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Cosine similarity of the two most different sides of the clip; None without a speaker encoder.
+        voice_change: Speaker similarity of the two most different parts of the clip; None without a speaker encoder.
     """
 
     speech_seconds: float
@@ -68,11 +68,11 @@ class Segment:
     """Samples `[start, end)` of a recording: a clip, dropped speech or a pause.
 
     Attributes:
-        text: The text, if known.
-        reason: Why it is dropped, in a few words; "" for a clip.
-        detail: The reason as a sentence with values.
-        facts: Measurements; None if it never was a clip.
-        clip: Path of the clip within the data set.
+        text: The text, or "".
+        reason: Why the segment is dropped, in a few words; "" for a clip.
+        detail: The reason as a sentence with values, or "".
+        facts: Measurements; None for a pause and for speech that was not selected for a clip.
+        clip: Path of the clip within the data set, or "".
         validation: Whether the clip is held out for validation.
     """
 
@@ -86,12 +86,12 @@ class Segment:
     validation: bool = False
 
     def drop(self, reason: str, detail: str) -> None:
-        """Drops the clip."""
+        """Sets the reason and detail of a clip that is dropped."""
         self.reason, self.detail = reason, detail
 
 
 def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> ClipFacts:
-    """Measures the clip of frames `[start, end)`."""
+    """Measures a clip of frames `[start, end)` with `num_letters` letters and digits."""
     levels, level, noise = survey.levels_db[start:end], *_level_and_noise(survey, start, end)
     frames = max(1, round(_END_SECONDS / survey.frame_seconds))
     edge = max(_mean_level(levels[:frames]), _mean_level(levels[-frames:]))
@@ -101,7 +101,7 @@ def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> Clip
 
 
 def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
-    """Drops clips that fail a check; speech rate and level are compared with the other clips."""
+    """Drops clips that fail a check; speech rate and level are compared with the medians of all clips."""
     if not clips:
         return
     usual_rate, deviations = _rate_deviations(clips)
@@ -121,13 +121,13 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def is_steady(survey: Survey, start: int, end: int) -> bool:
-    """Whether frames `[start, end)` are long and have a constant level, like music and noise."""
+    """Whether frames `[start, end)` have a constant level for a long time, like music and noise."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return is_long and _dynamics(survey, start, end) < _LEAST_DYNAMICS_DB
 
 
 def _rate_deviations(clips):
-    """Returns the median speech rate and the robust z-score of each clip, with a wider scale for short texts."""
+    """Returns the median speech rate and each clip's robust z-score, whose scale is wider for short texts."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:
@@ -139,7 +139,7 @@ def _rate_deviations(clips):
 
 
 def _level_and_noise(survey, start, end):
-    """Returns the levels of speech and of the pauses inside; else of pauses around, else of the quietest frames."""
+    """Returns the levels of speech and of noise: of the pauses inside, else around, else of the quietest frames."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0
@@ -152,6 +152,7 @@ def _level_and_noise(survey, start, end):
 
 
 def _dynamics(survey, start, end):
+    """Returns the difference of the 90th and 10th percentile of the level during speech."""
     return float(np.subtract(*np.percentile(_speech_levels(survey, start, end), (90, 10))))
 
 
@@ -166,13 +167,13 @@ def _mean_level(levels):
 
 
 def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
-    """A recognizer that keeps its results in a file, so that a resumed run does not transcribe a clip twice.
+    """Wraps a recognizer so that it stores its results in a file, for a resumed run.
 
-    It has `words` if `recognizer` has. `name` is the recognizer's, part of the keys.
+    The wrapper has a method `words` if `recognizer` has one. `name` is part of the keys.
     """
     known = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with suppress(ValueError, TypeError):  # cut off by a kill
+        with suppress(ValueError, TypeError):  # a line cut off when the process was killed
             key, known[key] = json.loads(line)
 
     def recall(kind, hear, samples, sample_rate, language):
@@ -193,12 +194,12 @@ def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
 def listen(
     clips: Sequence[tuple[Segment, Path]], options: Namespace, needs_text: bool, tell: Callable[[str], None]
 ) -> None:
-    """Transcribes clips or checks their texts, and drops those that fail a check.
+    """Transcribes clips or checks their texts, checks their voices and DNSMOS, and drops those that fail.
 
     Args:
         clips: Clips with their files.
-        options: As of `command.open_options`.
-        needs_text: Whether the recognizer transcribes; otherwise it checks the texts.
+        options: Result of `command.open_options`.
+        needs_text: Whether the recognizer transcribes the clips; otherwise it checks their texts.
         tell: Called with the progress every 50 clips.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
@@ -210,7 +211,12 @@ def listen(
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:
             text = " ".join(options.recognizer(samples, rate, options.language).replace("|", " ").split())
-            _compare_text(clip, text, needs_text)
+            if not (letters := count_letters(text)):
+                clip.drop("no words recognized", "the recognizer found no word.")
+            elif needs_text:
+                clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
+            elif not is_same_text(clip.text, text):
+                clip.drop("another text recognized", text[:200])
         if options.dnsmos and not clip.reason:
             score = options.dnsmos(samples, rate).overall
             clip.facts.dnsmos = round(score, 2)
@@ -224,24 +230,14 @@ def listen(
         judge([clip for clip, _ in clips if not clip.reason], options.min_snr)
 
 
-def _compare_text(clip, text, needs_text):
-    letters = count_letters(text)
-    if not letters:
-        clip.drop("no words recognized", "the recognizer found no word.")
-    elif needs_text:
-        clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
-    elif not is_same_text(clip.text, text):
-        clip.drop("another text recognized", text[:200])
-
-
 def is_same_text(text: str, heard: str) -> bool:
-    """Whether at least three quarters of the letters of a text and its transcription agree."""
+    """Whether a text and its transcription agree in at least three quarters of their letters."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
     return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio() >= _LEAST_ALIKE
 
 
 def _compare_voices(parts):
-    """Drops clips with two voices, and those in another voice than the recording."""
+    """Drops clips with two voices, and clips whose voice differs from the others."""
     means = [_unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = _unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):
@@ -254,8 +250,8 @@ def _compare_voices(parts):
 
 
 def _voice_change(parts):
-    """Returns the similarity of the mean vectors before and after the most different point, or None for short clips."""
-    # The vector across the point, of 1.6 s, is ignored.
+    """Returns the lowest similarity of the mean vectors before and after a point, or None for short clips."""
+    # The vector of the 1.6 s around the point is ignored.
     pairs = ((parts[:k].mean(axis=0), parts[k + 1 :].mean(axis=0)) for k in range(1, len(parts) - 1))
     return min((float(_unit(a) @ _unit(b)) for a, b in pairs), default=None)
 

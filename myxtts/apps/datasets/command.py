@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **options) -> Path:
-    """Cuts long recordings into a checked training set like `myxtts make-dataset`; returns its folder.
+    """Creates a checked training set from long recordings, like `myxtts make-dataset`; returns its folder.
 
     Args:
         recordings: Files or folders.
@@ -88,6 +88,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
 
 
 def _make(arguments):
+    """Makes the data set; returns a summary."""
     output, options = Path(arguments.output), open_options(arguments)
     from myxtts.apps.datasets import make
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
@@ -104,47 +105,46 @@ def _make(arguments):
 
 
 def open_options(arguments: Namespace) -> Namespace:
-    """Checks the arguments of the command and opens the models that they name.
+    """Checks the arguments of the command and loads the models that they name.
 
     Returns:
-        The arguments with `text` (path or None), `recognizer`, `aligner`, `speech_model`, `encoder` and `dnsmos` (each
-        None if it is not used), and `recognizer_name` and `aligner_name` for the cache of an interrupted run.
+        The arguments and `text` (path or None); the models `recognizer`, `aligner`, `speech_model` (voice activity),
+        `encoder` and `dnsmos`, None if not used; `recognizer_name` and `aligner_name`, for the cache of their results.
     """
-    low, high, share = arguments.min_seconds, arguments.max_seconds, arguments.validation_share
+    opened = Namespace(**vars(arguments))
+    low, high, least = arguments.min_seconds, arguments.max_seconds, arguments.min_dnsmos
     lengths = "0.2 or more, below --max-seconds of at most 30"
     require(0.2 <= low < high <= 30, "--min-seconds", lengths, f"{low:g}, {high:g}")
+    share = arguments.validation_share
     require(0 <= share < 1, "--validation-share", "0 or more and below 1", share)
     require(-60 <= arguments.loudness <= -5, "--loudness", "from -60 to -5 LUFS", arguments.loudness)
-    speaker, least = arguments.speaker or Path(arguments.output).resolve().name, arguments.min_dnsmos
+    opened.speaker = speaker = arguments.speaker or Path(arguments.output).resolve().name
     is_name = speaker.strip() and not any(mark in speaker for mark in "|\n\r")
     require(is_name, "--speaker", "a name without | and line breaks", repr(speaker))
     require(least is None or 1 <= least <= 5, "--min-dnsmos", "from 1 to 5", least)
     if arguments.speaker_encoder and not arguments.one_voice:
         raise UserError("--speaker-encoder needs --one-voice.")
     from myxtts.hearing import networks
-    from myxtts.hearing.networks import SileroModel, find_silero
     from myxtts.hearing.recognizers import open_recognizer
     from myxtts.text.languages import get_language
 
     try:
-        language = get_language(arguments.language).code
+        opened.language = get_language(arguments.language).code
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
-    name, text = arguments.recognizer, arguments.subtitles or arguments.transcript
-    recognizer = aligner = open_recognizer(name, True) if name else None
-    if arguments.aligner:
-        aligner = open_recognizer(arguments.aligner, True)
-    detector = None if arguments.vad == "energy" else arguments.vad_model or find_silero()
+    text, name = arguments.subtitles or arguments.transcript, arguments.recognizer
+    opened.text, opened.recognizer_name, opened.aligner_name = text and Path(text), name, arguments.aligner or name
+    opened.recognizer = open_recognizer(name, True) if name else None
+    opened.aligner = open_recognizer(arguments.aligner, True) if arguments.aligner else opened.recognizer
+    detector = None if arguments.vad == "energy" else arguments.vad_model or networks.find_silero()
     if detector is None and arguments.vad == "silero":
         hint = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
         raise UserError(f"--vad silero needs onnxruntime and Silero's model: {hint}.")
-    encoder = networks.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
-    if arguments.one_voice and encoder is None:
+    opened.encoder = networks.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
+    if arguments.one_voice and opened.encoder is None:
         raise UserError(f"--one-voice needs a speaker encoder: {networks.ENCODER_HINT}.")
-    scorer = networks.DNSMOS.load() if least else None
-    if least and scorer is None:
+    opened.dnsmos = networks.DNSMOS.load() if least else None
+    if least and opened.dnsmos is None:
         raise UserError(f"--min-dnsmos needs DNSMOS: {networks.DNSMOS_HINT}.")
-    models = dict(recognizer=recognizer, recognizer_name=name, aligner=aligner, aligner_name=arguments.aligner or name)
-    models |= dict(encoder=encoder, dnsmos=scorer, speech_model=detector and SileroModel(Path(detector)))
-    found = dict(language=language, speaker=speaker, text=text and Path(text))
-    return Namespace(**vars(arguments) | models | found)
+    opened.speech_model = detector and networks.SileroModel(Path(detector))
+    return opened

@@ -1,4 +1,4 @@
-"""`make_dataset`: from long recordings to a data set for training."""
+"""Creates a data set for training from long recordings."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -13,10 +13,11 @@ from myxtts.apps.datasets.checks import Segment, cached, is_steady, judge, liste
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
-from myxtts.apps.datasets.texts import Piece, count_letters, find_text, is_subtitles, read_text, synchronize
+from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import wav_header
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
+from myxtts.data.corpora import files_beside
 from myxtts.storage.files import digest_file, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
@@ -28,18 +29,20 @@ _ENVELOPE_SECONDS = 0.05
 def make_dataset(
     recordings: Sequence[Path], output: Path, options: Namespace, tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Creates a data set or adds recordings to it, like `command.make_dataset`; returns the records of all recordings.
+    """Creates a data set or adds recordings to one; returns the records of all its recordings.
 
-    Recordings that the data set has are skipped. If one cannot be used, those before it are kept.
+    Recordings that are already in the data set are skipped. After an error, the data set has the recordings before it.
 
     Args:
-        options: Arguments of the command with their models, as of `command.open_options`.
+        recordings: Files or folders.
+        output: Folder of the data set.
+        options: Result of `command.open_options`.
         tell: Called with progress lines.
     """
     files = _find_recordings(recordings)
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
-    texts = {path: options.text or find_text(path) for path in files}
+    texts = {path: options.text or next(iter(files_beside(path, TEXT_EXTENSIONS)), None) for path in files}
     pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():
@@ -50,8 +53,8 @@ def make_dataset(
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
                 say(f"text from {text.name}, next to it")
-            caching = _with_caches(options, folder.cache_path(identity), text)
-            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], caching, say)
+            with_caches = _with_caches(options, folder.cache_path(identity), text)
+            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], with_caches, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)
             folder.add(record)
@@ -73,7 +76,7 @@ def _find_recordings(paths):
 
 
 def _with_caches(options, cache, text):
-    """Caches the results of the recognizers. One that aligns a transcript does not check it as well."""
+    """Returns the options with cached recognizers; a recognizer that aligns a transcript does not check it as well."""
     keep = lambda recognizer, name: recognizer and cached(recognizer, cache, name)
     aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
     recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
@@ -82,7 +85,7 @@ def _with_caches(options, cache, text):
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
-    """Writes the clips of a recording; returns its record."""
+    """Writes the clips of a recording; returns its record, which `SetFolder.add` takes."""
     surveyed, segments, notes = plan_source(audio, text, pieces, options)
     gain, rate = _gain(surveyed, options.loudness, notes), surveyed.sample_rate
     for note in notes:
@@ -118,13 +121,13 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
 def plan_source(
     audio: LongAudio, text: Path | None, pieces: list[Piece], options: Namespace
 ) -> tuple[Survey, list[Segment], list[str]]:
-    """Analyzes a recording and selects its clips. Their texts are empty if there are no `pieces` of its `text`.
+    """Analyzes a recording and selects its clips, whose texts come from `pieces`, the cues or sentences of `text`.
 
     Returns:
-        The survey; segments in order that cover every sample once, of which those with facts are clips; notes.
+        The analysis; all segments in order, without gaps, of which those with `facts` are clips; notes for the user.
 
     Raises:
-        UserError: The recording cannot be used, or the text is that of another one.
+        UserError: The recording cannot be used, or the text is that of another recording.
     """
     notes: list[str] = []
     surveyed = survey(audio, options.speech_model)
@@ -156,12 +159,16 @@ def plan_source(
     for atom in (atom for k, atom in enumerate(atoms) if k not in used):
         length = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * seconds
         start, end = spoken[atom.first, 0] * size, spoken[atom.last - 1, 1] * size
-        left.append(Segment(int(start), int(end), atom.text, atom.reason or _unused(atom, length, options)))
+        unused = "too short" if length < options.min_seconds else "fits no clip"
+        if length > options.max_seconds:
+            known = "where the text is known " if atom.last - atom.first > 1 else ""
+            unused = f"no pause {known}for {options.max_seconds:g} s"
+        left.append(Segment(int(start), int(end), atom.text, atom.reason or unused))
     return surveyed, _with_pauses(clips, left, count), notes
 
 
 def _to_atoms(starts, ends, pieces, path, notes):
-    """Assigns the texts to the segments of speech; without texts, each segment is an atom."""
+    """Returns the segments of speech with their texts as atoms; without texts, each segment is an atom."""
     if not pieces:  # long pauses count as ends of sentences
         pauses = np.append(starts[1:] - ends[:-1], np.inf)
         return [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]
@@ -174,16 +181,8 @@ def _to_atoms(starts, ends, pieces, path, notes):
     return [atom for atom in atoms if atom.first < atom.last]
 
 
-def _unused(atom, seconds, options):
-    """Returns why an atom is in no clip."""
-    if seconds > options.max_seconds:
-        known = "where the text is known " if atom.last - atom.first > 1 else ""
-        return f"no pause {known}for {options.max_seconds:g} s"
-    return "too short" if seconds < options.min_seconds else "fits no clip"
-
-
 def _with_pauses(clips, left, num_samples):
-    """Orders all segments and adds the pauses between them; dropped ones are shortened where they overlap clips."""
+    """Sorts all segments and adds the pauses between them; dropped segments end where clips begin."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

@@ -1,4 +1,4 @@
-"""Long recordings: reading in blocks, and one pass for levels, loudness and voice activity."""
+"""Long recordings: reading in blocks, and analysis of levels, loudness and voice activity in one pass."""
 
 import shutil
 import subprocess
@@ -20,17 +20,17 @@ from myxtts.hearing.networks import SileroModel
 BLOCK_SECONDS = 30
 FRAMES_PER_SECOND = 100
 
-# `file:` and the protocol whitelist keep file names and playlists from opening network connections.
+# `file:` and the protocol whitelist prevent network connections by file names and playlists.
 _FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -map 0:a:0 -f au -c:a pcm_f32be -"
-_CANCELLED_SHARE = 0.1  # a mean 20 dB below the loudest channel comes from opposite polarity
+_CANCELLED_SHARE = 0.1  # if the mean is 20 dB below the loudest channel, the channels have opposite polarity
 _SPEECH_LOWEST_HZ = 120.0
 
 
 class LongAudio:
-    """An audio or video file, read in blocks by libsndfile or ffmpeg.
+    """An audio or video file that is read in blocks, by libsndfile or ffmpeg.
 
     Raises:
-        AudioError: The file is missing, empty or damaged, or ffmpeg is needed and not installed.
+        AudioError: The file is missing, empty or damaged, or it needs ffmpeg, which is not installed.
     """
 
     def __init__(self, path: Path):
@@ -48,20 +48,16 @@ class LongAudio:
             self._by_ffmpeg = True
             self._read_header()
 
-    def blocks(self, channel: int | None = None) -> Iterator[np.ndarray]:
-        """Yields mono float32 blocks `(S,)` of about `BLOCK_SECONDS`: the mean of all channels, or one of them."""
-        for block in self.channel_blocks():
-            yield block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
-
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
-        """Yields the samples `[start, end)` of each span in one pass; spans are sorted by start.
+        """Yields the samples `[start, end)` of each span, `(S,)` float32; the spans must be sorted by start.
 
-        A span beyond the end of the recording is cut.
+        The samples are those of a channel, or the mean of all channels. A span ends at the end of the recording.
 
         Raises:
             AudioError: The recording ends before a span, or is damaged.
         """
-        held, start, blocks = np.zeros(0, np.float32), 0, self.blocks(channel)
+        held, start = np.zeros(0, np.float32), 0
+        blocks = (_to_mono(block, channel) for block in self.channel_blocks())
         for first, last in spans:
             while start + len(held) < last and (block := next(blocks, None)) is not None:
                 skipped = min(max(0, first - start), len(held))
@@ -71,7 +67,7 @@ class LongAudio:
             yield held[first - start : last - start]
 
     def channel_blocks(self) -> Iterator[np.ndarray]:
-        """Yields float32 blocks `(S, C)`, a whole number of 10 ms frames each, except for the last.
+        """Yields float32 blocks `(S, C)` of a whole number of 10 ms frames; the last block may be shorter.
 
         Raises:
             AudioError: The file is damaged or has values that are not finite.
@@ -85,7 +81,7 @@ class LongAudio:
                     yield block
             except soundfile.LibsndfileError as error:
                 raise AudioError(self.path, "damaged", f"decoding failed: {error.error_string}") from error
-            # The length of an MP3 without Xing header is an estimate, a few per cent off.
+            # The length of an MP3 without Xing header is an estimate with an error of a few percent.
             if not self._by_ffmpeg and count < 0.95 * file.frames:
                 detail = f"it should have {file.frames} samples per channel and has {count}."
                 raise AudioError(self.path, "truncated", detail)
@@ -97,7 +93,7 @@ class LongAudio:
 
     @contextmanager
     def _open(self) -> Iterator[soundfile.SoundFile]:
-        """Opens the file, or the output of ffmpeg through a pipe."""
+        """Opens the file, or a pipe from ffmpeg."""
         if not self._by_ffmpeg:
             try:
                 file = soundfile.SoundFile(self.path)
@@ -132,14 +128,14 @@ class Survey:
     """Analysis of a recording in frames of about 10 ms.
 
     Attributes:
-        sample_rate: In Hz.
-        num_samples: Samples per channel.
-        frame_samples: Length of a frame in samples.
+        sample_rate: Sample rate in Hz.
+        num_samples: Number of samples per channel.
+        frame_samples: Number of samples per frame.
         levels_db: K-weighted level above 120 Hz, `(F,)` dBFS, at least `SILENCE_DB`.
         peaks: Maximum magnitude, `(F,)`.
         speech: Voice activity, `(F,)` bool.
         loudness: Integrated loudness in LUFS; -inf for silence.
-        channel: The channel in use; None for the mean of all.
+        channel: The analyzed channel; None for the mean of all channels.
     """
 
     sample_rate: int
@@ -157,7 +153,7 @@ class Survey:
 
 
 def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
-    """Analyzes a recording. If its channels cancel each other, the loudest one is used alone.
+    """Analyzes the mean of all channels, or the loudest channel if the channels cancel each other out.
 
     Raises:
         AudioError: The recording is damaged or shorter than a frame.
@@ -168,8 +164,12 @@ def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
     return found
 
 
+def _to_mono(block, channel):
+    return block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
+
+
 def _survey_channel(audio, model, channel):
-    """Returns the survey, and the power of each channel and of the used signal, `(C + 1,)`."""
+    """Returns the analysis, and the power of each channel and of the analyzed signal, `(C + 1,)`."""
     rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
     size = rate // FRAMES_PER_SECOND
     filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]
@@ -177,7 +177,7 @@ def _survey_channel(audio, model, channel):
     if model is not None:
         model.start(rate)
     for block in audio.channel_blocks():
-        mono = block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
+        mono = _to_mono(block, channel)
         energies += [*np.einsum("sc,sc->c", block, block, dtype=np.float64), np.dot(mono, mono)]
         count += len(mono)
         if model is not None:
@@ -202,7 +202,7 @@ def _survey_channel(audio, model, channel):
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:
-    """Integrated loudness in LUFS (ITU-R BS.1770-4, section 3) of K-weighted powers `(F,)` of 10 ms; -inf if silent."""
+    """Returns the integrated loudness in LUFS (ITU-R BS.1770-4, section 3) of K-weighted powers `(F,)` of 10 ms."""
     steps = powers[: len(powers) // 10 * 10].reshape(-1, 10).mean(axis=1)
     blocks = np.convolve(steps, np.ones(4) / 4, "valid") if len(steps) >= 4 else np.array([powers.mean()])
     to_lufs = lambda power: -0.691 + 10 * np.log10(np.maximum(power, 1e-15))  # BS.1770-4, equation 2
@@ -212,7 +212,7 @@ def _integrated_loudness(powers: np.ndarray) -> float:
 
 def _k_weighting(sample_rate: int) -> np.ndarray:
     """Designs the K-weighting filters of BS.1770-4, annex 1, as second-order sections `(2, 6)`."""
-    # The standard has coefficients at 48 kHz; these are its analog prototypes at any rate, as in libebur128.
+    # The standard has coefficients for 48 kHz; this uses its analog prototypes for any rate, as in libebur128.
     k, q = np.tan(np.pi * min(1681.974450955533 / sample_rate, 0.49)), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)
     middle = high**0.4996667741545416

@@ -1,4 +1,4 @@
-"""The folder of a data set: clips in `wavs/`, lists of clips and segments, a record of each recording, and a report."""
+"""The folder of a data set: clips in `wavs/`, lists of clips and segments, a record of each recording, a report."""
 
 import csv
 import io
@@ -41,20 +41,20 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
 class SetFolder:
-    """A data set on disk, open in one process. Existing lines of its lists are never changed.
+    """A data set on disk, opened by `open_set`. Existing lines of its lists are never changed.
 
-    The record of a recording in `sources/` is written last; what an interrupted run left without it is replaced.
+    The record of a recording in `sources/` is written last; clips and lines without a record are replaced.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def record_path(self, source_id: str) -> Path:
-        """File of a recording's record."""
+        """Path of the record of a recording."""
         return self.path / SOURCES / f"{source_id}.json"
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the records of all recordings, in the order of their addition."""
+        """Returns the records of all recordings in the order in which they were added."""
         return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def cache_path(self, source_id: str) -> Path:
@@ -62,7 +62,7 @@ class SetFolder:
         return self.path / SOURCES / f"{source_id}.heard"
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks the clips of some blocks of time for validation, since neighboring clips sound alike."""
+        """Marks clips for validation, in blocks of time because neighboring clips are similar."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         for row in record["rows"]:
@@ -84,7 +84,7 @@ class SetFolder:
                 row["validation"] = True
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds a recording, whose clips exist already: appends them to the lists, then writes its record."""
+        """Adds the clips of a recording to the lists, then writes its record."""
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
@@ -101,7 +101,7 @@ class SetFolder:
         self.cache_path(source_id).unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Appends the lines of a recording, which begin with `start`; those of an interrupted run are replaced."""
+        """Appends the lines of a recording, all of which begin with `start`, and replaces existing ones."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -109,7 +109,7 @@ class SetFolder:
         content = io.StringIO()
         if name == SEGMENTS:
             content.write(csv_text(lines, separator))
-        else:  # training texts are not escaped for spreadsheets
+        else:  # without the escaping of formulas, which would change texts
             csv.writer(content, delimiter=separator, lineterminator="\n").writerows(lines)
         write_text(self.path / name, "\n".join([separator.join(columns), *kept, content.getvalue()]))
 
@@ -120,7 +120,7 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Creates or opens the folder of a data set and locks it; a new one that stays empty is removed.
+    """Creates or opens the folder of a data set and locks it; a new folder without recordings is deleted on exit.
 
     Raises:
         UserError: The folder has other content, or another process writes to it.
@@ -155,7 +155,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 
 def source_id(name: str, digest: str) -> str:
-    """Returns the file name of a recording in the data set: ASCII characters of its name and part of its digest."""
+    """Returns the id of a recording: the ASCII letters and digits of its name and part of its digest."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
     return f"{plain or 'source'}-{digest[:10]}"
 
@@ -177,11 +177,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Writes `report.html` with waveforms, statistics and audio players; it needs no network.
-
-    Args:
-        records: Records of all recordings of the data set.
-    """
+    """Writes `report.html` with statistics, audio players and waveforms of all recordings."""
     clips, left, rows_left, waves = [], defaultdict(list), _MOST_ROWS, []
     for record in records:
         rate, kept = record["sample_rate"], [row for row in record["rows"] if row["clip"]]
@@ -210,14 +206,14 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _badness(facts, usual_rate):
-    """Scores a clip by unusual speech rate, noise and loud ends; higher is worse."""
+    """Returns a score of unusual speech rate, noise and loud ends of a clip; higher is worse."""
     rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
     noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
     return 3 * rate + noise + max(0.0, facts["end_db"] + 40) / 20
 
 
 def _minute(record, start):
-    """Returns the drawing of one minute: its time, boxes (kind, x, width, title) of segments, points of the outline."""
+    """Returns a minute's time, the boxes (kind, x, width, title) of its segments, and the points of its waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

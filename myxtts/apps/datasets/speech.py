@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.ndimage import binary_dilation, label, uniform_filter1d
+from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 
 SILENCE_DB = -90.0
 """Minimum level, about the last bit of 16-bit audio."""
 MIN_PAUSE_SECONDS = 0.2
-"""Minimum pause; shorter silences can be the closure of a plosive."""
+"""Shortest pause; shorter silences can be closures of plosives."""
 MIN_SPEECH_SECONDS = 0.08
-"""Minimum segment of speech; shorter ones are clicks."""
+"""Shortest segment of speech; shorter sounds are clicks."""
 
 _WINDOW_SECONDS, _WINDOW_STEP_SECONDS = 30.0, 1.0
 _FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 10, 95
@@ -42,7 +42,7 @@ _DIP_SECONDS = 0.5
 class Atom:
     """Segments of speech `[first, last)` that cannot be separated, with their text.
 
-    `reason` is why they are dropped, in a few words; "" if they can be part of a clip.
+    `reason` says why they are dropped; it is "" if they can be part of a clip.
     """
 
     first: int
@@ -53,7 +53,7 @@ class Atom:
 
 
 class Clip(NamedTuple):
-    """Atoms `[first, last)` of a list as a clip of frames `[start, end)`."""
+    """A clip of frames `[start, end)` with the atoms `[first, last)` of a list."""
 
     first: int
     last: int
@@ -62,9 +62,9 @@ class Clip(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Segment bounds (`starts`, `ends`) and clip bounds around each (`begins`, `finishes`), `(N,)` frames each.
+    """Bounds of N segments (`starts`, `ends`) and of clips around them (`begins`, `finishes`), `(N,)` frames each.
 
-    `pauses` are the N + 1 pauses around them in seconds, with infinity at both ends.
+    `pauses` are the N + 1 pauses before, between and after the segments in seconds, the first and last infinite.
     """
 
     starts: np.ndarray
@@ -75,7 +75,7 @@ class Edges(NamedTuple):
 
 
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
-    """Detects the frames with speech, `(F,)` bool.
+    """Detects the frames with speech, `(F,)` bool, from levels `(F,)` and optionally probabilities `(F,)` of a model.
 
     Speech begins 12 dB (less at low SNR) above the noise floor, the 10th percentile of the 30 s around a frame, and
     ends up to 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital
@@ -103,16 +103,12 @@ def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
 
 
 def _hysteresis(values, begins, ends):
-    """Returns runs of values above `ends` that exceed `begins` somewhere, `(F,)` bool."""
-    runs, count = label(values > ends)
-    passes = np.zeros(count + 1, bool)
-    passes[runs[values > begins]] = True
-    passes[0] = False
-    return passes[runs]
+    """Returns the runs of values above `ends` that exceed `begins` somewhere, `(F,)` bool."""
+    return binary_propagation((values > begins) & (values > ends), mask=values > ends)
 
 
 def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
-    """Smooths levels by the mean power over `frames` frames, `(F,)` dB."""
+    """Returns levels of the mean power over `frames` frames, `(F,)` dB."""
     return 10 * np.log10(np.maximum(uniform_filter1d(10 ** (levels_db / 10), frames, mode="nearest"), 1e-12))
 
 
@@ -127,7 +123,7 @@ def _percentiles(levels, frame_seconds):
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds the quietest point of each pause; of long pauses, one near each end."""
+    """Finds the quietest point of each pause, and in long pauses one near each end."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
@@ -149,7 +145,8 @@ def choose_clips(
 ) -> list[Clip]:
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
-    The ideal length is six seconds; cuts in short pauses or within sentences and long pauses in a clip are penalized.
+    The cost grows with the difference of a clip's length from six seconds, with cuts in short pauses or within
+    sentences, and with long pauses in a clip.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * _LEAST_PAD_SECONDS
@@ -188,7 +185,7 @@ def choose_clips(
 
 
 def _bounds(edges, first, last, most):
-    """Returns the frames of a clip of segments `first` to `last`; the pauses around it are cut to fit the maximum."""
+    """Returns start and end of a clip of segments `first` to `last`, with the pauses around it shortened if needed."""
     before, after = edges.starts[first] - edges.begins[first], edges.finishes[last] - edges.ends[last]
     excess = edges.finishes[last] - edges.begins[first] - most
     if excess > 0:
@@ -198,7 +195,7 @@ def _bounds(edges, first, last, most):
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits segments longer than `max_seconds` at all points that are the quietest within half a second."""
+    """Splits segments `(N, 2)` longer than `max_seconds` at the points that are the quietest within half a second."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(_DIP_SECONDS / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():
@@ -211,7 +208,7 @@ def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
 
 
 def _quietest(levels, low, high):
-    """Returns the quietest frame of `[low, high)`, the middle one of equals."""
+    """Returns the quietest frame of `[low, high)`; the middle one if several are equally quiet."""
     if high <= low:
         return low
     part = levels[low:high]

@@ -1,4 +1,4 @@
-"""Texts of recordings: cues of subtitles and their times, or sentences of a transcript."""
+"""Texts of recordings: cues of subtitles, synchronized with the speech, or sentences of a transcript."""
 
 import html
 import re
@@ -13,10 +13,10 @@ from scipy.signal import correlate, find_peaks
 from scipy.stats import theilslopes
 
 from myxtts.config.checks import UserError, read_bounded
-from myxtts.data.corpora import SUBTITLES, files_beside
+from myxtts.data.corpora import SUBTITLES
 from myxtts.text.cleaners import split_sentences
 
-TRANSCRIPT_EXTENSIONS = (".txt", ".lab")
+TEXT_EXTENSIONS = (*SUBTITLES, ".txt", ".lab")
 
 _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80
@@ -43,13 +43,13 @@ _TELLING_CUES = 10
 
 @dataclass(frozen=True)
 class Piece:
-    """A cue or a sentence.
+    """A cue of subtitles or a sentence of a transcript.
 
     Attributes:
         text: The text in one line.
         start, end: Times in seconds; None in a transcript.
-        ends_sentence: Whether it ends a sentence.
-        fault: Why it cannot be used, in a few words, or "".
+        ends_sentence: Whether the text ends a sentence.
+        fault: Why the text cannot be used, in a few words, or "".
     """
 
     text: str
@@ -65,20 +65,15 @@ def count_letters(text: str) -> int:
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a file has the suffix of subtitles; other texts are transcripts."""
+    """Whether a file has a suffix of subtitles; other files are transcripts."""
     return path.suffix.lower() in SUBTITLES
 
 
-def find_text(recording: Path) -> Path | None:
-    """Finds subtitles or a transcript next to a recording: `talk.srt`, `talk.en.srt`, `talk.txt`."""
-    return next(iter(files_beside(recording, (*SUBTITLES, *TRANSCRIPT_EXTENSIONS))), None)
-
-
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
-    """Reads the text of a recording; empty if a recognizer transcribes it.
+    """Reads the text of a recording; returns an empty list if there is none and a recognizer transcribes the clips.
 
     Raises:
-        UserError: The text cannot be read, or `options` lack a recognizer for it.
+        UserError: The text cannot be read, or `options` have no recognizer that is needed.
     """
     if text is None:
         if options.recognizer is None:
@@ -94,7 +89,7 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
 
 
 def read_subtitles(path: Path) -> list[Piece]:
-    """Reads the cues of an `.srt`, `.vtt` or `.ass` file in order, without tags, sound descriptions and speaker labels.
+    """Reads the cues of an `.srt`, `.vtt` or `.ass` file, without tags, sound descriptions and speaker labels.
 
     Cues that overlap, are sung or have two speakers get a `fault`.
 
@@ -111,7 +106,7 @@ def read_subtitles(path: Path) -> list[Piece]:
             file = pysubs2.SSAFile.from_string(content)  # detects the format by content
         except pysubs2.FormatAutodetectionError:
             file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
-    except Exception as error:  # damaged files raise errors of any type
+    except Exception as error:  # pysubs2 raises errors of any type for damaged files
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
     pieces = []
@@ -125,7 +120,7 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """Returns the spoken text of a cue in one line, and its fault or ""."""
+    """Returns the spoken text of a cue in one line, and its fault, or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return _one_line(_MUSIC.sub(" ", text)), "sung or music"
@@ -137,9 +132,9 @@ def clean_cue(text: str) -> tuple[str, str]:
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:
-    """Splits a plain text into sentences, and long sentences into clauses.
+    """Reads a plain text and splits it into sentences, and long sentences into clauses.
 
-    Paragraphs are separated by blank lines, if there are any, else by line breaks.
+    Paragraphs are separated by blank lines if the file has any, otherwise by line breaks.
 
     Raises:
         UserError: The file is not text, or has no letter and no digit.
@@ -153,7 +148,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     for piece in pieces:
         if count_letters(piece.text):
             joined.append(piece)
-        elif joined:  # such as a lone dash
+        elif joined:  # such as a single dash
             joined[-1] = replace(joined[-1], text=f"{joined[-1].text} {piece.text}", ends_sentence=piece.ends_sentence)
     if not joined:
         raise UserError(f"{path} holds no letter and no digit.")
@@ -161,6 +156,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
 
 
 def _read_text(path):
+    """Reads a UTF-8 file, or a UTF-16 file with a byte order mark."""
     try:
         with open(path, "rb") as file:
             mark = file.read(2)
@@ -178,7 +174,7 @@ def _one_line(text):
 
 
 def _without_repeats(pieces):
-    """Removes the text that cues of rolling captions repeat from the cue before."""
+    """Removes text that a cue of rolling captions repeats from the cue before."""
     kept: list[Piece] = []
     for piece in pieces:
         before = kept[-1] if kept else None
@@ -194,7 +190,7 @@ def _without_repeats(pieces):
 
 
 def _mark_overlaps(marked):
-    """Marks cues that overlap for long; of two that overlap briefly, the first is shortened."""
+    """Marks pairs of cues with a long overlap; ends the first cue earlier at a short overlap."""
     for index in range(len(marked) - 1):
         first, second = marked[index : index + 2]
         overlap = min(first.end, second.end) - second.start
@@ -210,16 +206,16 @@ def _mark_overlaps(marked):
 def synchronize(
     cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray, path: Path | None = None
 ) -> tuple[list[Piece], str]:
-    """Corrects offset and drift of subtitles against segments of speech, in seconds.
+    """Corrects offset and drift of subtitles by segments of speech with `starts` and `ends` in seconds.
 
     Windows of four minutes are correlated with the speech, by activity and by beginnings. A robust line through the
-    peaks is then refined on the beginnings. The same fit for the cues in reverse gives the matches by chance.
+    peaks is then refined with the beginnings. The same fit of the reversed cues gives the share of random matches.
 
     Returns:
-        The cues with times in the recording, and a note on the correction; "" below a tenth of a second.
+        The cues with corrected times, and a note on the correction, "" if it is below a tenth of a second.
 
     Raises:
-        UserError: The cues of `path` do not match the speech better than chance.
+        UserError: The cues of `path` do not match the speech better than by chance.
     """
     times, count = np.array([[cue.start, cue.end] for cue in cues]), len(cues)
     offset, drift, matched = _fit(times, starts, ends)
@@ -230,7 +226,7 @@ def synchronize(
     moved = times * (1 + drift) + offset
     late = _nearest(moved[:, 1], ends)
     near = late[np.abs(late) < 1.0]
-    stay = np.clip(-np.median(near), -0.5, 1.0) if len(near) else 0.0  # cues stay after the speech
+    stay = np.clip(-np.median(near), -0.5, 1.0) if len(near) else 0.0  # cues are shown longer than the speech
     spans = zip(moved[:, 0].tolist(), np.maximum(moved[:, 1] - stay, moved[:, 0] + 0.1).tolist())
     parts = [f"{abs(offset):.2f} s {'early' if offset > 0 else 'late'}"] if abs(offset) >= 0.1 else []
     if abs(drift) * times.max() >= 0.1:
@@ -240,13 +236,13 @@ def synchronize(
 
 
 def _fit(times, starts, ends):
-    """Returns (offset, drift, share of matching cues) of the candidate line that matches most cues."""
+    """Returns offset, drift and share of matching cues of the candidate line that matches most cues."""
     found = [_fit_line(times, starts, *line) for line in _lines(times, starts, ends)]
     return max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
 
 
 def _lines(times, starts, ends):
-    """Yields candidates (offset, drift), the line with most window peaks for each ratio of frame rates."""
+    """Yields candidates (offset, drift): for each ratio of frame rates the line through most window peaks."""
     seconds = max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
     for ratio in _FRAME_RATE_RATIOS:
@@ -266,7 +262,7 @@ def _lines(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Returns zero-mean activity and smoothed beginnings, `(T,)` each at `_RATE`."""
+    """Returns two signals of segments, their zero-mean activity and their smoothed starts, `(T,)` each at `_RATE`."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -277,7 +273,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Yields the best offsets of windows of cues as (center, offset, score)."""
+    """Yields (center, offset, score) for the best offsets of windows of cues."""
     count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
@@ -297,7 +293,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift on the beginnings within narrowing limits; returns them and the share of matches."""
+    """Refines offset and drift by the starts of cues within decreasing limits; returns both and the matching share."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):

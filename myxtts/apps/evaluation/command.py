@@ -19,7 +19,7 @@ from myxtts.storage.files import read_json
 
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 MODEL_FILE = "config.json"
-"""Present in the folder of a run or a converted model."""
+"""File that the folder of every model has."""
 WHICH = ("best", "last")
 SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
 EXAMPLES = """
@@ -36,7 +36,7 @@ docs/evaluation.md explains the metrics.
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and its checkpoint, or a folder of audio files."""
+    """A model with the checkpoint to evaluate (`best` or `last`), or a folder of audio files."""
 
     folder: Path
     which: str
@@ -45,11 +45,11 @@ class Subject:
 
 
 def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
-    """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; each subject gets a unique name.
+    """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; gives each subject a unique name.
 
     Args:
-        which: Checkpoint where none is given.
-        local_folder: Returns the folder of a model on the hub.
+        which: Checkpoint of folders without `@best` or `@last`.
+        local_folder: Downloads a model of the hub and returns its folder.
 
     Raises:
         UserError: A folder does not exist.
@@ -57,7 +57,7 @@ def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], s
     found, names = [], Counter()
     for one in folders:
         folder, at, chosen = one.rpartition("@")
-        given, end = (folder, f"@{chosen}") if at and chosen in WHICH else (one, "")
+        given, end = (folder, at + chosen) if at and chosen in WHICH else (one, "")
         path = Path(local_folder(given))
         if not path.is_dir():
             rule = "FOLDER must be a run, a converted model, or spoken files with a metadata.csv"
@@ -75,7 +75,7 @@ def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], s
 
 
 def check_output(folder: Path) -> None:
-    """Raises `UserError` unless the output folder is new, empty or of an earlier evaluation."""
+    """Raises `UserError` unless the output folder is new, empty or that of an earlier evaluation."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must name a folder. {folder} is something else.")
     names = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
@@ -135,7 +135,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
     """Evaluates the speech of models like `myxtts evaluate`; returns the content of its `evaluation.json`.
 
     Args:
-        folders: Runs, converted models or spoken files.
+        folders: Runs, converted models or folders of audio files.
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
@@ -149,7 +149,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
 def _check(arguments):
     """Checks the options without TensorFlow and returns the subjects."""
     if not arguments.folders:
-        raise UserError("Name what is to be evaluated, for example: myxtts evaluate runs/mine --quick")
+        raise UserError("Name a model to evaluate, for example: myxtts evaluate runs/mine --quick")
     require(1 <= arguments.sentences <= MOST_SENTENCES, "--sentences", f"1 to {MOST_SENTENCES}", arguments.sentences)
     require(1 <= arguments.seeds <= 100, "--seeds", "1 to 100", arguments.seeds)
     require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
@@ -157,10 +157,10 @@ def _check(arguments):
     require_output("--output", arguments.output, makes_folders=True)
     check_output(Path(arguments.output))
     data, texts = arguments.data, [arguments.texts] if arguments.texts else []
-    require(not data or Path(data).exists(), "--data", "a folder or a list that is there", data, "Check the name.")
+    require(not data or Path(data).exists(), "--data", "an existing folder or list", data, "Check the name.")
     for flag, paths in (("--texts", texts), ("--voices", arguments.voices)):
         for path in paths:
-            require(Path(path).is_file(), flag, "a file that is there", path, "Check the name.")
+            require(Path(path).is_file(), flag, "an existing file", path, "Check the name.")
     if arguments.recognizer:
         from myxtts.hearing.recognizers import settle_recognizer
 
@@ -171,7 +171,7 @@ def _check(arguments):
 
 
 def _evaluate(arguments, judged):
-    """Speaks, measures and writes the reports; returns the table for the terminal."""
+    """Synthesizes and measures the speech and writes the reports; returns the table for the terminal."""
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
@@ -183,9 +183,9 @@ def _evaluate(arguments, judged):
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
     device = get_device_context(arguments.device and device_named(arguments.device))
-    with device, tempfile.TemporaryDirectory() as room:
+    with device, tempfile.TemporaryDirectory() as folder:
         tools = Tools.find(arguments.recognizer, arguments.speaker_encoder)
-        sentences = choose_sentences(judged, *options, Path(room))
+        sentences = choose_sentences(judged, *options, Path(folder))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)
         settings = {

@@ -1,6 +1,6 @@
-"""Metrics of an evaluation: rows of measured sentences, confidence intervals, differences and the best model.
+"""Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
 
-Sentences are the sampling units: one sentence spoken with several seeds is one cluster.
+Sentences are the sampling units of the statistics; the samples of a sentence with several seeds are one cluster.
 """
 
 import math
@@ -26,23 +26,23 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""How to get what a metric needs."""
+"""How to make the metrics available that need a model or recordings."""
 
 
 class Metric(NamedTuple):
-    """A metric: `scale` times the sum of the parts of all sentences over the sum of their wholes."""
+    """A metric: `scale` times the sum of the numerators (`parts`) of all sentences over that of their denominators."""
 
     name: str
     title: str
     unit: str
     better: str
-    """`low`, `high`, or "" if the recordings' value is the target."""
+    """Which values are better, `low` or `high`; "" if neither is."""
     decimals: int
     needs: str = ""
-    """Key of `MISSING`; "" if only the audio is needed."""
+    """What the metric needs besides the audio, a key of `MISSING`; or ""."""
     meaning: str = ""
     is_share: bool = False
-    """Whether it is a proportion of samples: parts are 0 or 1, wholes are 1."""
+    """Whether the metric is a proportion of samples: numerators are 0 or 1, denominators 1."""
 
     @property
     def scale(self) -> float:
@@ -75,22 +75,22 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Least similarity of the best model: 0 is that of recordings of other speakers, 1 that of the same speaker."""
+"""Minimum speaker similarity of the best model; 0 is the similarity of different speakers, 1 of recordings of one."""
 COMPARED = ("model", "files")
-"""Kinds of rows to compare; the others are references."""
+"""Kinds of rows that are compared with each other; the others are references."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
-"""Metrics that select the best model: the first that is available; the next ones break ties."""
+"""Metrics that select the best model, by priority."""
 
 
 class Estimate(NamedTuple):
-    """A value with its confidence interval; `low` and `high` are None for a single sentence."""
+    """A value with its confidence interval, whose bounds are None for a single sentence."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
     def times(self, scale: float) -> "Estimate":
-        """Returns the estimate in another unit."""
+        """Returns the estimate multiplied by `scale`."""
         return Estimate(*(None if value is None else scale * value for value in self))
 
     @property
@@ -100,10 +100,10 @@ class Estimate(NamedTuple):
 
 
 def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
-    """Estimates a ratio of sums, with a bootstrap interval over sentences.
+    """Estimates a ratio of sums with a bootstrap interval over sentences.
 
     Args:
-        parts, wholes: `(sentences,)`, each summed over the seeds of a sentence.
+        parts, wholes: Numerators and denominators, `(sentences,)`, summed over the seeds of each sentence.
     """
     return _bootstrapped(lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), parts, wholes)
 
@@ -115,13 +115,13 @@ def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
 
 
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
-    """Estimates a proportion with Wilson's interval, which also holds near 0 and 1.
+    """Estimates a proportion with Wilson's interval, which is also valid near 0 and 1.
 
-    The number of trials is Kish's effective sample size, from the variance between sentences. If all sentences agree,
-    it is the number of sentences, and the interval is Clopper and Pearson's.
+    The number of trials is Kish's effective sample size, from the variance between sentences. If all sentences have the
+    same proportion, the interval is that of Clopper and Pearson, with one trial per sentence.
 
     Args:
-        hits, totals: `(sentences,)`: positive and all samples of each sentence.
+        hits, totals: Number of positive samples and of all samples of each sentence, `(sentences,)`.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -130,7 +130,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     if not 0 < value < 1 or variance == 0:
         low, high = binomtest(round(value * count), count).proportion_ci(LEVEL, method="exact")
         return Estimate(value, float(low), float(high))
-    # `binomtest` needs a whole number of trials.
+    # By hand, because `binomtest` needs an integer number of trials.
     trials = min(max(value * (1 - value) / variance, 2.0), float(totals.sum()))
     z = norm.ppf(0.5 + LEVEL / 2)
     center = (value + z**2 / (2 * trials)) / (1 + z**2 / trials)
@@ -150,8 +150,7 @@ def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
 
 
 def _bootstrapped(statistic, *columns) -> Estimate:
-    """Percentile bootstrap, widened for few sentences (Hesterberg 2015, "What teachers should know about the
-    bootstrap", section 4.3)."""
+    """Estimates a statistic by a percentile bootstrap, widened for few sentences (Hesterberg 2015, section 4.3)."""
     value, count = float(statistic(*columns)), len(columns[0])
     if count < 2:
         return Estimate(value)
@@ -163,15 +162,14 @@ def _bootstrapped(statistic, *columns) -> Estimate:
 
 @dataclass
 class Row:
-    """One source with its measured sentences."""
+    """The measured sentences of a source, with the source's name and kind."""
 
     name: str
     kind: str
-    """As of `Source`."""
     measured: list[Measured] = field(default_factory=list)
 
     def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """Returns part and whole by sentence id, summed over seeds; of all sentences or those with these ids."""
+        """Returns numerator and denominator of a metric by sentence id, summed over seeds, of the sentences `ids`."""
         sums: dict[str, np.ndarray] = {}
         for one in self.measured:
             key = one.spoken.sentence.id
@@ -181,11 +179,11 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """Measurements with the first seed, by sentence id."""
+        """First measurement of each sentence, by sentence id."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns the worst sentences of a model: flagged ones first, then by CER or distortion."""
+        """Returns the worst sentences of a model: flagged sentences first, then by CER or distortion."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -196,38 +194,37 @@ class Row:
 
 @dataclass
 class Comparison:
-    """All rows of an evaluation."""
+    """The rows of an evaluation, and their statistics."""
 
     rows: list[Row]
     sentences: list[Sentence]
     tools: Tools
     strangers: float | None = None
-    """Similarity of recordings of different speakers."""
+    """Speaker similarity of recordings of different speakers."""
     settings: dict = field(default_factory=dict)
-    """Options of the evaluation, as JSON values."""
+    """Options of the evaluation as JSON values."""
 
     def figure(self, row: Row, metric: Metric, ids: Collection[str] | None = None) -> Estimate | None:
-        """Returns a metric of a row, or None if it was not measured."""
+        """Returns the estimate of a metric of a row, or None if it was not measured."""
         parts = row.parts(metric.name, ids)
         estimate = share if metric.is_share else ratio
         return estimate(*np.array(list(parts.values())).T).times(metric.scale) if parts else None
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """Metrics of each row, by name: of all sentences, and of each group of `groups`."""
+        """Estimates of each row by metric, for all sentences (`all`) and each of `groups`."""
         groups = {"all": None} | self.groups()
-        return {
-            name: [_by_name(partial(self.figure, row, ids=ids)) for row in self.rows] for name, ids in groups.items()
-        }
+        figure = lambda row, ids: _by_name(partial(self.figure, row, ids=ids))
+        return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Metrics of each compared row but the first, minus those of the first, by name."""
+        """Differences of each compared row from the first compared row, by metric."""
         first, *others = self.compared or [None]
         return [_by_name(partial(self.difference, first, row)) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Returns the second row's metric minus the first's, on the sentences that both say."""
+        """Returns the second row's metric minus the first's on their common sentences, or None if there are none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -235,27 +232,27 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns a metric without scale and interval."""
+        """Returns a metric of a row without scale and interval, or None."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
     def recordings(self) -> Row | None:
-        """The row of recordings."""
+        """The row of recordings, or None."""
         return next((row for row in self.rows if row.kind == "recordings" and row.measured), None)
 
     @property
     def compared(self) -> list[Row]:
-        """Rows to compare, without the references."""
+        """Rows of models and of folders of audio files."""
         return [row for row in self.rows if row.kind in COMPARED]
 
     def missing(self) -> dict[str, str]:
-        """Returns the metrics that are not available, with how to get them."""
+        """Returns the metrics that are not available, with a hint how to make each available."""
         has = {name for name in MISSING if getattr(self.tools, name, None)}
         has |= {"recordings"} if any(one.recording for one in self.sentences) else set()
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
     def not_judged(self) -> str | None:
-        """Returns why the recognizer's metrics are unreliable, or None."""
+        """Returns why the metrics of the recognizer are unreliable, or None."""
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None
@@ -267,15 +264,15 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Returns the sentence ids of speakers seen and not seen in training, if there are both."""
+        """Returns the sentence ids of speakers seen and not seen in training by group; empty unless there are both."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
-        """Returns the best rows (several if they do not differ significantly) and why; None for a single row.
+        """Returns the best rows and the reasons, or None for a single row; rows without significant difference tie.
 
-        Candidates finish their sentences and match the voice, if any row does. The `DECIDING` metrics select among
-        them in turn: those that differ significantly from the best drop out.
+        Candidates are the rows that finish their sentences and match the voice, or all if none does. Each metric of
+        `DECIDING` in turn removes the candidates that are significantly worse than the best one.
         """
         if len(self.compared) < 2:
             return None
@@ -288,7 +285,7 @@ class Comparison:
             if len(able) < 2 or name in unjudged or None in values.values():
                 continue
             if name == "mcd" and self.value(able[0], "cer") is not None and not unjudged:
-                continue  # distortion only stands in for a missing recognizer
+                continue  # distortion only replaces a missing recognizer
             metric = BY_NAME[name]
             first = (min if metric.better == "low" else max)(able, key=lambda row: values[row.name])
             differences = {row.name: self.difference(first, row, metric) for row in able if row is not first}
@@ -300,7 +297,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row finishes its sentences and, as far as known, matches the voice."""
+        """Whether a row finishes its sentences and matches the voice; an unknown similarity counts as a match."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -310,6 +307,7 @@ class Comparison:
 
 
 def _by_name(estimate):
+    """Returns the results of a function of a metric that are not None, by the name of the metric."""
     return {metric.name: found for metric in METRICS if (found := estimate(metric))}
 
 
@@ -323,7 +321,7 @@ def compare(
     """Measures the speech of all sources.
 
     Args:
-        on_measured: Called with the row after each sentence, while its last measurement still has the samples.
+        on_measured: Called with the row after each sentence, when its last measurement still has the samples.
     """
     measure, rows = Measurer(tools), []
     for source in sources:

@@ -1,4 +1,4 @@
-"""Output of an evaluation: text for a terminal, JSON, CSV, and `report.html` with tables, bars and audio players."""
+"""Reports of an evaluation: text for a terminal, JSON, CSV, and `report.html` with tables, bars and audio players."""
 
 import shutil
 import sys
@@ -19,20 +19,20 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES = 40
-"""Number of sentences with the audio of all rows."""
+"""Number of sentences on the page, each with the audio of all rows."""
 WORST = 10
-"""Number of worst sentences shown for each model."""
+"""Number of worst sentences of each model on the page."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
-"""Sentences between progress lines."""
+"""Number of sentences between progress messages."""
 
 
 def evaluate_into(
     folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Tools, settings: dict
 ) -> str:
-    """Writes `evaluation.json`, `evaluation.csv`, `report.html` and its audio; returns the table for a terminal.
+    """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, `report.html` and its audio.
 
-    The folder is replaced when everything is complete.
+    Returns the table for a terminal. The folder is replaced when all files are complete.
     """
     check_output(folder)
     with write_whole_folder(folder, sync=False) as new:
@@ -57,7 +57,7 @@ def evaluate_into(
 
 
 def _heard(comparison: Comparison) -> list[Measured]:
-    """Returns the sentences with audio on the page: the same few for all rows (first seed), and each model's worst."""
+    """Returns the measurements with audio on the page: the same sentences of all rows, and each model's worst."""
     shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
     for row in comparison.rows:
         some = [one for key, one in row.first_times.items() if key in shown]
@@ -66,7 +66,7 @@ def _heard(comparison: Comparison) -> list[Measured]:
 
 
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
-    """Renders the page; `sounds` maps the `id` of a measured sentence to its file, relative to the page."""
+    """Renders the page; `sounds` maps the `id` of a measurement to its audio file."""
     source = Path(__file__).with_suffix(".html").read_text("utf-8")
     finalize = lambda value: printable(value) if type(value) is str else value
     return jinja2.Template(source, autoescape=True, finalize=finalize).render(
@@ -86,7 +86,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns ends and value of each estimate on one scale of the width of a bar; None for those without a bar."""
+    """Returns positions of low, value and high of each estimate on a common scale; None for estimates without bar."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)
@@ -95,16 +95,16 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """A line of a table: a metric with one cell for each column."""
+    """A line of a table: a metric with a cell for each column."""
 
     metric: Metric
     cells: list[str]
     estimates: list[Estimate | None]
-    """None for cells without a number."""
+    """Estimate of each cell, None if the cell has no number."""
 
 
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
-    """Returns title, columns and lines of each table: all sentences, those of groups of speakers, and differences."""
+    """Returns title, columns and lines of the tables of all sentences, of groups of speakers, and of differences."""
     missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
     for group, figures in comparison.figures.items():
         lines = []
@@ -126,7 +126,7 @@ def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
 
 
 def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
-    """Formats an estimate: `12.3 [10.1, 14.8]`, or a dash."""
+    """Formats an estimate as `12.3 [10.1, 14.8]`, or None as a dash."""
     if estimate is None:
         return "–"
     form = f"{sign}.{metric.decimals}f"
@@ -135,7 +135,7 @@ def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
 
 
 def as_text(comparison: Comparison, width: int = 120) -> str:
-    """Formats the comparison for a terminal of this width."""
+    """Formats the comparison for a terminal of `width` columns."""
     blocks = [f"{counted_sentences(comparison)}; brackets are {100 * LEVEL:.0f} % confidence intervals"]
     for title, names, lines in tables(comparison):
         blocks.append((f"{title}:\n" if title else "") + _grid(names, lines, width))
@@ -144,13 +144,13 @@ def as_text(comparison: Comparison, width: int = 120) -> str:
 
 
 def counted_sentences(comparison: Comparison) -> str:
-    """Returns the number of sentences and of their samples in words."""
+    """Formats the number of sentences and of samples per sentence."""
     seeds, count = comparison.settings.get("seeds", 1), len(comparison.sentences)
     return f"{count} sentences, each sampled {seeds} times" if seeds > 1 else f"{count} sentences"
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Returns remarks: the best row, and metrics that are unreliable or not available."""
+    """Returns notes on the best row and on metrics that are unreliable or not available."""
     found = []
     if best := comparison.best():
         rows, why = best
@@ -163,14 +163,14 @@ def notes(comparison: Comparison) -> list[str]:
         found.append("The error rate of the recognizer itself is unknown: these sentences have no recordings.")
     if comparison.strangers is not None:
         found.append(f"Similarity of recordings of different speakers: {comparison.strangers:.3f}.")
-    by_way: dict[str, list[str]] = {}
-    for name, way in comparison.missing().items():
-        by_way.setdefault(way, []).append(BY_NAME[name].title)
-    return found + [f"Not available: {', '.join(titles)}. To get it: {way}." for way, titles in by_way.items()]
+    by_hint: dict[str, list[str]] = {}
+    for name, hint in comparison.missing().items():
+        by_hint.setdefault(hint, []).append(BY_NAME[name].title)
+    return found + [f"Not available: {', '.join(titles)}. To get it: {hint}." for hint, titles in by_hint.items()]
 
 
 def _grid(names: Sequence[str], lines: Sequence[Line], width: int) -> str:
-    """Lays out columns side by side, and below each other beyond the width."""
+    """Formats a table; columns beyond `width` continue in another table below."""
     heads = _padded(["", *(line.metric.heading for line in lines)])
     blocks = [heads]
     for place, name in enumerate(names):
@@ -186,7 +186,7 @@ def _padded(column):
 
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
-    """Returns everything as JSON values; `sounds` maps the `id` of a measured sentence to its file."""
+    """Returns the comparison as JSON values; `sounds` maps the `id` of a measurement to its audio file."""
     best, compared = comparison.best(), [row.name for row in comparison.compared]
     return {
         "format": "myxtts evaluation",
@@ -208,7 +208,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _figures(comparison):
-    """Yields `{group: {metric: figure}}` of each row, with the number of sentences in each figure."""
+    """Yields `{group: {metric: figure}}` of each row; a figure has value, bounds and number of sentences."""
     groups = {"all": None} | comparison.groups()
     for place, row in enumerate(comparison.rows):
         yield {
@@ -221,6 +221,7 @@ def _figures(comparison):
 
 
 def _spoken(row, one, sound):
+    """Returns a measurement as JSON values."""
     spoken, sentence = one.spoken, one.spoken.sentence
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
     key = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
@@ -229,7 +230,7 @@ def _spoken(row, one, sound):
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Returns one line for each value."""
+    """Formats the figures as CSV with one value per line."""
     unjudged, lines = comparison.unjudged(), [COLUMNS]
     for row, figures in zip(comparison.rows, _figures(comparison)):
         for group, found in figures.items():

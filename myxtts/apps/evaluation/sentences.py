@@ -1,4 +1,4 @@
-"""Sentences of an evaluation, the same for all models, and the sources of speech that say them."""
+"""Sentences of an evaluation, the same for all models, and the sources of their speech."""
 
 import csv
 import logging
@@ -35,7 +35,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a recording."""
 KNOWN_SHARE = 0.5
-"""Share of a data set's clips that a run must know by name to count as trained on it."""
+"""Minimum share of a data set's clips in a run's list of clips, for the run to count as trained on the data set."""
 CLIP_LIST = "clips_train.csv"
 
 
@@ -46,16 +46,20 @@ def choose_sentences(
     voices: Sequence[str],
     language: str | None,
     count: int,
-    room: Path | None = None,
+    folder: Path | None = None,
 ) -> list[Sentence]:
-    """Returns the sentences that all subjects say.
+    """Returns the sentences for all subjects.
 
     Args:
-        language: Of texts and clips without a label; None takes that of the runs, or of the words of the clips.
-        room: Empty folder for eSpeak NG's recordings, the reference of the bundled model.
+        data: Data set with recordings (default: that of the runs).
+        texts: Text file with one sentence per line, used instead of the data set.
+        voices: Reference recordings, cycled over the sentences.
+        language: Language of texts and clips without a label (default: that of the runs, else detected).
+        count: Maximum number of sentences.
+        folder: Empty folder for recordings by eSpeak NG, the reference of the bundled model.
 
     Raises:
-        UserError: There are no sentences, or no voice to say them in.
+        UserError: There are no sentences, or no voices.
     """
     models = [one.folder for one in judged if one.is_model]
     used = [read_config(folder).data for folder in models]
@@ -69,8 +73,8 @@ def choose_sentences(
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
         return _of_texts(texts, voices, language or "en", count)
-    if not data and room and any(map(is_base, models)):
-        data = _espeak_data(room, language or "en")
+    if not data and folder and any(map(is_base, models)):
+        data = _espeak_data(folder, language or "en")
     if data:
         found = sentences_of_data(data, models, language, count)
         return _in_voices(found, voices) if voices else found
@@ -82,9 +86,9 @@ def choose_sentences(
 
 
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
-    """Returns at most `count` held-out clips of a data set, spread over speakers and names.
+    """Returns up to `count` held-out clips of a data set as sentences, spread over speakers and names.
 
-    The voice of a sentence is the longest other clip of its speaker, a training clip if possible.
+    The voice of a sentence is the longest other clip of the speaker, a training clip if there is one.
 
     Raises:
         UserError: No clip is held out and readable.
@@ -105,7 +109,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
         except AudioError as error:
             logger.warning("%s It is left out.", error)
             continue
-        # Not the recording itself, if there is another.
+        # Another clip than the sentence itself, if there is one.
         voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one)
         seen = one.speaker in trained_speakers if trained else None
         files = str(voice.wav_path), str(one.wav_path)
@@ -116,16 +120,14 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 
 
 def _espeak_data(folder, language):
-    """Creates held-out recordings for the bundled model: eSpeak NG speaks held-out sentences."""
+    """Creates a data set for the bundled model, held-out sentences spoken by eSpeak NG; returns the folder."""
     code = get_language(language).code
     voices = [voice for voice in VOICES if voice.language == code]
     if not voices:
         known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
         raise UserError(f"--language must be one that base speaks: {known}. Received: {language}.")
-    clips = [
-        Clip(f"{code}_{number:02d}", text, voices[number % len(voices)])
-        for number, text in enumerate(unheard_sentences(code))
-    ]
+    texts = enumerate(unheard_sentences(code))
+    clips = [Clip(f"{code}_{number:02d}", text, voices[number % len(voices)]) for number, text in texts]
     try:
         speak_clips(clips, folder)
     except RuntimeError as error:
@@ -134,14 +136,14 @@ def _espeak_data(folder, language):
 
 
 def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set[str]:
-    """Returns the ids of the clips that a run was trained on; empty if it does not know the data set."""
+    """Returns the ids of the clips that a run was trained on; empty if it was trained on another data set."""
     try:
         data = read_config(run).data
         with open(run / CLIP_LIST, encoding="utf-8", newline="") as file:
             rows = [(row["id"], row["verdict"] != "rejected") for row in csv.DictReader(file)]
     except (OSError, CheckpointError, KeyError):
         return set()
-    # The list has an apostrophe before names that a spreadsheet would take for formulas.
+    # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
     accepted = {re.sub("^'(?=[=+@-])", "", name): is_accepted for name, is_accepted in rows}
     known = {one.id for one in utterances} & accepted.keys()
     is_same = Path(data.train_data).exists() and Path(data.train_data).resolve() == folder.resolve()
@@ -155,7 +157,7 @@ def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set
 
 
 def _longest(utterances, trained, keys):
-    """Returns the two longest clips of each (speaker, language), training clips if possible."""
+    """Returns the two longest clips of each (speaker, language) in `keys`, training clips if there are any."""
 
     def seconds(one):
         with suppress(soundfile.LibsndfileError):
@@ -171,7 +173,7 @@ def _longest(utterances, trained, keys):
 
 
 def _of_texts(path, voices, language, count):
-    """Returns the lines of a text file as sentences; empty lines and comments with # are skipped."""
+    """Returns the lines of a text file as sentences, without empty lines and comments with #."""
     try:
         content = read_bounded(Path(path), MOST_TEXT_BYTES)
     except ValueError as error:
@@ -186,7 +188,7 @@ def _of_texts(path, voices, language, count):
 
 
 def _in_voices(sentences, voices):
-    """Assigns the voices in turn; the recordings, which are of other voices, are dropped."""
+    """Assigns the voices to the sentences in turn, and removes their recordings, which have other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -195,19 +197,19 @@ def _in_voices(sentences, voices):
 
 @dataclass(frozen=True)
 class Source:
-    """A source of speech to compare: recordings, their resynthesis, a model or a folder of audio files."""
+    """A source of speech: recordings, their resynthesis, a model or a folder of audio files."""
 
     name: str
     kind: str
     """`recordings`, `copy` (resynthesis), `model` or `files`."""
     speak: Callable[[], Iterator[Spoken]]
-    """Yields the speech of all sentences that it can say."""
+    """Function that yields the speech of all sentences that the source has or can synthesize."""
 
 
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the recordings, if there are any, then each subject; a model comes after its resynthesis."""
+    """Returns the sources: recordings, if there are any, then each subject; a model follows its resynthesis."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []
@@ -228,7 +230,7 @@ def _speech(synthesizer, sentences, seeds):
 
 
 def _copies(synthesizer, recorded):
-    """Yields resyntheses of the recordings that fit the model."""
+    """Yields resyntheses of the recordings that are not too long for the model."""
     model = synthesizer()
     if "dvae" not in model.model.parts:  # converted models can lack it
         return
@@ -246,15 +248,15 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its own codes, the upper limit of the GPT's speech.
+    """Resynthesizes a recording from its codes, which is the upper limit for the GPT's speech.
 
     Args:
-        samples: `(S,)` at 22 050 Hz.
-        voice: From another recording of the speaker.
-        text_ids: Text tokens, for the latents of a waveform decoder.
+        samples: Recording, `(S,)` at 22 050 Hz.
+        voice: Voice from another recording of the speaker.
+        text_ids: Text tokens, from which the GPT computes the latents for a waveform decoder.
 
     Returns:
-        Audio `(S',)` and codes `(C,)`.
+        Audio `(S',)` at the model's sample rate, and codes `(C,)`.
     """
     model, config = synthesizer.model, synthesizer.config.model
     mel = np.asarray(MelSpectrogram(DVAE_MEL)(samples[None]))
@@ -266,7 +268,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
-    """Returns the source of a folder of spoken files, matched to the sentences by name, else by text."""
+    """Returns the source of a folder of audio files, matched to the sentences by name, else by text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

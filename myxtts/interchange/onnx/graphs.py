@@ -5,7 +5,6 @@ import numpy as np
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpec
 from myxtts.config.model import ModelConfig
 from myxtts.interchange.onnx.builder import FLOAT32, Builder, Tensor
-from myxtts.models.conditioning import num_groups
 from myxtts.models.gpt import GPT, HIDDEN
 from myxtts.models.waveform_decoders import LAST_SLOPE, MOST_LOG_MAGNITUDE, SLOPE, IstftGenerator
 from myxtts.models.xtts import XTTS
@@ -183,7 +182,7 @@ def _unit(graph, x):
 
 
 def _conditioning_block(graph, block, x, width):
-    groups, depth = num_groups(width), width // block.heads
+    groups, depth = block.norm.groups, width // block.heads
     by_group = _instance_norm(graph, x.transpose(0, 2, 1).reshape(0, groups, -1), groups, block.norm.epsilon)
     x = by_group.reshape(0, width, -1).transpose(0, 2, 1) * block.norm.gamma + block.norm.beta
     # Channels are ordered as heads of query, key and value.
