@@ -1,4 +1,4 @@
-"""Hindi. num2words lacks it; the number words follow CLDR's spell-out rules and common spelling."""
+"""Hindi, which num2words lacks. The number words follow CLDR's spell-out rules and common spelling."""
 
 from myxtts.text.languages.base import described, table
 from myxtts.text.numbers import SpelledNumbers, join_units
@@ -21,7 +21,7 @@ _ORDINALS = {1: "पहला", 2: "दूसरा", 3: "तीसरा", 4: "
 
 
 def hindi_cardinal(number: int) -> str:
-    """Returns the Hindi words of a natural number below 10^13, with lakh and crore: 100000 is एक लाख."""
+    """Returns the Hindi words of a natural number below 10^13, with lakh and crore: 100000 becomes एक लाख."""
     return _BELOW_HUNDRED[number] if number < 100 else join_units(number, _UNITS, hindi_cardinal)
 
 
