@@ -229,10 +229,9 @@ class Command:
         return " ".join(done.stdout.decode(errors="replace").split())
 
 
-def at_rate(samples: np.ndarray, sample_rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:
-    """Resamples `(S,)` samples from `sample_rate` to `wanted` Hz; returns float32 clipped to `[-1, 1]`."""
-    samples = np.asarray(samples, np.float32)
-    return np.clip(samples if sample_rate == wanted else soxr.resample(samples, sample_rate, wanted), -1, 1)
+def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Resamples `(S,)` samples from `sample_rate` to `SAMPLE_RATE` Hz; returns float32 clipped to `[-1, 1]`."""
+    return np.clip(soxr.resample(np.asarray(samples, np.float32), sample_rate, SAMPLE_RATE), -1, 1)
 
 
 def normalized(text: str, language: str) -> str:

@@ -185,10 +185,7 @@ class SpelledNumbers:
 
 
 def join_units(number: int, units: dict[int, str], cardinal: Callable[[int], str]) -> str:
-    """Reads a number as the count and the name of its largest unit, then the rest: "two thousand five".
-
-    `units` are names by value, largest first; `cardinal` reads the count and the rest.
-    """
+    """Reads a number as count and name of its largest unit, then the rest; `units` are names by value, descending."""
     value, name = next((value, name) for value, name in units.items() if value <= number)
     count, rest = divmod(number, value)
     return f"{cardinal(count)} {name}" + (f" {cardinal(rest)}" if rest else "")
