@@ -8,7 +8,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from myxtts.audio.files import AudioError, to_int16, to_pcm16
+from myxtts.audio.files import AudioError, to_int16
 from myxtts.storage.files import AnyPath, write_whole
 
 _OF_SUFFIX = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", "VORBIS")}
@@ -99,7 +99,7 @@ class SoundEncoder:
         if self._file:
             self._file.write(to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1))
         else:
-            self._buffer.write(to_pcm16(samples))
+            self._buffer.write(to_int16(samples).tobytes())
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:

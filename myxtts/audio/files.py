@@ -131,13 +131,8 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit samples."""
+    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit little-endian samples."""
     return np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
-
-
-def to_pcm16(samples: np.ndarray) -> bytes:
-    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit little-endian PCM."""
-    return to_int16(samples).tobytes()
 
 
 def _regular_file_size(path):

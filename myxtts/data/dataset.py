@@ -1,7 +1,5 @@
 """Training and validation sets: corpora that are inspected, split, tokenized and read as batches."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import logging
@@ -9,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import soundfile
@@ -71,7 +70,7 @@ class SpeechDataset:
             self.speakers = tuple(sorted({clip.speaker for clip in self.train}))
 
     @classmethod
-    def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
+    def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:
         """Reads, checks and splits the corpora in `config.data`.
 
         `clips_train.csv` in the checkpoint folder lists all clips and the reasons of rejections. The vocabulary is the

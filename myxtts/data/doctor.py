@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from myxtts.audio.files import AudioError, read_audio, to_pcm16
+from myxtts.audio.files import AudioError, read_audio, to_int16
 from myxtts.config.checks import counted, require
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
@@ -256,7 +256,7 @@ def _examine(path, limits, known):
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
     # Of 16-bit samples, so that copies in other sample formats have the same digest.
-    digest = digest_bytes(to_pcm16(samples))
+    digest = digest_bytes(to_int16(samples).tobytes())
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 

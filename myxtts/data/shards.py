@@ -6,15 +6,13 @@ and the samples of another: `id` with `codes`, and `id` with `samples` (16-bit l
 shard of a clip depends only on its id, so several processes can write shards in any order.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -149,7 +147,7 @@ class PreparedClips:
         self._by_path: dict[str, tuple[str, PreparedClip]] = {}
 
     @classmethod
-    def open(cls, folder: str | Path, flag: str = "--prepared") -> PreparedClips:
+    def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
         """Reads the manifest and indexes of a folder or of an address such as `gs://bucket/folder`, and checks sizes.
 
         `flag` is the name of the setting for messages. Raises `UserError` if a file is missing, damaged or incomplete.
@@ -173,7 +171,7 @@ class PreparedClips:
             why = f"is damaged, or of another version of the program ({error!s:.80})"
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
-    def adopt(self, clips: Sequence, of: str = "--train-data", also: PreparedClips | None = None) -> PreparedClips:
+    def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
         `of` is the name of the clips for messages. The mapping of `also` is added. Raises `UserError` if a clip is

@@ -1,12 +1,10 @@
 """Data types of the corpus formats: utterances, findings, and the reader state that collects both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
@@ -73,7 +71,7 @@ class Place(NamedTuple):
     validation: bool = False
     language: str = ""
 
-    def below(self, path: Path, **changes) -> Place:
+    def below(self, path: Path, **changes) -> Self:
         """Returns the `Place` of a folder below this one, whose relative path is added to the prefix of ids."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
@@ -87,7 +85,7 @@ class CorpusFormat:
     """Order in which formats are tried, lowest first."""
     hint: str
     """Description of the layout for error messages, to follow "a folder with"."""
-    read: Callable[[Reading, Place], bool]
+    read: Callable[["Reading", Place], bool]
     """Function that returns False if a place has another layout. Otherwise, it adds at least one utterance or rejection
     and returns True, or raises `CorpusError`. It raises `ClipRefused` if the folder must not be read."""
     takes_list: bool = False

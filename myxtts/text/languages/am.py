@@ -17,7 +17,7 @@ Epenthesis. A syllable has one consonant, a vowel and at most one more consonant
 import re
 
 from myxtts.text.languages.base import described, table
-from myxtts.text.numbers import SpelledNumbers, join_units
+from myxtts.text.numbers import join_units
 
 _ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
 _TENS = "አስር ሃያ ሠላሳ አርባ ሃምሳ ስድሳ ሰባ ሰማንያ ዘጠና".split()
@@ -121,14 +121,7 @@ LANGUAGE = described(
     "am",
     letters="".join(filter(str.isalpha, map(chr, range(ord("ሀ"), ord("ፚ") + 1)))),
     normalize=normalize_amharic,
-    expand_numbers=SpelledNumbers(
-        cardinal=amharic_cardinal,
-        max_integer=10**15 - 1,
-        ordinal_ending="ኛ",
-        to_ordinal=lambda cardinal, number: cardinal[:-1] + cardinal[-1].translate(_BEFORE_ENDING) + "ኛ",
-        point="ነጥብ",
-        currencies=table("$ ዶላር ሳንቲም, € ዩሮ ሳንቲም, £ ፓውንድ ፔንስ"),
-        cents_joint=" ከ",
-    ),
+    cardinal=amharic_cardinal,
+    to_ordinal=lambda cardinal, number: cardinal[:-1] + cardinal[-1].translate(_BEFORE_ENDING) + "ኛ",
     phonemize=amharic_to_phonemes,
 )

@@ -91,16 +91,18 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 """Content of `languages.toml`: fields of `Language` by code."""
 
 
-def described(code: str, to_ordinal: Callable[[int], str] | None = None, **functions: Any) -> Language:
-    """Creates a language from its entry in `languages.toml`.
+def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
+    """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
 
-    `functions` are fields of `Language` that TOML cannot hold. By default num2words reads the numbers; `to_ordinal`
-    replaces it for ordinals.
+    Numbers are read by `SpelledNumbers` with `cardinal` and `to_ordinal`, or without `cardinal` by `Num2Words`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
-    fields["expand_numbers"] = Num2Words(code, **fields.pop("numbers", {}), to_ordinal=to_ordinal)
+    numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}
+    if cardinal:
+        numbers |= {"cardinal": cardinal, "currencies": table(numbers["currencies"])}
+    fields["expand_numbers"] = SpelledNumbers(**numbers) if cardinal else Num2Words(code, **numbers)
     for name in {"abbreviations", "symbols", "symbol_readings"} & {*fields}:
         fields[name] = table(fields[name])
     for name in {"other_names", "scripts"} & {*fields}:
         fields[name] = tuple(fields[name])
-    return Language(**fields | functions)
+    return Language(**fields | more)

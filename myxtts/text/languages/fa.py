@@ -3,8 +3,8 @@
 import re
 import unicodedata
 
-from myxtts.text.languages.base import described, table
-from myxtts.text.numbers import SpelledNumbers, number_to_words
+from myxtts.text.languages.base import described
+from myxtts.text.numbers import number_to_words
 
 # Arabic look-alikes of Persian letters; the tatweel, joiners, direction marks and the byte-order mark are removed. The
 # zero-width non-joiner (U+200C) is part of the spelling; older editors wrote the soft hyphen, the negation sign or the
@@ -43,16 +43,5 @@ def persian_ordinal(cardinal: str, number: int) -> str:
 
 
 LANGUAGE = described(
-    "fa",
-    normalize=normalize_persian,
-    expand_numbers=SpelledNumbers(
-        cardinal=lambda number: number_to_words(number, "fa"),
-        max_integer=10**12 - 1,
-        ordinal_ending="\u200c?(?:اُ?)?م(ین)?(?![^\\W\\d_])",
-        to_ordinal=persian_ordinal,
-        point="ممیز",
-        currencies=table("$ دلار سنت, € یورو سنت, £ پوند پنس"),
-        cents_joint=" و ",
-        sets_words_apart=True,
-    ),
+    "fa", normalize=normalize_persian, cardinal=lambda number: number_to_words(number, "fa"), to_ordinal=persian_ordinal
 )
