@@ -24,7 +24,7 @@ NOISE_DECIBELS = (5.0, 40.0)
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Samples random numbers for the whole batch and returns this worker's rows, so that workers do not change values.
+    """Samples random numbers for the whole batch, whatever the number of workers, and returns this worker's rows.
 
     Args:
         draw: Stateless random operation, or a function that contains one, called as `draw(shape, *arguments)` with the

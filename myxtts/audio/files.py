@@ -284,7 +284,7 @@ def _mix_to_mono(path, frames):
 
 
 def _sounding_channels(frames):
-    """Returns the channels to use, `(C,)` bool: those that are not silent, or all if every one is."""
+    """Returns which channels to use, `(C,)` bool: the channels that are not silent, or all if all are silent."""
     sounding = _amplitude(frames) >= SILENT_PEAK
     return sounding if sounding.any() else np.ones_like(sounding)
 

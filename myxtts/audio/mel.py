@@ -69,8 +69,8 @@ class MelSpec:
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`; the area norm is that of Slaney's Auditory Toolbox. It
-        is computed in float32 like torchaudio's; float64 would differ by up to 5e-6.
+        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the unit area as in Slaney's Auditory Toolbox. They are
+        computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
         lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
@@ -102,10 +102,8 @@ _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "lo
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
 """Maximum number of frames per chunk: 5 MB with their spectra at 1,024 samples. Smaller chunks are slower."""
-_LOWPASS_WIDTH = 6
-"""Number of zero crossings of the sinc on each side."""
-_ROLLOFF = 0.99
-"""Cutoff as a fraction of the lower Nyquist frequency."""
+_LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
+_ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
 _TINY = np.float32(1e-10)
 
@@ -207,7 +205,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     reference.
 
     `wav` is `(B, S)`, the result `(B, num_resampled(S, from_rate, to_rate))` float32. The rates, in Hz, should have a
-    large common divisor: the kernel size is proportional to the product of the two terms of their reduced ratio.
+    large common divisor, because the kernel grows with the numerator times the denominator of their ratio.
     """
     wav = ops.convert_to_tensor(wav, "float32")
     if from_rate == to_rate:

@@ -43,7 +43,7 @@ TARGET_GRID = (147, 160)
 
 
 def target_width(num_samples: int) -> int:
-    """Converts a number of samples at 22 050 Hz to 24 000 Hz, rounded up to whole frames of the decoder."""
+    """Converts a number of samples at 22 050 Hz to the number at 24 000 Hz, rounded up to whole decoder frames."""
     frames = -(-num_samples * DECODER_SAMPLE_RATE // (MODEL_SAMPLE_RATE * MEL_HOP_SAMPLES))
     return frames * MEL_HOP_SAMPLES
 
@@ -195,8 +195,8 @@ class BatchOrder:
     """Order of the training batches over all epochs.
 
     Clips are shuffled, sorted into length buckets and divided into batches of one size. The remainder of a bucket moves
-    to the next longer bucket. Each epoch leaves out clips that do not fill a batch, chosen at random. An epoch that
-    another order started continues with the remaining clips.
+    to the next longer bucket. In each epoch, the clips that do not fill a last batch are left out at random. If `start`
+    is inside an epoch, that epoch continues with its unused clips.
     """
 
     num_samples: Sequence[int]
@@ -278,7 +278,7 @@ class BatchOrder:
         return self.start if epoch == self.start.epoch else EpochStart(int(position) - row, epoch)
 
     def digest(self) -> str:
-        """Returns a digest of all that determines the batches, except the start and the ids of the clips."""
+        """Returns a digest of lengths, buckets, batch size and seed, which determine the batches."""
         hasher = new_hasher()
         for rows in (self.num_samples, self._bucket, np.asarray(self.shapes), [self.batch_size, self.seed]):
             hasher.update(np.ascontiguousarray(rows, np.int64).tobytes() + b"|")

@@ -87,7 +87,7 @@ class SpeechDataset:
         prepared = _prepared(config, sides)
         train, validation = _divide(sides, inspections[0], config.data.validation_share)
         for leak in find_leakage(train, validation):
-            logger.warning("Leakage: %s; its validation loss says little.", leak)
+            logger.warning("Leakage: %s; its validation loss is not meaningful.", leak)
         if not validation:
             logger.warning("The only clip is used for training and for validation.")
             validation = train
@@ -194,7 +194,7 @@ def _divide(sides, inspection, share):
     if not (train and held):
         return sides if len(sides) == 2 else split_by_hash(*sides, share)
     unused = ", which --val-data replaces" if len(sides) == 2 else ""
-    logger.info("The data set itself keeps %s for validation%s.", counted(len(held), "clip"), unused)
+    logger.info("The data set has its own validation split of %s%s.", counted(len(held), "clip"), unused)
     return train, sides[1] if len(sides) == 2 else held
 
 

@@ -65,7 +65,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
             part.unlink(missing_ok=True)  # empty, or not the archive
-        kept = f" What has arrived is kept in {part}." if part.exists() else ""
+        kept = f" The partial download is kept in {part}." if part.exists() else ""
         hint = f"Run the same command again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be fetched from {archive.url}: {error}.{kept} {hint}") from error
     return folder
@@ -90,7 +90,7 @@ def _fetch(archive, file, part):
     if (size := part.stat().st_size) < archive.num_bytes:
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")
     if pooch.file_hash(part) != archive.sha256:
-        raise ValueError("the file is another one: its SHA-256 is not that of the archive")
+        raise ValueError("the checksum is wrong: the SHA-256 of the file must be that of the archive")
 
 
 def _unpack(part, folder):

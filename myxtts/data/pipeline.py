@@ -39,7 +39,7 @@ class SampleCache:
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
         """Returns samples at `sample_rate` Hz, `(S,)` float32 rounded to 16 bit, and the sample rate of the file.
 
-        The latter is the sample rate of the shard for samples from a shard.
+        For samples from a shard, the latter is the sample rate of the shard.
         """
 
         def read():
@@ -76,7 +76,7 @@ class ConditioningRule:
     padding: str
     """`repeat` or `zeros`."""
     grid: int = 1
-    """Unit in samples of starts and of lengths below `max_samples`."""
+    """Starts, and lengths below `max_samples`, are multiples of this number of samples."""
 
     def fill(self, samples: np.ndarray) -> np.ndarray:
         """Pads `(S,)` to `(max_samples,)` by repetition or with zeros."""

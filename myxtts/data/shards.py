@@ -7,7 +7,6 @@ shard of a clip depends only on its id, so several processes can write shards in
 """
 
 import errno
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -130,9 +129,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
     total = sum(entry["clips"] for entry in entries)
     manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
-    path = folder / MANIFEST
-    if not path.is_file() or path.read_text(encoding="utf-8") != json.dumps(manifest, indent=1) + "\n":
-        write_json(path, manifest)
+    write_json(folder / MANIFEST, manifest)
     return []
 
 
@@ -180,9 +177,9 @@ class PreparedClips:
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
             if (length := lengths.get(clip.id)) != clip.num_samples:
-                why = "is not among them" if length is None else f"has {clip.num_samples} samples and had {length}"
+                why = "is missing" if length is None else f"has {clip.num_samples} samples and had {length}"
                 hint = "`myxtts prepare` adds new clips; for changed ones, give it another --output."
-                raise UserError(f"{self.name} must hold every clip of {of} as it is: {clip.id} {why}. {hint}")
+                raise UserError(f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}. {hint}")
         self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips} | (also._by_path if also else {})
         return self
 
@@ -190,7 +187,7 @@ class PreparedClips:
         """Raises `UserError` if DVAE weights with another digest computed the codes."""
         if digest != self.dvae:
             hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave the flag out."
-            raise UserError(f"{self.name} holds codes of another DVAE than this run's. {hint}")
+            raise UserError(f"{self.name} has codes of another DVAE, not of this run's. {hint}")
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
@@ -214,7 +211,7 @@ def _read(shard, clip_id, record):
     content = _read_bytes(shard, record.offset, record.length)
     if zlib.crc32(content) != record.crc32:
         hint = "remove it and its .json, and run the same `myxtts prepare` again"
-        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} does not hold; {hint}.")
+        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} is wrong; {hint}.")
     return tf.train.Example.FromString(content).features.feature
 
 

@@ -43,12 +43,10 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
         try:
             return hook.load()
         except Exception as error:  # the package is not ours
-            raise ValueError(
-                f"The rules {hook.value} for the sounds of {entry.name} cannot be loaded: {error}."
-            ) from None
+            raise ValueError(f"The phoneme rules {hook.value} for {entry.name} cannot be loaded: {error}.") from None
     if entry.phonemize is None:
         known = ", ".join(sorted({*(code for code, one in LANGUAGES.items() if one.phonemize), *_hooks()}))
-        raise ValueError(f"There are no rules for the sounds of {language!r}. Languages that have them: {known}.")
+        raise ValueError(f"There are no phoneme rules for {language!r}. Languages with rules: {known}.")
     return entry.phonemize
 
 

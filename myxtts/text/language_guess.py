@@ -10,10 +10,8 @@ from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
 
 _MOST_LETTERS = 100_000
-_FEW_LETTERS = 300
-"""Up to this number of letters, a text may lack the letters that only its language has."""
-_FOREIGN_SHARE = 0.3
-"""Maximum share of letters in other scripts: names and quotations."""
+_FEW_LETTERS = 300  # up to this number of letters, a text may lack the letters that only its language has
+_FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
 _MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """Maximum number of texts; then minimum number of letters and minimum probability for a corpus and for a sentence. Of

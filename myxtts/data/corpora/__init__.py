@@ -85,13 +85,13 @@ def load_corpus(
         raise _nothing_found(place, chosen)
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
-        reading.notes.append(f"Links or paths of yours lead out of the data set; audio is read from {where}.")
+        reading.notes.append(f"Your links or paths lead out of the data set; audio is also read from {where}.")
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files next to `talk.wav` such as `talk.srt` and `talk.en.srt`, in order of `suffixes`."""
+    """Returns the files with the name of a recording, such as `talk.srt` or `talk.en.srt`, in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     found = [one for one in recording.parent.iterdir() if one.suffix in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(one.suffix), one.stem != recording.stem, one.name))
@@ -128,14 +128,14 @@ def _guess_language(reading):
     default = reading.language or DEFAULT_LANGUAGE
     language, note = guess_language((clip.text for clip in unnamed), default)
     if note:
-        reading.notes.append(f"{note} No language is named for {counted(len(unnamed), 'clip')}.")
+        reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
         identified = identify_language(clip.text for clip in unnamed)
         language = identified or default
-        how = "They look like it" if identified else "None is named for them"
+        how = "identified by their words" if identified else "the default"
         name = f"{get_language(language).name} ({language})"
         reading.notes.append(
-            f"{counted(len(unnamed), 'clip')} without a language are read as {name}. {how}; --language names another."
+            f"{counted(len(unnamed), 'clip')} without a language are read as {name}, {how}; --language sets another."
         )
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]

@@ -73,7 +73,7 @@ def _read_saved(reading, place):
 
 
 def _with_language(reading, place):
-    """Returns the place with the language in `lang.txt`, a file of xtts-finetune-webui, if there is one."""
+    """Returns `place` with the language in the file `lang.txt` of xtts-finetune-webui, if the folder has one."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
@@ -147,7 +147,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads the only list of a data set, or the list with "train" in its name and a list for validation.
+    """Reads the lists for training and validation, recognized by their names, or the only list of a data set.
 
     Lists may also be in a folder without audio, such as `filelists/`.
     """

@@ -116,7 +116,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns the separator of a list without a header: `|`, or another one if no line has `|` and most have that."""
+    """Returns the separator of a list without a header: `|`, unless no line has it and another one fits most lines."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
         dialect = Dialect(separator, separator != "\t")
@@ -298,7 +298,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for the preferred validation split in `parts` (folders by name), then for `training`."""
+    """Calls `read` for the preferred validation split in `parts` (folders by name), then for the split `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

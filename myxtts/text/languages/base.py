@@ -47,7 +47,7 @@ class Language:
     scripts: tuple[str, ...] = ("LATIN",)
     """Scripts, as in the Unicode names of letters. All but very short texts have letters of the first script."""
     letters: str = ""
-    """Lower-case letters and marks of cleaned text; for Latin scripts without a to z, for all without ,.?!"""
+    """Lower-case letters and marks in cleaned text, without ,.?! and, for Latin scripts, without a to z."""
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
