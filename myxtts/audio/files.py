@@ -71,8 +71,7 @@ class AudioError(UserError):
 class Recording:
     """A decoded recording.
 
-    `samples` is `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz, resampled from `original_sample_rate`. Each warning
-    is `reason: sentence`.
+    `samples` is `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz. Each warning has the form `reason: sentence`.
     """
 
     samples: np.ndarray
@@ -94,8 +93,7 @@ def read_audio(
         sample_rate: Sample rate of the result, in Hz.
         min_seconds, max_seconds: Limits of the duration; None is `MAX_SECONDS`.
 
-    Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, above `MAX_PEAK` or outside the
-    limits.
+    Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
     """
     warnings = check_container(path)
     with _open(path, max_seconds) as file:

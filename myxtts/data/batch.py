@@ -1,7 +1,6 @@
 """The batches between data pipeline and training step, and their order.
 
-The batch types define names, shapes, dtypes and units. The order of batches is a pure function of lengths, seed, epoch
-and position, so that a run resumes exactly.
+The order is a pure function of lengths, seed, epoch and position, so that a run resumes exactly.
 """
 
 from collections.abc import Sequence
@@ -102,8 +101,7 @@ class SpeakerBatch(NamedTuple):
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder, computed on the data device. F frames of a slice with context, S samples.
 
-    The context is the decoder's `history_frames` before the target and its `lookahead_frames` after the target. In
-    validation, the slice is the whole clip.
+    The context is the decoder's `history_frames` and `lookahead_frames`. In validation, the slice is the whole clip.
     """
 
     index: object  # `(B,)` int32

@@ -48,10 +48,7 @@ class ClipLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """Result of the checks of the corpus in `root`: every clip is either in `accepted` or in `rejections`.
-
-    `warnings` are about accepted clips.
-    """
+    """Checked clips of the corpus in `root`: each is in `accepted`, perhaps also in `warnings`, or in `rejections`."""
 
     root: Path
     accepted: tuple[Utterance, ...]
@@ -183,8 +180,7 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
     """Splits utterances, or other objects with an `id`, by a hash of the id, and returns `(train, validation)`.
 
     The split has no seed, so clips stay in their part when others are added or removed. Each part has at least one
-    clip; a single utterance is a training clip. `validation_share`, between 0 and 1, is the expected share. Raises
-    `ConfigError` for other values.
+    clip; a single utterance is a training clip. Raises `ConfigError` if `validation_share` is not between 0 and 1.
     """
     require(0 < validation_share < 1, "validation_share", "between 0 and 1, both excluded", validation_share)
     # Uniform in [0, 1). Not Python's `hash`, which differs between processes.
@@ -198,16 +194,14 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> list[str]:
-    """Finds validation clips with the id or the audio file of a training clip; returns one sentence for each.
-
-    Only files of equal size are read.
-    """
+    """Returns a sentence for each validation clip that has the id or the audio file content of a training clip."""
     ids, by_size = {utterance.id for utterance in train}, defaultdict(list)
     for utterance in train:
         by_size[os.path.getsize(utterance.wav_path)].append(utterance)
     digest, leaks = cache(digest_file), []
     for utterance in validation:
         path = utterance.wav_path
+        # Only files of equal size are read.
         alike = (one.id for one in by_size[os.path.getsize(path)] if digest(one.wav_path) == digest(path))
         same_id = utterance.id in ids
         if (train_id := utterance.id if same_id else next(alike, None)) is not None:

@@ -39,9 +39,8 @@ LJSPEECH = Archive(
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Downloads LJSpeech into `folder`, unless the folder already has a `metadata.csv`, and returns the folder.
 
-    An interrupted download leaves `NAME.myxtts-part` next to `folder`, and the next call resumes it. `folder` appears
-    when the archive is completely unpacked. Raises `CorpusError` if the folder has other files, the disk has too little
-    space, or the download fails.
+    An interrupted download leaves `NAME.myxtts-part` next to `folder`, and the next call resumes it. Raises
+    `CorpusError` if the folder has other files, the disk has too little space, or the download fails.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():

@@ -46,11 +46,7 @@ class SampleCorpusError(UserError):
 
 
 class Voice(NamedTuple):
-    """A synthetic speaker.
-
-    `language` is the tokenizer's code. `espeak_language`, `variant` (the vocal tract) and `pitch` (0 to 100) are
-    settings of eSpeak NG.
-    """
+    """A synthetic speaker: eSpeak NG's language, vocal tract and pitch (0 to 100); `language` is the tokenizer's."""
 
     speaker: str
     language: str
@@ -198,10 +194,7 @@ def _require_replaceable(root):
 
 
 class SpeechJob(NamedTuple):
-    """A sentence to synthesize into the WAV file `path`.
-
-    `language` and `variant` (the vocal tract) are eSpeak NG's names, such as `en-us` and `f2`; `pitch` is 0 to 100.
-    """
+    """A sentence to synthesize into the WAV file `path`, with eSpeak NG's language (`en-us`) and vocal tract (`f2`)."""
 
     path: str
     text: str
@@ -212,10 +205,7 @@ class SpeechJob(NamedTuple):
 
 
 def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
-    """Synthesizes `jobs` in order into 16-bit WAV files at `SAMPLE_RATE`, in a new process.
-
-    Raises `RuntimeError` if eSpeak NG fails or does not support a language.
-    """
+    """Synthesizes `jobs` in order into 16-bit WAV files at `SAMPLE_RATE`. Raises `RuntimeError` if eSpeak NG fails."""
     # -P prevents imports from the working folder.
     command = [sys.executable, "-P", "-m", "myxtts.data.sample_corpus"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -94,10 +94,7 @@ def write_shard(
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Reads the index of a shard; returns None if the shard is missing or incomplete.
-
-    Raises `UserError` if the shard has another format, or codes of another DVAE.
-    """
+    """Returns the index of a shard, or None if incomplete. Raises `UserError` if its format or DVAE is another."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -171,8 +168,7 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` is the name of the clips for messages. The mapping of `also` is added. Raises `UserError` if a clip is
-        missing or has another length.
+        `of` names the clips in messages; `also` adds its mapping. Raises `UserError` if a clip is missing or changed.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
@@ -198,10 +194,7 @@ class PreparedClips:
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 
     def read_samples(self, path: str) -> np.ndarray:
-        """Returns the samples `(S,)` int16 of an adopted recording.
-
-        Raises `AudioError` if the shard is damaged, `OSError` if it cannot be read.
-        """
+        """Returns the samples `(S,)` int16 of an adopted recording. Raises `AudioError` if damaged, or `OSError`."""
         shard, clip = self._by_path[path]
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 

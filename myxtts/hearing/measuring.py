@@ -134,10 +134,7 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
 
 
 def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns the median pitch in Hz, its standard deviation in semitones, and the share of voiced frames.
-
-    The first two are None if no frame is voiced.
-    """
+    """Returns median pitch in Hz, pitch deviation in semitones (both None if unvoiced), and share of voiced frames."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
         return None, None, 0.0
@@ -148,9 +145,8 @@ def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None
     """Returns mel-cepstral distortion in dB and F0 RMSE in semitones of two recordings of a text, aligned by DTW.
 
     The distortion (Kubichek 1993) is the mean over the path of `10 / ln 10 * sqrt(2 * sum of squared differences)` of
-    coefficients 1 to 24. It is not comparable with other implementations, since the cepstra come from an 80-band
-    log-mel spectrogram, not from SPTK's all-pass warped spectrum. The RMSE is over frames where both recordings are
-    voiced, and None if there are none.
+    coefficients 1 to 24. It is not comparable with other implementations, since the cepstra come from a log-mel
+    spectrogram, not from SPTK's warped spectrum. The RMSE is over frames voiced in both; None if there are none.
     """
     import librosa
 

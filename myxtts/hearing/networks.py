@@ -41,10 +41,7 @@ _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "da
 
 
 def open_network(path: str | Path, flag: str):
-    """Loads an ONNX network for one CPU thread.
-
-    Raises `UserError` if onnxruntime is not installed or the file is not an ONNX network; the message names `flag`.
-    """
+    """Loads an ONNX network for one CPU thread. Raises `UserError` with `flag` if the network cannot be loaded."""
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -92,8 +89,7 @@ class DNSMOS:
 def find_encoder(path: str | None = None) -> Encoder | None:
     """Loads a speaker encoder from a file, `.onnx` or Resemblyzer's `pretrained.pt`.
 
-    The default is the file of the installed Resemblyzer, or None if it is not installed. Raises `UserError` if the file
-    does not exist or is not an encoder.
+    By default, loads the installed Resemblyzer's, or returns None. Raises `UserError` if the file is not an encoder.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
@@ -199,10 +195,7 @@ def _unit(x):
 
 
 def find_silero() -> Path | None:
-    """Returns the Silero model file of an installed package, which is not imported; None without such a package.
-
-    It also returns None if onnxruntime is not installed.
-    """
+    """Returns the Silero model file of an installed package; None if that or onnxruntime is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _SILERO_PLACES.items():

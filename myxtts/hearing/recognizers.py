@@ -108,8 +108,7 @@ def _missing_files(folder):
 def _download(source):
     """Returns the folder of the Whisper model `hf://owner/name[@revision]`, after a download if needed.
 
-    A download prints the licence and the size. The folder is in the cache of huggingface_hub, or the folder for manual
-    downloads that the error message names.
+    A download prints licence and size. Models are in huggingface_hub's cache, or in a folder for manual downloads.
     """
     from myxtts.interchange.hub import fetching
 

@@ -26,8 +26,7 @@ LOCK = threading.Lock()
 def text_to_ipa(text: str, voice: str) -> str:
     """Converts cleaned text to IPA with stress marks; punctuation is kept.
 
-    `voice` is eSpeak NG's name of a language, such as `en-us`. Raises `ValueError` if eSpeak NG is not installed or
-    does not support the language.
+    `voice` is eSpeak NG's language, such as `en-us`. Raises `ValueError` if eSpeak NG or the language is missing.
     """
     # eSpeak NG removes punctuation, so only the text between the punctuation marks is converted.
     is_spoken = lambda character: unicodedata.category(character)[0] in "LMN" or character in WITHIN_WORDS

@@ -46,8 +46,7 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    `least` is the minimum number of letters and the minimum probability. Returns one of the codes `among`, or None if
-    the texts are below either minimum.
+    Returns one of the codes `among`, or None below `least`: the minimum number of letters, the minimum probability.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:

@@ -1,8 +1,7 @@
 """Conversion of numbers to words: cardinals, ordinals, decimals and amounts of money.
 
 `Num2Words` follows the order of the reference (thousands separators, currency, decimals, ordinals, cardinals), so that
-token ids agree with released checkpoints. Languages that num2words lacks or misreads use `SpelledNumbers` or their own
-function.
+token ids agree with released checkpoints. `SpelledNumbers` is for languages that num2words lacks or misreads.
 """
 
 import re
@@ -99,10 +98,7 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Returns a number in lower-case words, by num2words; `to` is `"cardinal"`, `"ordinal"` or `"currency"`.
-
-    Raises one of `_REFUSALS` if num2words cannot read the number.
-    """
+    """Returns a number in lower-case words (`to`: cardinal, ordinal or currency). Raises one of `_REFUSALS`."""
     from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:

@@ -220,10 +220,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a tokenizer with the same vocabulary that converts these languages to phonemes, and no others.
-
-        Raises `ValueError` if a language has no phoneme rules.
-        """
+        """Returns a tokenizer that converts only these languages to phonemes. Raises `ValueError` without rules."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:

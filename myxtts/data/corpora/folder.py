@@ -155,8 +155,7 @@ class CorpusFolder:
     def name_to_parts(self, name: str) -> list[str]:
         """Splits the name of a clip in a list into the parts of a path inside the data set.
 
-        For an absolute path into one of `audio_roots`, the first part is that root. Raises `ClipRefused` if the name is
-        empty, invalid or outside the data set.
+        The first part of a path into one of `audio_roots` is that root. Raises `ClipRefused` if the path is invalid.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."

@@ -60,8 +60,7 @@ class Language:
 def table(entries: str) -> dict[str, str]:
     """Parses a table such as `"mr mister, dhr de heer"` into a dictionary: `{"mr": "mister", "dhr": "de heer"}`.
 
-    Commas or line ends separate entries; the first space separates key and value. Raises `ValueError` if a key has no
-    value or occurs twice.
+    Entries end at commas or line ends. Raises `ValueError` if a key has no value or occurs twice.
     """
     words: dict[str, str] = {}
     for entry in filter(None, map(str.strip, re.split("[,\n]", entries))):

@@ -16,7 +16,7 @@ _DIGITS = "零一二三四五六七八九"
 # Names of powers of ten by exponent, largest first.
 _UNITS = dict(zip((44, 40, 36, 32, 28, 24, 20, 16, 12, 8, 4, 3, 2, 1), "载正涧沟穰秭垓京兆亿万千百十"))
 _UNITS_BUT_TEN = "".join(name for power, name in _UNITS.items() if power > 1)
-# Two is 两 between units other than ten, or before the first one: 两千, 两万两千; but 一百零二, 十二万.
+# Two is 两 before a unit other than ten, if it is first or follows such a unit: 两千, 两万两千; but 一百零二, 十二万.
 _TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}])")
 _AMOUNT = r"(?:亿|千万|百万|万|千|百)"
 # The amount alone is the first alternative, as in the reference: in 3万元5 the match ends after 万.
