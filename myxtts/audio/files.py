@@ -33,7 +33,7 @@ MAX_DECODED_VALUES = 2**26
 SILENT_PEAK = 1e-3
 """Amplitude below which audio is silent: -60 dB of full scale, about 5 bits of a 16-bit file."""
 MAX_PEAK = 8.0
-"""Maximum peak: 18 dB over full scale. Higher samples are damaged; scaled to them, the recording would be silent."""
+"""Maximum peak: 18 dB over full scale. Higher samples are damage; scaling them down would silence the rest."""
 
 _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1  # below this level relative to the loudest channel, -20 dB, a mix has cancelled out

@@ -94,7 +94,7 @@ def write_shard(
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Returns the index of a shard, or None if incomplete. Raises `UserError` if its format or DVAE is another."""
+    """Returns the index of a shard, or None for an incomplete shard. Raises `UserError` for another format or DVAE."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -194,7 +194,7 @@ class PreparedClips:
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 
     def read_samples(self, path: str) -> np.ndarray:
-        """Returns the samples `(S,)` int16 of an adopted recording. Raises `AudioError` if damaged, or `OSError`."""
+        """Returns the samples `(S,)` int16 of an adopted recording. Raises `AudioError` or `OSError` for a bad shard."""
         shard, clip = self._by_path[path]
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 

@@ -46,7 +46,7 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns one of the codes `among`, or None below `least`: the minimum number of letters, the minimum probability.
+    Returns one of the codes `among`, or None below `least`, the minimum number of letters and minimum probability.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:
