@@ -194,7 +194,7 @@ class PreparedClips:
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 
     def read_samples(self, path: str) -> np.ndarray:
-        """Returns the samples `(S,)` int16 of an adopted recording. Raises `AudioError` or `OSError` for a bad shard."""
+        """Returns the samples `(S,)` int16 of an adopted clip. Raises `AudioError` or `OSError` for bad shards."""
         shard, clip = self._by_path[path]
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 

@@ -220,7 +220,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a tokenizer that converts only these languages to phonemes. Raises `ValueError` if rules are missing."""
+        """Returns a tokenizer that converts exactly these languages to phonemes. Raises `ValueError` without rules."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
