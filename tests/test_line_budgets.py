@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 10,
     "cli": 1160,
     "config": 1420,
-    "data": 3070,
+    "data": 3060,
     "devices": 1100,
     "distributed": 490,
     "hearing": 770,

@@ -151,10 +151,7 @@ class OrderedBatch(NamedTuple):
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Returns the ascending upper bounds of at most `num_buckets` length buckets, with minimal padding in total.
-
-    `units` are the lengths of the clips, `(N,)` int, at least 1.
-    """
+    """Returns sorted upper bounds of at most `num_buckets` buckets for lengths `(N,)`, with minimal total padding."""
     lengths, counts = np.unique(units, return_counts=True)
     if len(lengths) <= num_buckets:
         return lengths

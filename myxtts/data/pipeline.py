@@ -37,10 +37,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns samples at `sample_rate` Hz, `(S,)` float32 rounded to 16 bit, and the sample rate of the file.
-
-        For samples from a shard, the latter is the sample rate of the shard.
-        """
+        """Returns `(S,)` float32 samples at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
 
         def read():
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:

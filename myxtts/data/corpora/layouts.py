@@ -147,10 +147,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads the lists for training and validation, recognized by their names, or the only list of a data set.
-
-    Lists may also be in a folder without audio, such as `filelists/`.
-    """
+    """Reads lists for training and validation, recognized by name, or the only list; also in a folder `filelists/`."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
