@@ -94,7 +94,7 @@ def test_download_that_was_cut_off_goes_on_where_it_stopped(tmp_path, server, mo
     monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # what had come of the last chunk is lost
     known = archive(server, tarred(CORPUS))
     server.cut, server.ranges = cut, ranges
-    with pytest.raises(CorpusError, match="What has arrived is kept in .*Run the same command again"):
+    with pytest.raises(CorpusError, match="The partial download is kept in .*Run the same command again"):
         download_ljspeech(tmp_path / "data", known)
     assert names(tmp_path) == {PART}
     had = (tmp_path / PART).stat().st_size

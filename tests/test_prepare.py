@@ -166,7 +166,7 @@ def test_what_does_not_belong_together_is_refused(run, shards, tmp_path, tiny_co
     clip = SpeechDataset.open(run).train[0]
     with pytest.raises(UserError, match=f"{clip.id} has 5 samples and had"):
         prepared.adopt([replace(clip, num_samples=5)])
-    with pytest.raises(UserError, match="nowhere is not among them"):
+    with pytest.raises(UserError, match="nowhere is missing"):
         prepared.adopt([replace(clip, id="nowhere")])
     fresh = tiny_run_config(tiny_corpus, tmp_path / "fresh", data={"augment": False})
     with pytest.raises(UserError, match="this run would train its own"):
@@ -182,7 +182,7 @@ def test_damage_is_found(run, shards, tmp_path):
     path.write_bytes(content)
     config = with_prepared(run, folder)
     loader = SpeechDataset.open(config).train_loader("gpt")
-    with pytest.raises(AudioError, match="the checksum of .* does not hold; remove it"):
+    with pytest.raises(AudioError, match="the checksum of .* is wrong; remove it"):
         [loader(position) for position in range(loader.order.batches_per_epoch)]
     path.write_bytes(content[:-1])
     with pytest.raises(UserError, match="missing or cut short"):
@@ -203,7 +203,7 @@ def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
     with pytest.raises(UserError, match="--val-prepared needs --val-data"):
         SpeechDataset.open(replace(run, data=replace(run.data, val_prepared=str(shards))))
     clip = SpeechDataset.open(run).train[0]
-    with pytest.raises(UserError, match="^--val-prepared .* must hold every clip of --val-data as it is"):
+    with pytest.raises(UserError, match="^--val-prepared .* must contain every clip of --val-data unchanged"):
         PreparedClips.open(shards, "--val-prepared").adopt([replace(clip, id="nowhere")], "--val-data")
 
 

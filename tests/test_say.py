@@ -240,7 +240,7 @@ def test_list_of_what_was_spoken_that_is_none_is_one_sentence(batch_argv, capsys
         (["--text", "  "], ["no text"]),
         (["--text", "one", "--language", "xx"], ["xx"]),
         (["--text", "one", "--language", "englsh"], ["Did you mean en (English)? Supported languages: en."]),
-        (["--text", "one", "--g2p", "fa"], ["--g2p", "no rules for the sounds of 'fa'"]),
+        (["--text", "one", "--g2p", "fa"], ["--g2p", "no phoneme rules for 'fa'"]),
         (["--text", "one", "--temperature", "-1"], ["--temperature", "-1"]),
     ],
 )

@@ -1,7 +1,7 @@
-"""Data augmentation: random speed, level, equalization and noise of training clips.
+"""Data augmentation of training clips: random speed, level, equalization and noise.
 
-With few speakers, a model memorizes each voice and cannot transfer text between them. Smoothly changed voices make it
-read the voice from the conditioning clip. Random numbers depend on a seed alone; nothing here has state.
+With few speakers, a model memorizes what each voice says. Continuously varied voices force it to use the conditioning
+clip. All functions are stateless: random numbers depend on the seed only.
 """
 
 import math
@@ -11,25 +11,25 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Largest change of speed, and with it of pitch and formants, as a natural logarithm."""
+"""Maximum change of speed, which also changes pitch and formants, as a natural logarithm."""
 GAIN_NEPERS = 0.7
-"""Largest change of level, as an offset of the log power: 3 dB."""
+"""Maximum change of level, as an offset of the log power: 3 dB."""
 EQUALIZER_NEPERS = 0.25
-"""Amplitude of each cosine curve over the mel bands, as an offset of the log power: 1.1 dB."""
+"""Maximum amplitude of each cosine over the mel bands in `draw_change`, as an offset of the log power: 1.1 dB."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""Amplitude of each curve of `disturb`, as an offset of the log amplitude: 3.5 dB."""
+"""Maximum amplitude of each cosine over the spectrum in `disturb`, as an offset of the log amplitude: 3.5 dB."""
 NOISE_DECIBELS = (5.0, 40.0)
-"""Range of the signal-to-noise ratio."""
+"""Range of the signal-to-noise ratio in dB."""
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Draws a worker's rows of the random numbers of the whole batch, so that they equal those of a single process.
+    """Samples random numbers for the whole batch, whatever the number of workers, and returns this worker's rows.
 
     Args:
-        draw: Stateless random operation, or a function of one, called as `draw(shape, *arguments)` with the shape of
-            the whole batch. Rounding depends on the shape, and silence in a log-mel magnifies it a thousand times.
-        shape: Shape of this worker's part, rows first.
+        draw: Stateless random operation, or a function that contains one, called as `draw(shape, *arguments)` with the
+            shape of the whole batch, because rounding depends on the shape and is amplified in a silent log-mel.
+        shape: Shape of this worker's part; the first dimension is the rows.
         share: Index of this worker's part, and the number of equal parts.
     """
     part, parts = share
@@ -38,16 +38,16 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
 
 
 class Change(NamedTuple):
-    """Changes of clips: speed `(B,)`, above 1 is faster, and log-mel offset `(B, 1, num_mels)`, both float32."""
+    """Random changes of clips: speed factors `(B,)` and log-mel offsets `(B, 1, num_mels)`, both float32."""
 
     speed: tf.Tensor
     offset: tf.Tensor
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
-    """Draws changes of `rows` clips from the seed of the run and the position of the batch in training.
+    """Samples changes for `rows` clips, from the seed of the run and the position of the batch in training.
 
-    If the scalar bool `on` is False, they have no effect. `share` is as in `draw_rows`.
+    If the scalar bool `on` is False, the changes have no effect. `share` is an argument of `draw_rows`.
     """
 
     def draw(shape, at):
@@ -62,15 +62,15 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Raises `speed` where a clip of `lengths` samples would not fit into `room` samples."""
+    """Increases `speed`, `(B,)`, of clips of `lengths` samples that would otherwise exceed `room` samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 
 def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Changes the speed of padded clips `(B, S)` float32 by linear interpolation.
 
-    `lengths`, `(B,)` int32, are samples without padding; for `speed`, `(B,)` float32, see `limit_speed`. Returns clips
-    `(B, S)` float32, padded with zeros, and the new lengths `(B,)` int32.
+    `lengths`, `(B,)` int32, are the samples without padding; `speed` is `(B,)` float32. Returns zero-padded clips
+    `(B, S)` float32 and their lengths `(B,)` int32; `limit_speed` prevents truncation.
     """
     room = tf.shape(wav)[1]
     at = tf.range(room, dtype=tf.float32)[None] * speed[:, None]
@@ -82,7 +82,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of clips without padding, `(B, R)`, which wrap around at the end."""
+    """Changes the speed of clips `(B, R)` that are loops without padding, by factors `(B,)`."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)
@@ -90,15 +90,15 @@ def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
 
 
 def _interpolate(wav, at, left, right):
-    """Samples at the fractional positions `at`, between `left` and `right`."""
+    """Interpolates `wav` at the fractional positions `at`, between the indices `left` and `right`."""
     share = at - tf.cast(left, tf.float32)
     return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
 
 
 def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Simulates other microphones and rooms by a random equalizer, level and colored noise; the voice is unchanged.
+    """Simulates other microphones and rooms by random equalization, level and colored noise.
 
-    `wav` is `(B, S)` float32, as the result; the other arguments are those of `draw_change`.
+    `wav` and the result are `(B, S)` float32; the other arguments are the ones of `draw_change`.
     """
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]
@@ -110,15 +110,15 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
         return tf.concat([level, tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
 
     numbers = draw_rows(draw, shape, at, share=share)
-    # Vectorized exponentials round the last few values differently, so the curves are longer than needed.
-    bins, in_sixteens = size // 2 + 1, (size // 32 + 1) * 16
-    places = tf.range(in_sixteens, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
-    curves = tf.cos(math.pi * places[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
+    # A multiple of 16, because vectorized exponentials round the remainder differently.
+    bins, padded = size // 2 + 1, (size // 32 + 1) * 16
+    frequencies = tf.range(padded, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
+    curves = tf.cos(math.pi * frequencies[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
 
     def equalize(wav, weights):
         curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))[:, :bins]
         shaped = tf.signal.irfft(tf.signal.rfft(wav) * tf.cast(curve, tf.complex64), [size])
-        # By row, because the rounding of a mean over an axis depends on the number of rows.
+        # Not `reduce_mean`, whose rounding depends on the number of rows.
         power = tf.einsum("bs,bs->b", shaped, shaped)[:, None] / tf.cast(size, tf.float32)
         return shaped, tf.sqrt(power + 1e-12)
 

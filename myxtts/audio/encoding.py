@@ -1,4 +1,4 @@
-"""Audio file writer, and streaming encoder, which resamples."""
+"""Audio file writer, and streaming encoder of audio formats."""
 
 import io
 import struct
@@ -8,22 +8,22 @@ import numpy as np
 import soundfile
 import soxr
 
-from myxtts.audio.files import AudioError, to_int16, to_pcm16
+from myxtts.audio.files import AudioError, to_int16
 from myxtts.storage.files import AnyPath, write_whole
 
 _OF_SUFFIX = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", "VORBIS")}
 _OF_STREAM = dict(wav=_OF_SUFFIX[".wav"], flac=_OF_SUFFIX[".flac"], mp3=("MP3", "MPEG_LAYER_III"), opus=("OGG", "OPUS"))
 OPEN_LENGTH = 0xFFFFFFFF
-"""Length in the WAV header of a stream of unknown length, which players and `read_audio` accept."""
+"""Length in the WAV header of a stream of unknown length; players and `read_audio` accept it."""
 SOUND_FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
 """Formats of `SoundEncoder`; wav, flac and pcm have 16 bits."""
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
-"""Formats that can be streamed before the length is known; readers of FLAC need it."""
+"""Formats for streams of unknown length. FLAC is not one, because its readers need the length."""
 _MPEG2_LAYER3_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
 def check_suffix(path: AnyPath) -> str:
-    """Returns the lower-case suffix of `path`; raises `AudioError` unless `write_audio` supports it."""
+    """Returns the lower-case suffix of `path`. Raises `AudioError` if `write_audio` does not support it."""
     suffix = Path(path).suffix.lower()
     if suffix not in _OF_SUFFIX:
         known = ", ".join(_OF_SUFFIX)
@@ -32,10 +32,10 @@ def check_suffix(path: AnyPath) -> str:
 
 
 def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
-    """Writes a mono file atomically in the format of its suffix; WAV and FLAC have 16 bits.
+    """Writes a mono audio file atomically, in the format of its suffix; WAV and FLAC have 16 bits.
 
-    `samples` are `(S,)` floats, clipped to `[-1, 1]`, at `sample_rate` Hz. Raises `AudioError` if there are none, one
-    is not finite, the folder does not exist, or the format is not supported or cannot hold the rate.
+    `samples` are `(S,)` floats, clipped to `[-1, 1]`, at `sample_rate` Hz. Raises `AudioError` if `samples` is empty or
+    not finite, the folder does not exist, or the format or its sample rate is not supported.
     """
     suffix, samples = check_suffix(path), np.asarray(samples, np.float32)
     if samples.ndim != 1:
@@ -46,10 +46,10 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         raise AudioError(path, "not finite", "the samples to write contain NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    # libsndfile's rounding to 16 bits differs in a few samples.
+    # Rounded here, because libsndfile rounds a few samples differently.
     samples = to_int16(samples) if suffix == ".wav" else np.clip(samples, -1, 1)
     container, subtype = _OF_SUFFIX[suffix]
-    content = io.BytesIO()  # separates errors of the format from errors of the disk
+    content = io.BytesIO()  # encoded in memory, so that disk errors are not taken for errors of the format
     try:
         soundfile.write(content, samples, sample_rate, format=container, subtype=subtype)
     except soundfile.LibsndfileError as error:
@@ -59,7 +59,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
 
 
 def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """Returns the header of a mono 16-bit WAV file with `num_bytes` of samples; None is a stream of unknown length."""
+    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples; None: unknown length."""
     form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
     size = OPEN_LENGTH if num_bytes is None else 20 + len(form) + num_bytes
     chunks = struct.pack("<4sI4s4sI", b"RIFF", size, b"WAVE", b"fmt ", len(form))
@@ -70,11 +70,11 @@ class SoundEncoder:
     """Streaming encoder of a mono audio file.
 
     Args:
-        sound_format: One of `SOUND_FORMATS`, or of `OPEN_FORMATS` if `is_open`.
-        sample_rate: In Hz. MP3 and Opus support few rates; all formats support 24 000.
-        is_open: Whether `add` returns bytes as soon as they are ready, after a header without a length. Otherwise
-            `end` returns the whole file.
-        from_rate: Sample rate of the samples, which are resampled, in Hz; by default `sample_rate`.
+        sound_format: One of `SOUND_FORMATS`, or one of `OPEN_FORMATS` if `is_open`.
+        sample_rate: Sample rate of the file in Hz. MP3 and Opus support few rates; all formats support 24 000.
+        is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header has no length.
+            Otherwise `end` returns the whole file.
+        from_rate: Sample rate of the given samples in Hz, by default `sample_rate`.
     """
 
     def __init__(self, sound_format: str, sample_rate: int, is_open: bool, from_rate: int | None = None):
@@ -88,22 +88,22 @@ class SoundEncoder:
             self._buffer.write(wav_header(sample_rate))
         elif sound_format in _OF_STREAM:
             container, subtype = _OF_STREAM[sound_format]
-            # With a constant bit rate, readers can tell the length of an open MP3.
+            # With a constant bit rate, readers can compute the length of an MP3 stream.
             rate = dict(bitrate_mode="CONSTANT", compression_level=0.5) if sound_format == "mp3" else {}
             self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`, and returns the bytes that are ready, possibly none."""
+        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`, and returns the bytes that are ready."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:
             self._file.write(to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1))
         else:
-            self._buffer.write(to_pcm16(samples))
+            self._buffer.write(to_int16(samples).tobytes())
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:
-        """Returns the last bytes."""
+        """Ends the file and returns its remaining bytes."""
         content = self.add(np.zeros(0, np.float32), last=True)
         if self._file:
             self._file.close()
@@ -114,7 +114,7 @@ class SoundEncoder:
         if self.sound_format == "mp3" and self.is_open and not self._given:
             if len(content) < 4:
                 return b""
-            # Skip the first frame: it has no audio, but the length, which is wrong until the end.
+            # Skip the first frame: it has no audio, only the length, which is not yet known.
             self._given = 72_000 * _MPEG2_LAYER3_KBPS[content[2] >> 4] // self.sample_rate + (content[2] >> 1 & 1)
         new = bytes(content[self._given :])
         self._given += len(new)

@@ -1,7 +1,7 @@
 """Audio file reader.
 
 libsndfile (`soundfile`) decodes WAV (8 to 32 bit, float, mu-law, A-law), FLAC, Ogg and MP3; `soxr` resamples. Headers
-are checked against the file before anything is allocated, and a damaged clip raises an error with a fixed reason.
+are checked before memory is allocated. Errors have one of a fixed set of reasons.
 """
 
 import os
@@ -20,27 +20,27 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.storage.files import AnyPath
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
-"""Extensions to try for a clip that a data set names without one, in order of preference."""
+"""Extensions of audio files, in the order in which they are tried for names without an extension."""
 MEDIA_EXTENSIONS = (*AUDIO_EXTENSIONS, *".aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split())
-"""Extensions of recordings."""
+"""Extensions of audio and video files that ffmpeg can decode."""
 MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
 MAX_SECONDS = 3_600.0
-"""Longest recording that is decoded, whatever the caller allows."""
+"""Maximum duration of a recording, regardless of `max_seconds`."""
 MAX_DECODED_VALUES = 2**26
 """Maximum of frames times channels: 256 MiB as float32, 50 minutes of 22.05 kHz mono."""
 SILENT_PEAK = 1e-3
-"""Amplitude of silence: -60 dB of full scale, about 5 bits of a 16-bit file."""
+"""Amplitude below which audio is silent: -60 dB of full scale, about 5 bits of a 16-bit file."""
 MAX_PEAK = 8.0
-"""Largest peak: 18 dB over full scale. Float recordings stay below; a damaged sample above would silence the rest."""
+"""Maximum peak: 18 dB over full scale. Higher samples are damage; scaling them down would silence the rest."""
 
 _BLOCK_FRAMES = 2**18
-_CANCELLED_SHARE = 0.1  # level of a mix relative to the louder channel, -20 dB, below which the channels cancel out
-_CLIPPED_SHARE = 5e-4  # smallest share of a clipped recording in flat runs at its extremes
-_CLIPPED_MIN_PEAK = 0.05  # below it, quantization alone makes flat tops
+_CANCELLED_SHARE = 0.1  # below this level relative to the loudest channel, -20 dB, a mix has cancelled out
+_CLIPPED_SHARE = 5e-4  # minimum share of samples in flat runs at the extremes of a clipped recording
+_CLIPPED_MIN_PEAK = 0.05  # below this peak, quantization alone causes flat runs
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
-_STREAM_LENGTH = 0x7FFF_F000  # from here up, the marker of writers into a pipe (ffmpeg, sox) for an unknown length
+_STREAM_LENGTH = 0x7FFF_F000  # lengths from here up mean "unknown"; ffmpeg and sox write them into pipes
 _SLOPPY_BYTES = 1_024  # some writers include the header in the data length
 _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
@@ -50,12 +50,12 @@ _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\x
 
 
 class AudioError(UserError):
-    """A file that cannot be used as audio.
+    """An audio file that cannot be read or written.
 
     Attributes:
-        reason: Stable category: "missing file", "unreadable", "empty file", "not audio", "unsupported",
-            "broken header", "sample rate", "truncated", "damaged", "no audio", "not finite", "absurd level", "silent",
-            "too short", "too long"; for writing also "no folder".
+        reason: One of "missing file", "unreadable", "empty file", "not audio", "unsupported", "broken header",
+            "sample rate", "truncated", "damaged", "no audio", "not finite", "absurd level", "silent", "too short",
+            "too long" and, when writing, "no folder".
         detail: One sentence for users, without the path.
     """
 
@@ -71,8 +71,7 @@ class AudioError(UserError):
 class Recording:
     """A decoded recording.
 
-    `samples` is `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz, resampled from `original_sample_rate`. A warning reads
-    `reason: sentence`.
+    `samples` is `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz. Each warning has the form `reason: sentence`.
     """
 
     samples: np.ndarray
@@ -84,17 +83,17 @@ class Recording:
 def read_audio(
     path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE, *, min_seconds: float = 0.1, max_seconds: float | None = None
 ) -> Recording:
-    """Reads, checks, mixes to mono and resamples one recording.
+    """Reads and checks a recording, mixes it to mono and resamples it.
 
-    The mix is the mean of the channels that are not silent. A peak beyond full scale, up to `MAX_PEAK`, is scaled down
-    with a warning.
+    The mix is the mean of the channels that are not silent. If the peak is above full scale, the recording is scaled to
+    full scale, with a warning.
 
     Args:
-        path: An audio file; its format is recognized by content.
-        sample_rate: Rate of the result, in Hz.
+        path: An audio file; its content decides its format.
+        sample_rate: Sample rate of the result, in Hz.
         min_seconds, max_seconds: Limits of the duration; None is `MAX_SECONDS`.
 
-    Raises `AudioError` if it is missing, damaged, not audio, silent, not finite, of absurd level or outside the limits.
+    Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
     """
     warnings = check_container(path)
     with _open(path, max_seconds) as file:
@@ -113,15 +112,15 @@ def read_audio(
 
 
 def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
-    """Reads a recording that `read_audio` accepted before, `(S,)` float32 in `[-1, 1]`, without the slow checks.
+    """Reads a recording as `(S,)` float32 in `[-1, 1]`, as `read_audio` does but without the slow checks.
 
-    Raises `AudioError` if it is missing, damaged, not finite, of absurd level or longer than `MAX_SECONDS`.
+    Raises `AudioError` if the file is missing, damaged, not finite, above `MAX_PEAK` or longer than `MAX_SECONDS`.
     """
     return load_with_rate(path, sample_rate)[0]
 
 
 def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
-    """Returns the samples of `load_samples`, and the sample rate of the file in Hz."""
+    """Returns the samples as `load_samples` does, and the sample rate of the file in Hz."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
@@ -130,13 +129,8 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit samples."""
+    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit little-endian samples."""
     return np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
-
-
-def to_pcm16(samples: np.ndarray) -> bytes:
-    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit little-endian PCM."""
-    return to_int16(samples).tobytes()
 
 
 def _regular_file_size(path):
@@ -154,7 +148,7 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Recognizes the format by the first bytes, checks the header's lengths, and returns warnings.
+    """Detects the format by the first bytes, checks the lengths in the header, and returns warnings.
 
     Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format.
     """
@@ -184,7 +178,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
 
 
 def _check_chunks(path, file, size):
-    """Walks the chunks of a WAV file up to its samples, as libsndfile accepts a truncated file as a shorter one."""
+    """Checks the chunks of a WAV file up to the samples; libsndfile would read a truncated file without an error."""
     position = 12
     for _ in range(_MAX_CHUNKS):
         file.seek(position)
@@ -217,7 +211,7 @@ def _check_sample_rate(path, rate):
 def _open(path, max_seconds=None):
     path = os.fspath(path)
     if path.lower().endswith(".raw"):
-        # soundfile infers headerless audio from this name, whatever the content.
+        # For this extension, soundfile assumes headerless audio.
         raise AudioError(path, "unsupported", "files named .raw are not read; rename it with its format's extension.")
     try:
         file = soundfile.SoundFile(path)
@@ -235,11 +229,11 @@ def _open(path, max_seconds=None):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` if the header of an open file is not supported; a stream may lack a length."""
+    """Raises `AudioError` if the header of an open file is not supported. Only a stream may lack its length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
-    # libsndfile's SF_COUNT_MAX: a FLAC stream of unknown length, in which it cannot seek.
+    # SF_COUNT_MAX: a FLAC stream of unknown length, in which libsndfile cannot seek.
     if file.frames == 2**63 - 1 and not is_stream:
         raise AudioError(path, "broken header", "its header does not state its length; encode it again into a file.")
     if not file.frames:
@@ -247,7 +241,7 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
 
 
 def check_peak(path: AnyPath, frames: np.ndarray) -> float:
-    """Returns the largest magnitude of samples; raises `AudioError` if it is not finite or above `MAX_PEAK`."""
+    """Returns the peak of `(S, C)` samples. Raises `AudioError` if the peak is not finite or above `MAX_PEAK`."""
     peak = max(-frames.min(), frames.max())
     if not np.isfinite(peak):
         raise AudioError(path, "not finite", "it has samples that are NaN or infinite.")
@@ -257,8 +251,8 @@ def check_peak(path: AnyPath, frames: np.ndarray) -> float:
 
 
 def _read_frames(path, file):
-    """Decodes to `(S, C)` float32 in blocks, so that a wrong length in the header does not cost memory."""
-    # Three times faster than libsndfile's conversion of 16 bits, with the same result.
+    """Decodes to `(S, C)` float32, in blocks because the length in the header may be far too large."""
+    # Three times faster than letting libsndfile convert 16 bits to floats, with the same result.
     is_16_bit = file.subtype == "PCM_16"
     blocks = []
     try:
@@ -273,7 +267,7 @@ def _read_frames(path, file):
 
 
 def _mix_to_mono(path, frames):
-    """Returns the mix, `(S,)` in `[-1, 1]`, and the peak of the file."""
+    """Returns the mono mix, `(S,)` in `[-1, 1]`, and the peak before scaling."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak
@@ -288,13 +282,13 @@ def _mix_to_mono(path, frames):
 
 
 def _sounding_channels(frames):
-    """Returns which channels are not silent, `(C,)` bool; all if none is."""
+    """Returns which channels to use, `(C,)` bool: the channels that are not silent, or all if all are silent."""
     sounding = _amplitude(frames) >= SILENT_PEAK
     return sounding if sounding.any() else np.ones_like(sounding)
 
 
 def _amplitude(samples):
-    """Half of peak to peak by channel, which ignores a constant offset; halved first to avoid overflow."""
+    """Returns half the peak-to-peak amplitude of each channel, without overflow; a DC offset has no effect."""
     return samples.max(axis=0) / 2 - samples.min(axis=0) / 2
 
 

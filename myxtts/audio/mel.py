@@ -1,7 +1,7 @@
-"""Log-mel spectrograms of training and inference, resampling in graphs, and the Griffin-Lim vocoder.
+"""Log-mel spectrograms for training and inference, resampling in graphs, and the Griffin-Lim vocoder.
 
-`DVAE_MEL` is the input of the DVAE and the output that Griffin-Lim inverts, `CONDITIONING_MEL` the input of the
-conditioning encoder, and `SPEAKER_MEL` that of the speaker encoder.
+`DVAE_MEL` is the input and output of the DVAE, `CONDITIONING_MEL` the input of the conditioning encoder, and
+`SPEAKER_MEL` the input of the speaker encoder.
 """
 
 import functools
@@ -32,27 +32,27 @@ class MelSpec:
     n_fft: int
     """Length of the Fourier transform, in samples."""
     win_length: int
-    """Length of the analysis window, in samples; it is centered in `n_fft`."""
+    """Length of the analysis window, in samples; the window is centered in `n_fft`."""
     hop_length: int
-    """Samples from one frame to the next."""
+    """Hop between frames, in samples."""
     num_mels: int
     f_min: float = 0.0
     """Lower edge of the lowest band, in Hz."""
     f_max: float = 8000.0
     """Upper edge of the highest band, in Hz."""
     window: str = "hann"
-    """Analysis window, periodic: `"hann"` or `"hamming"`."""
+    """Periodic analysis window, `"hann"` or `"hamming"`."""
     filter_norm: str | None = "slaney"
     """`"slaney"` for filters of unit area, None for unit height."""
     log_floor: float = MEL_FLOOR
-    """Smallest power before the logarithm."""
+    """Minimum power before the logarithm."""
     log_offset: float = 0.0
     """Power added before the logarithm."""
     preemphasis: float = 0.0
     """Coefficient `a` of the filter `y[t] = x[t] - a x[t-1]` before the transform; 0 for none."""
 
     def num_frames(self, num_samples: Any) -> Any:
-        """Returns the frames of a waveform of `num_samples` samples, an int, an array or a tensor."""
+        """Returns the number of frames for `num_samples` samples: an int, an array or a tensor."""
         return 1 + num_samples // self.hop_length
 
     def window_values(self) -> np.ndarray:
@@ -62,15 +62,15 @@ class MelSpec:
         return (offset - amplitude * np.cos(phase)).astype("float32")
 
     def band_at(self, hz: float) -> float:
-        """Returns the fractional band of a frequency; the center of band `i` is at `i + 0.5`."""
+        """Converts a frequency to a fractional band number; the center of band `i` is `i + 0.5`."""
         lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
         return (_hz_to_mel(hz) - lowest_mel) / (highest_mel - lowest_mel) * (self.num_mels + 1) - 0.5
 
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        Spacing follows HTK, `mel = 2595 log10(1 + f / 700)`, and the area norm Slaney's Auditory Toolbox. Rounding to
-        float32 follows torchaudio; float64 would differ by up to 5e-6.
+        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the unit area as in Slaney's Auditory Toolbox. They are
+        computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
         lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
@@ -89,7 +89,7 @@ def _hz_to_mel(hz):
 
 
 def _float32_ramp(start, stop, count):
-    """Evenly spaced float32 values with a float32 step from the nearer end, as `torch.linspace`."""
+    """Returns evenly spaced float32 values with the rounding of `torch.linspace`."""
     start, stop = np.float32(start), np.float32(stop)
     step = np.float64((stop - start) / np.float32(count - 1))
     index = np.arange(count)
@@ -101,17 +101,15 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Maximum frames of a chunk; at 1,024 samples they take 5 MB with their spectra. Smaller chunks are slower."""
-_LOWPASS_WIDTH = 6
-"""Zero crossings of the sinc on each side."""
-_ROLLOFF = 0.99
-"""Cutoff as a fraction of the lower Nyquist frequency."""
+"""Maximum number of frames per chunk: 5 MB with their spectra at 1,024 samples. Smaller chunks are slower."""
+_LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
+_ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
 _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns the slice of bins where `(bins, bands)` filters are not zero, and the filters there."""
+    """Returns the range of bins in which `(bins, bands)` filters are not all zero, and the filters in that range."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -120,7 +118,7 @@ def _pooled(filters):
 class MelSpectrogram:
     """Computes log-mel spectrograms in float32, eagerly or in a graph.
 
-    Zero padding changes only the frames whose window reaches past the end of the waveform.
+    If a waveform is padded with zeros, only frames whose window extends beyond its end change.
     """
 
     def __init__(self, spec: MelSpec):
@@ -129,7 +127,7 @@ class MelSpectrogram:
         self._window_blocks = -(-spec.win_length // spec.hop_length)
         filters = spec.filterbank()
         self._filters = [_pooled(filters)]
-        # Low bands cover few bins; in groups the product takes a third of the multiplications.
+        # Low bands cover few bins, so three groups of bands need a third of the multiplications.
         ends = [spec.num_mels // 2, spec.num_mels * 4 // 5]
         self._filter_groups = [_pooled(group) for group in np.split(filters, ends, axis=1)]
 
@@ -137,9 +135,8 @@ class MelSpectrogram:
         """Computes the log-mel spectrogram.
 
         Args:
-            wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must exceed half a window.
-            in_chunks: Whether to process a few hundred frames at a time, which is faster on a CPU thanks to its caches
-                and slower on a GPU.
+            wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must be more than half a window.
+            in_chunks: Whether to process a few hundred frames at a time, which is faster on a CPU and slower on a GPU.
 
         Returns:
             Log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
@@ -148,7 +145,7 @@ class MelSpectrogram:
         blocks, num_frames = self._blocks(wav)
         if not in_chunks:
             return self._log_mel(self._frames(blocks, num_frames), self._filters)
-        # The clips are concatenated; frames that span two clips are dropped.
+        # The clips are concatenated; frames that span two clips are removed at the end.
         num_clips, per_clip = ops.shape(blocks)[0], ops.shape(blocks)[1]
         total = num_clips * per_clip
         num_chunks = -(-total // CHUNK_FRAMES)
@@ -164,9 +161,9 @@ class MelSpectrogram:
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
     def _log_mel(self, frames, filter_groups):
-        """`(..., F, win_length)` to `(..., F, num_mels)`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`."""
         spec = self.spec
-        # The window is left-aligned in n_fft, which changes the phase alone.
+        # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
         power = ops.square(real) + ops.square(imaginary)
         mel = ops.concatenate([ops.matmul(power[..., bins], filters) for bins, filters in filter_groups], axis=-1)
@@ -175,7 +172,7 @@ class MelSpectrogram:
         return ops.log(mel + spec.log_offset if spec.log_offset else mel)
 
     def _blocks(self, wav):
-        """Reflect-pads `(B, S)`; returns blocks of one hop, `(B, blocks, hop_length)`, and the number of frames."""
+        """Reflect-pads `(B, S)` and returns blocks of one hop, `(B, blocks, hop_length)`, and the number of frames."""
         spec, hop_length, win_length = self.spec, self.spec.hop_length, self.spec.win_length
         wav = ops.convert_to_tensor(wav, "float32")
         before, after = win_length // 2, win_length - win_length // 2
@@ -195,20 +192,20 @@ class MelSpectrogram:
         return ops.reshape(padded[:, : num_blocks * hop_length], (-1, num_blocks, hop_length)), num_frames
 
     def _frames(self, blocks, num_frames):
-        """`(B, blocks, hop_length)` to overlapping frames `(B, num_frames, win_length)`; faster than a gather."""
+        """Joins blocks `(B, blocks, hop_length)` into overlapping frames `(B, num_frames, win_length)`."""
         parts = [blocks[:, i : i + num_frames] for i in range(self._window_blocks)]
         last = self.spec.win_length - (self._window_blocks - 1) * self.spec.hop_length
         return ops.concatenate([*parts[:-1], parts[-1][..., :last]], axis=-1)
 
 
 def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
-    """Changes the sample rate of waveforms by a windowed sinc as one strided convolution, eagerly or in a graph.
+    """Resamples waveforms with a Hann-windowed sinc, as one strided convolution, eagerly or in a graph.
 
-    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's default, the
-    Hann-windowed sinc, which the reference uses everywhere.
+    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page"), with torchaudio's defaults as in the
+    reference.
 
     `wav` is `(B, S)`, the result `(B, num_resampled(S, from_rate, to_rate))` float32. The rates, in Hz, should have a
-    large common divisor: the kernel grows with the numerator times the denominator of their ratio.
+    large common divisor, because the kernel grows with the numerator times the denominator of their ratio.
     """
     wav = ops.convert_to_tensor(wav, "float32")
     if from_rate == to_rate:
@@ -222,14 +219,14 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
 
 def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
-    """Returns the length of `num_samples`, an int, an array or a tensor, after resampling."""
+    """Returns the length after resampling of `num_samples` samples: an int, an array or a tensor."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     return (num_samples * num_phases + stride - 1) // stride
 
 
 @functools.lru_cache(maxsize=32)
 def _sinc_kernel(from_rate, to_rate):
-    """Returns the kernel `(taps, 1, num_phases)`, its stride and its left padding, in float32 as torchaudio does."""
+    """Returns the float32 kernel `(taps, 1, num_phases)`, its stride and its left padding, as in torchaudio."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     base = _ROLLOFF * min(stride, num_phases)
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
@@ -238,23 +235,21 @@ def _sinc_kernel(from_rate, to_rate):
     t = (delay[np.newaxis, :] + position[:, np.newaxis]) * np.float32(base)
     t = np.clip(t, np.float32(-_LOWPASS_WIDTH), np.float32(_LOWPASS_WIDTH))
     window = np.square(np.cos(t * np.float32(np.pi) / np.float32(2 * _LOWPASS_WIDTH)))
-    angle = t * np.float32(np.pi)
-    sinc = np.where(angle == 0, np.float32(1), np.sin(angle) / np.where(angle == 0, np.float32(1), angle))
-    kernel = sinc * window * np.float32(base / stride)
-    return kernel[:, np.newaxis, :].astype("float32"), stride, pad
+    kernel = np.sinc(t) * window * np.float32(base / stride)
+    return kernel[:, np.newaxis, :], stride, pad
 
 
 def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.99, seed: int = 0) -> np.ndarray:
     """Estimates a waveform from its log-mel spectrogram.
 
-    A non-negative linear power spectrum is estimated from the mel bands, and its phase by fast Griffin-Lim (Perraudin,
-    Balazs and Søndergaard, "A fast Griffin-Lim algorithm", 2013). As the mel bands do not determine the spectrum, the
-    second half of the iterations replaces its magnitudes by those of the current signal, corrected towards the given
-    mel. That more than halves the final mel error.
+    The power spectrum is estimated from the mel bands, the phase by fast Griffin-Lim (Perraudin, Balazs and
+    Søndergaard, "A fast Griffin-Lim algorithm", 2013). The mel bands do not determine the spectrum, so in the second
+    half of the iterations, magnitudes come from the current waveform, corrected towards the given mel. This more than
+    halves the mel error.
 
     Args:
-        log_mel: Natural logarithm of power by `DVAE_MEL`, not divided by `mel_stats`, `(F, num_mels)`.
-        momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 it may diverge.
+        log_mel: Log-mel of `DVAE_MEL`, `(F, num_mels)`, not divided by `mel_stats`.
+        momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 may diverge.
         seed: Seed of the initial phases.
 
     Returns:
@@ -290,32 +285,31 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.9
 
 
 def _pooling_to(mel, filters, power):
-    """Updates non-negative power spectra, `(F, 1 + n_fft // 2)`, once towards those that pool to `mel`.
+    """Updates power spectra `(F, 1 + n_fft // 2)` once, so that their mel bands approach `mel`.
 
-    The multiplicative update lowers the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative matrix
-    factorization", 2001, with fixed filters). Unlike least squares, it weighs quiet bands like loud ones and keeps the
-    spectrum smooth.
+    The multiplicative update decreases the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative
+    matrix factorization", 2001). Unlike least squares, it weights all bands equally and keeps the spectrum smooth.
     """
     ratio = mel / np.maximum(power @ filters, _TINY)
     return power * (ratio @ filters.T / np.maximum(filters.sum(axis=1), _TINY))
 
 
 def _wav_to_spectrum(wav, window):
-    """`(S,)` to complex spectra, `(F, 1 + n_fft // 2)`, by the transform of `MelSpectrogram`."""
+    """Converts a waveform `(S,)` to complex spectra `(F, 1 + n_fft // 2)`, with the framing of `MelSpectrogram`."""
     padded = np.pad(wav, len(window) // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, len(window))[:: DVAE_MEL.hop_length]
     return scipy.fft.rfft(frames * window)
 
 
 def _spectrum_to_wav(spectrum, window, energy):
-    """Complex spectra, `(F, 1 + n_fft // 2)`, to the closest `(S,)` (Griffin and Lim, 1984, equation 6)."""
+    """Converts complex spectra `(F, 1 + n_fft // 2)` to the closest waveform `(S,)` (Griffin and Lim 1984, eq. 6)."""
     frames = scipy.fft.irfft(spectrum, n=len(window)) * window
     start, num_samples = len(window) // 2, (len(spectrum) - 1) * DVAE_MEL.hop_length
     return (_overlap_add(frames) / energy)[start : start + num_samples]
 
 
 def _overlap_add(frames):
-    """`(F, n_fft)` to `((F - 1) * hop + n_fft,)`."""
+    """Overlaps and adds frames `(F, n_fft)` into a waveform `((F - 1) * hop + n_fft,)`."""
     hop = DVAE_MEL.hop_length
     overlap = frames.shape[1] // hop
     total = np.zeros((len(frames) + overlap - 1, hop), "float32")

@@ -1,7 +1,6 @@
-"""The batch contract and the order of batches.
+"""The batches between data pipeline and training step, and their order.
 
-The contract is the names, shapes, dtypes and units of the data between recordings and the training step. The order is a
-pure function of lengths, seed, epoch and position, so that a run resumes exactly.
+The order is a pure function of lengths, seed, epoch and position, so that a run resumes exactly.
 """
 
 from collections.abc import Sequence
@@ -16,35 +15,34 @@ from myxtts.storage.files import new_hasher
 
 
 class WaveBatch(NamedTuple):
-    """Padded waveforms and token ids, made on the host. B clips, S and R samples at 22 050 Hz, L tokens.
+    """Padded waveforms and token ids, created on the host. B clips, S and R samples at 22 050 Hz, L tokens.
 
-    The last five fields are for stages whose `StageEntry` asks for `targets`, `speakers` or `codes`; for others they
-    are zeros or have width 0.
+    The last five fields are zeros or have width 0, unless the `StageEntry` has `targets`, `speakers` or `codes`.
     """
 
-    index: object  # `(B,)` int32, positions of the clips in the set
+    index: object  # `(B,)` int32, positions of the clips in the data set
     wav: object  # `(B, S)` float32 in [-1, 1], zero-padded; S is a multiple of 1024
     wav_lengths: object  # `(B,)` int32, in samples
     text: object  # `(B, L)` int32 token ids, language tag first, zero-padded, without `[START]` and `[STOP]`
     text_lengths: object  # `(B,)` int32
     conditioning: object  # `(B, R)` float32, conditioning clip; R is 0 in the DVAE stage
-    conditioning_span: object  # `(B, 2)` int32, its start and end in `wav`; 0, 0 if it is another clip
+    conditioning_span: object  # `(B, 2)` int32, start and end of `conditioning` in `wav`; 0, 0 if from another clip
     target_wav: object  # `(B, target_width(S))` float32, the same audio at 24 000 Hz, resampled from the file
     target_lengths: object  # `(B,)` int32, in samples at 24 000 Hz
     source_rate: object  # `(B,)` int32, sample rate of the file in Hz
     speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1 if unknown
-    # `(B, S / 1024)` int32, zero-padded, of prepared clips, whose `wav` is empty; width 0: codes are computed
+    # `(B, S / 1024)` int32, zero-padded codes of prepared clips, whose `wav` is empty; width 0 if codes are computed
     codes: object = np.zeros((0, 0), np.int32)
 
 
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Numbers of samples at 22 050 and at 24 000 Hz of equal duration; slices start on multiples of them."""
+"""Numbers of samples at 22 050 Hz and at 24 000 Hz with the same duration; slices start at multiples of them."""
 
 
 def target_width(num_samples: int) -> int:
-    """Returns the samples at 24 000 Hz, in whole decoder frames, that hold `num_samples` at 22 050 Hz."""
+    """Converts a number of samples at 22 050 Hz to the number at 24 000 Hz, rounded up to whole decoder frames."""
     frames = -(-num_samples * DECODER_SAMPLE_RATE // (MODEL_SAMPLE_RATE * MEL_HOP_SAMPLES))
     return frames * MEL_HOP_SAMPLES
 
@@ -52,7 +50,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Makes a `WaveBatch` of zeros; a `prepared` one has space for the codes of `num_samples` instead of samples."""
+    """Creates a `WaveBatch` of zeros. If `prepared`, it has codes instead of samples, for the same duration."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -62,19 +60,18 @@ def zero_batch(
 def noise_batch(
     num_clips: int, num_samples: int, num_tokens: int, voice_samples: int, num_text_tokens: int, targets: bool = False
 ) -> WaveBatch:
-    """Makes a `WaveBatch` of noise and random text without padding, for measurements."""
-    rng, num_targets = np.random.default_rng(0), target_width(num_samples) if targets else 0
-    noise = lambda size: 0.1 * rng.standard_normal((num_clips, size), np.float32)
-    full = lambda value: np.full(num_clips, value, np.int32)
-    wav, text = noise(num_samples), rng.integers(0, num_text_tokens, (num_clips, num_tokens), np.int32)
-    batch = zero_batch(num_clips, 0, 0)._replace(wav=wav, wav_lengths=full(num_samples))
-    batch = batch._replace(text=text, text_lengths=full(num_tokens), conditioning=noise(voice_samples))
-    rate = full(DECODER_SAMPLE_RATE * targets)
-    return batch._replace(target_wav=noise(num_targets), target_lengths=full(num_targets), source_rate=rate)
+    """Creates a `WaveBatch` of noise and random text without padding, to measure speed and memory."""
+    rng, batch = np.random.default_rng(0), zero_batch(num_clips, num_samples, num_tokens, voice_samples, targets)
+    for waves in (batch.wav, batch.conditioning, batch.target_wav):
+        waves[:] = 0.1 * rng.standard_normal(waves.shape, np.float32)
+    batch.text[:] = rng.integers(0, num_text_tokens, batch.text.shape)
+    batch.wav_lengths[:], batch.text_lengths[:] = num_samples, num_tokens
+    batch.target_lengths[:], batch.source_rate[:] = batch.target_wav.shape[1], DECODER_SAMPLE_RATE * targets
+    return batch
 
 
 class DVAEBatch(NamedTuple):
-    """Training batch of the DVAE, made on the data device. T mel frames, a multiple of 4."""
+    """Training batch of the DVAE, computed on the data device. T mel frames, a multiple of 4."""
 
     index: object  # `(B,)` int32
     mel: object  # `(B, T, num_mels)` float32, normalized log-mel
@@ -82,7 +79,7 @@ class DVAEBatch(NamedTuple):
 
 
 class GPTBatch(NamedTuple):
-    """Training batch of the GPT, made on the data device. C codes, F conditioning frames."""
+    """Training batch of the GPT, computed on the data device. C codes, F conditioning frames."""
 
     index: object  # `(B,)` int32
     text: object  # `(B, L)` int32
@@ -90,38 +87,37 @@ class GPTBatch(NamedTuple):
     conditioning_mel: object  # `(B, F, num_mels)` float32, normalized log-mel
     codes: object  # `(B, C)` int32
     code_lengths: object  # `(B,)` int32, `ceil(samples / 1024)`
-    conditioning_codes: object  # `(B, 2)` int32, start and end of the codes that it contains, which the loss skips
+    conditioning_codes: object  # `(B, 2)` int32, start and end of the codes in the conditioning clip; not in the loss
 
 
 class SpeakerBatch(NamedTuple):
-    """Training batch of the speaker encoder, made on the data device. F frames, 100 per second."""
+    """Training batch of the speaker encoder, computed on the data device. F frames, 100 per second."""
 
     index: object  # `(B,)` int32
     mel: object  # `(B, F, 64)` float32, log-mel of audio at 16 000 Hz; short clips are repeated
-    speaker: object  # `(B,)` int32, class: a speaker of the training set at one speed; -1 if unknown
+    speaker: object  # `(B,)` int32, class label of a training speaker at one speed; -1 if unknown
 
 
 class DecoderBatch(NamedTuple):
-    """Training batch of the waveform decoder, made on the data device. F frames of a slice and its context, S samples.
+    """Training batch of the waveform decoder, computed on the data device. F frames of a slice with context, S samples.
 
-    The target starts after `history_frames` of the decoder and ends before `lookahead_frames`; in validation the slice
-    is the whole clip.
+    The context is the decoder's `history_frames` and `lookahead_frames`. In validation, the slice is the whole clip.
     """
 
     index: object  # `(B,)` int32
     frames: object  # `(B, F, width)` float32, GPT latents on the decoder's grid
-    present: object  # `(B, F)` bool, False where the clip has no frame
+    present: object  # `(B, F)` bool, False before the start and after the end of the clip
     speaker: object  # `(B, speaker_width)` float32, speaker vector
-    target: object  # `(B, S)` float32, audio at 24 000 Hz; zeros where the clip has no frame
+    target: object  # `(B, S)` float32, audio at 24 000 Hz, zero-padded
     source_rate: object  # `(B,)` int32, sample rate of the file in Hz
 
 
 class BatchError(ValueError):
-    """A batch that breaks the contract."""
+    """A batch whose shapes, dtypes or lengths are invalid."""
 
 
 def check_wave_batch(batch: WaveBatch) -> WaveBatch:
-    """Returns `batch` (NumPy arrays); raises `BatchError` if it breaks the contract. Called where batches are made."""
+    """Checks shapes, dtypes and lengths of a batch of NumPy arrays; returns it, or raises `BatchError`."""
 
     def require(holds, name, rule, received):
         if not holds:
@@ -145,7 +141,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """Batch `offset` of an epoch: its clips, `(B,)`, and the lengths that waveforms and texts are padded to."""
+    """Batch number `offset` of an epoch: indices of its clips, `(B,)`, and padded lengths of waveforms and texts."""
 
     epoch: int
     offset: int
@@ -155,22 +151,19 @@ class OrderedBatch(NamedTuple):
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Returns the upper bounds of at most `num_buckets` length buckets with the least total padding, ascending.
-
-    `units` are lengths, `(N,)` int, at least 1.
-    """
+    """Returns sorted upper bounds of at most `num_buckets` buckets for lengths `(N,)`, with minimal total padding."""
     lengths, counts = np.unique(units, return_counts=True)
     if len(lengths) <= num_buckets:
         return lengths
     total = np.concatenate([[0], np.cumsum(counts)])
     weighted = np.concatenate([[0], np.cumsum(counts * lengths)])
-    # cost[i, j]: padding if lengths i..j share a bucket of length j.
+    # cost[i, j]: padding if lengths i to j are in one bucket.
     size = len(lengths)
     cost = lengths[None, :] * (total[None, 1:] - total[:size, None]) - (weighted[None, 1:] - weighted[:size, None])
     cost = np.where(np.arange(size)[:, None] <= np.arange(size)[None, :], cost.astype(np.float64), np.inf)
     best, cuts = cost[0], []
     for _ in range(num_buckets - 1):
-        # Lengths up to i - 1 in earlier buckets, i..j in this one.
+        # options[i - 1, j]: lengths up to i - 1 in earlier buckets, i to j in this one.
         options = best[:-1, None] + cost[1:]
         cuts.append(np.argmin(options, axis=0) + 1)
         best = np.min(options, axis=0)
@@ -182,41 +175,41 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """Start of a batch order: `position` of its first batch, and the state of the epoch that it continues there."""
+    """Start of a batch order: the position of its first batch, and which part of that epoch is already used."""
 
     position: int = 0
     epoch: int = 0
     offset: int = 0
     """Number of batches of the epoch that are already used."""
     heard: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """`(H,)` indices of the clips of the epoch that are already used."""
+    """Indices of the clips that are already used in the epoch, `(H,)`."""
 
 
 @dataclass(eq=False)
 class BatchOrder:
     """Order of the training batches over all epochs.
 
-    Clips are shuffled, sorted into length buckets and cut into batches of one size; the remainder of a bucket joins the
-    next longer one. Each epoch leaves out the clips that would not fill a batch, different ones each time. An epoch
-    that another order started continues with its remaining clips.
+    Clips are shuffled, sorted into length buckets and divided into batches of one size. The remainder of a bucket moves
+    to the next longer bucket. In each epoch, the clips that do not fill a last batch are left out at random. If `start`
+    is inside an epoch, that epoch continues with its unused clips.
     """
 
     num_samples: Sequence[int]
-    """`(N,)` lengths of the clips at 22 050 Hz."""
+    """Lengths of the clips in samples at 22 050 Hz, `(N,)`."""
     num_tokens: Sequence[int]
-    """`(N,)` lengths of their texts."""
+    """Lengths of the texts in tokens, `(N,)`."""
     batch_size: int
-    """Clips per batch; a smaller set is repeated to fill one."""
+    """Clips per batch; a smaller data set is repeated to fill one."""
     num_buckets: int
     """Maximum number of length buckets."""
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded lengths of every batch (static shapes), instead of those of its bucket."""
+    """Padded text length of all batches, with `fixed_samples` for waveforms; None: the lengths of the bucket."""
     extra_samples: int = 0
-    """Space added to every clip for a random shift."""
+    """Samples reserved in every clip for a random shift."""
     start: EpochStart = field(default_factory=EpochStart)
-    """First batch; there is none before."""
+    """Start of the order; earlier positions are invalid."""
 
     def __post_init__(self):
         self.num_samples, tokens = (np.asarray(row, np.int64) for row in (self.num_samples, self.num_tokens))
@@ -224,7 +217,7 @@ class BatchOrder:
         bounds = bucket_bounds(units, self.num_buckets if self.fixed_samples is None else 1)
         self._bucket = np.searchsorted(bounds, units)
         self.shapes: list[tuple[int, int]] = []
-        """Padded lengths of waveforms and texts of each bucket."""
+        """Padded lengths of waveforms and texts by bucket."""
         for bucket, bound in enumerate(bounds):
             longest_text = int(tokens[self._bucket <= bucket].max())
             samples = self.fixed_samples or int(bound) * CODE_STRIDE_SAMPLES
@@ -239,7 +232,7 @@ class BatchOrder:
         order, num_batches = rng.permutation(len(self.num_samples)), self.batches_per_epoch
         if epoch == self.start.epoch:
             order, num_batches = order[~np.isin(order, self.start.heard)], self._in_first_epoch
-        # The remainder is dropped before the clips go into buckets: afterwards it would always be long clips.
+        # The remainder is dropped before bucketing; afterwards, it would always consist of long clips.
         order = np.resize(order, num_batches * self.batch_size)
         batches, left = [], order[:0]
         for bucket in range(len(self.shapes)):
@@ -257,7 +250,7 @@ class BatchOrder:
         return OrderedBatch(epoch, offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns the epoch of a batch, and its number among the batches of this order in it."""
+        """Returns the epoch of the batch at `position`, and its number among this order's batches of that epoch."""
         row = int(position) - self.start.position
         if row < 0:
             raise IndexError(f"position must be at least {self.start.position}. Received: {position}.")
@@ -267,7 +260,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start of a batch order over other clips or batches that continues this one at `position`."""
+        """Returns the start of another batch order, over other clips or batch sizes, that continues at `position`."""
         epoch, row = self._place(position)
         is_first = epoch == self.start.epoch
         heard = [indices for indices, _ in self._epoch_batches(epoch)[:row]] + [self.start.heard] * is_first
@@ -275,19 +268,19 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + self.start.offset * is_first, heard)
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch that contains `position`; from there this order yields the same batches."""
+        """Returns the start of the epoch of `position`; an order with this start has the same batches from there on."""
         epoch, row = self._place(position)
         return self.start if epoch == self.start.epoch else EpochStart(int(position) - row, epoch)
 
     def digest(self) -> str:
-        """Returns a digest of everything that determines the batches, except the start and the clip ids."""
+        """Returns a digest of lengths, buckets, batch size and seed, which determine the batches."""
         hasher = new_hasher()
         for rows in (self.num_samples, self._bucket, np.asarray(self.shapes), [self.batch_size, self.seed]):
             hasher.update(np.ascontiguousarray(rows, np.int64).tobytes() + b"|")
         return hasher.hexdigest()
 
     def padding_share(self) -> float:
-        """Returns the share of padding in the samples of one epoch's batches."""
+        """Returns the share of padding in the samples of the first epoch's batches."""
         first = self.start.position
         batches = [self.batch(position) for position in range(first, first + self.batches_per_epoch)]
         real = sum(self.num_samples[batch.indices].sum() for batch in batches)
@@ -295,7 +288,7 @@ class BatchOrder:
 
 
 class SequentialOrder:
-    """Order of validation: every clip once, shortest first. The last batch may be smaller."""
+    """Order of the validation batches: every clip once, shortest first. The last batch may be smaller."""
 
     def __init__(self, num_samples: Sequence[int], num_tokens: Sequence[int], batch_size: int):
         self.num_samples = np.asarray(num_samples, np.int64)

@@ -1,13 +1,13 @@
-"""Training sets: corpora that are inspected, split, tokenized and read as batches on the data device."""
-
-from __future__ import annotations
+"""Training and validation sets: corpora that are inspected, split, tokenized and read as batches."""
 
 import io
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import soundfile
@@ -34,14 +34,14 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum silence before a training clip; it shifts the grid of codes relative to the audio."""
+"""Maximum silence inserted before a training clip, which shifts the audio relative to the frames of the codes."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
-"""Maximum length per speaker: twice the longest conditioning clip of training."""
+"""Maximum length of a speaker's stored recording: twice the longest conditioning clip of training."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Clips near this length are preferred: long ones have pauses, short ones are often single words."""
+"""Preferred length of clips in a speaker's recording: long clips have pauses, short ones are often single words."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
-"""Limits the recordings to about 50 MB."""
+"""Maximum number of speakers with a stored recording, about 50 MB in total."""
 
 
 @dataclass(eq=False)
@@ -49,18 +49,18 @@ class SpeechDataset:
     """Training and validation clips of one or two corpora, in any format that `load_corpus` reads."""
 
     config: XTTSConfig
-    """Includes the size of the vocabulary, the number of speakers and the length of conditioning clips."""
+    """Configuration with the vocabulary size, number of speakers and conditioning lengths of this data set."""
     train: Sequence[Clip]
     validation: Sequence[Clip]
     tokenizer: XTTSTokenizer
     texts: dict[str, str]
-    """Original transcript of each clip by id."""
+    """Original transcripts by id of the clip."""
     prepared: PreparedClips | None = None
-    """Shards with the clips of the training set, the validation set or both."""
+    """Shards with the training clips, the validation clips or both."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of the batch order by stage, by default position 0."""
     speakers: tuple[str, ...] | None = None
-    """Speakers in the order of their numbers in batches; by default those of the training clips, sorted."""
+    """Speakers in the order of their indices in batches; by default the sorted speakers of the training clips."""
     cache: SampleCache | None = None
 
     def __post_init__(self):
@@ -70,12 +70,12 @@ class SpeechDataset:
             self.speakers = tuple(sorted({clip.speaker for clip in self.train}))
 
     @classmethod
-    def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> SpeechDataset:
-        """Reads the corpora that `config.data` names, without changing them.
+    def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:
+        """Reads, checks and splits the corpora in `config.data`.
 
-        Rejected clips and their reasons are written to `clips_train.csv` in the checkpoint folder. The vocabulary is
-        that of the run, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
-        recordings are checked. The `config` of the result includes the vocabulary, speakers and conditioning length.
+        `clips_train.csv` in the checkpoint folder lists all clips and the reasons of rejections. The vocabulary is the
+        one of the run, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
+        recordings are checked. Raises `ConfigError` or `CorpusError` if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
@@ -87,7 +87,7 @@ class SpeechDataset:
         prepared = _prepared(config, sides)
         train, validation = _divide(sides, inspections[0], config.data.validation_share)
         for leak in find_leakage(train, validation):
-            logger.warning("Leakage: %s; its validation loss says little.", leak)
+            logger.warning("Leakage: %s; its validation loss is not meaningful.", leak)
         if not validation:
             logger.warning("The only clip is used for training and for validation.")
             validation = train
@@ -105,14 +105,20 @@ class SpeechDataset:
         tokens = [len(clip.tokens) for clip in self.train]
         settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
         more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self.starts.get(stage, EpochStart()))
-        return BatchOrder(lengths, tokens, *settings, *self._fixed_shape(), **more)
+        if data.static_shapes:
+            longest = min(self.config.max_samples, max(clip.num_samples for clip in self.train))
+            strides = -(-longest // CODE_STRIDE_SAMPLES) + data.augment
+            frames = data.max_mel_frames
+            more["fixed_samples"] = strides * CODE_STRIDE_SAMPLES if frames is None else frames * MEL_HOP_SAMPLES
+            more["fixed_tokens"] = data.max_text_length
+        return BatchOrder(lengths, tokens, *settings, **more)
 
     def train_loader(self, stage: str) -> BatchLoader:
-        """Returns the reader of a stage's training batches."""
+        """Returns the loader of a stage's training batches."""
         return self._loader(self.train, self.order(stage), stage, training=True)
 
     def validation_loader(self, stage: str) -> BatchLoader:
-        """Returns the reader of a stage's validation batches, which never change."""
+        """Returns the loader of a stage's validation batches, which are the same every time."""
         lengths, tokens = zip(*((clip.num_samples, len(clip.tokens)) for clip in self.validation))
         order = SequentialOrder(lengths, tokens, self.config.stage(stage).batch_size)
         return self._loader(self.validation, order, stage, training=False)
@@ -120,9 +126,9 @@ class SpeechDataset:
     def stream(
         self, stage: str, device: str, start: int = 0, stop: int | None = None, buffer_size: int | None = None
     ) -> Iterator[WaveBatch]:
-        """Iterates over training batches `start` to `stop` on `device`, with `buffer_size` of them prefetched.
+        """Iterates over training batches `start` to `stop` on `device`, and prefetches `buffer_size` of them.
 
-        A worker reads its own rows of each batch. Raises `AudioError` or `OSError` if a recording cannot be read.
+        Each worker reads its own rows of a batch. Raises `AudioError` or `OSError` if a recording cannot be read.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training
@@ -130,7 +136,7 @@ class SpeechDataset:
         return stream_batches(loader, device, start, stop, num_workers, buffer_size)
 
     def what_speaking_needs(self) -> dict[str, bytes]:
-        """Returns the content of files that a model of these clips needs to speak: vocabulary and speech rates."""
+        """Returns the content by name of the files that inference needs: vocabulary and speech rates."""
         texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
         spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
@@ -153,15 +159,6 @@ class SpeechDataset:
         strides = seconds and max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES))
         return strides and strides * CODE_STRIDE_SAMPLES
 
-    def _fixed_shape(self):
-        data = self.config.data
-        if not data.static_shapes:
-            return None, None
-        longest = min(self.config.max_samples, max(clip.num_samples for clip in self.train))
-        frames, strides = data.max_mel_frames, -(-longest // CODE_STRIDE_SAMPLES) + data.augment
-        samples = strides * CODE_STRIDE_SAMPLES if frames is None else frames * MEL_HOP_SAMPLES
-        return samples, data.max_text_length
-
 
 def _inspect(config, folder, progress):
     corpus = load_corpus(folder, config.data.language, config.data.format, config.data.audio_roots)
@@ -172,12 +169,12 @@ def _inspect(config, folder, progress):
 
 
 def clip_limits(config: XTTSConfig) -> ClipLimits:
-    """Returns the shortest and longest duration of a run's clips."""
+    """Returns the limits of the duration of a run's clips."""
     return ClipLimits(config.data.min_seconds, config.max_samples / MODEL_SAMPLE_RATE)
 
 
 def _prepared(config, sides):
-    """Opens the shards of the training set, of the set in `data.val_data`, or of both; None without any."""
+    """Opens the shards in `data.prepared` and `data.val_prepared`; None without any."""
     data, found = config.data, None
     if data.val_prepared and not data.val_data:
         raise ConfigError(f"--val-prepared needs --val-data, the data set that {data.val_prepared} was made from.")
@@ -191,18 +188,18 @@ def _prepared(config, sides):
 
 
 def _divide(sides, inspection, share):
-    """Returns training and validation clips: two sets, the parts that the set itself defines, or a split by hash."""
+    """Returns training and validation clips: two data sets, the split of the data set itself, or a split by hash."""
     kept = {utterance.id for utterance in inspection.accepted if utterance.validation}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
     if not (train and held):
         return sides if len(sides) == 2 else split_by_hash(*sides, share)
     unused = ", which --val-data replaces" if len(sides) == 2 else ""
-    logger.info("The data set itself keeps %s for validation%s.", counted(len(held), "clip"), unused)
+    logger.info("The data set has its own validation split of %s%s.", counted(len(held), "clip"), unused)
     return train, sides[1] if len(sides) == 2 else held
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `DataConfig.conditioning_seconds`, shortened to the clips if longer ones would only repeat them."""
+    """Returns `DataConfig.conditioning_seconds`, limited to the length of the clips if padding would repeat them."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -212,13 +209,13 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
 
 
 def _own_vocabulary(config):
-    """Returns the vocabulary file of the run that is continued, else None."""
+    """Returns the vocabulary file of the run if it is resumed, else None."""
     path = vocabulary_path(Path(config.training.checkpoint_dir))
     return path if path.is_file() and not config.training.reset_training else None
 
 
 def _g2p(config):
-    """Returns the codes of the languages that are converted to phonemes: those of the run, else those requested."""
+    """Returns the codes of languages to convert to phonemes, from the resumed run or else from `data.g2p`."""
     home = Path(config.training.checkpoint_dir)
     try:
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)
@@ -226,7 +223,7 @@ def _g2p(config):
         raise ConfigError(f"--g2p: {error}") from error
     try:
         own = read_config(home).data.g2p or () if _own_vocabulary(config) else requested or ()
-    except CheckpointError:  # a vocabulary without a configuration
+    except CheckpointError:  # the run has no configuration yet
         own = requested or ()
     known, received = (", ".join(codes or ()) or "no language" for codes in (own, requested))
     hint = "Leave it out, or give --reset-training."
@@ -235,7 +232,7 @@ def _g2p(config):
 
 
 def _tokenizer(config, utterances):
-    """Returns the run's vocabulary; else the given one, extended for the corpus; else one trained on the corpus."""
+    """Returns the run's tokenizer, else `data.vocabulary` extended for the corpus, else one trained on the corpus."""
     data, own = config.data, _own_vocabulary(config)
     texts = [(utterance.text, utterance.language) for utterance in utterances]
     if not (own or data.vocabulary):
@@ -253,7 +250,7 @@ def _tokenizer(config, utterances):
 
 
 def _clips(inspection, name, tokenizer, config):
-    """Returns the accepted clips whose transcript can be encoded; writes the report on all clips."""
+    """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips."""
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
     encoded = ((spoken, tuple(tokenizer.encode(spoken.text, spoken.language))) for spoken in inspection.accepted)
@@ -273,9 +270,9 @@ def _clips(inspection, name, tokenizer, config):
 
 
 def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
-    """Writes the recordings of a training set's speakers into a run's folder, unless they are up to date.
+    """Stores a recording of each training speaker in a run's folder, unless the stored ones are up to date.
 
-    Returns the names of speakers without one, since those with the most speech are already `MOST_SPEAKERS`.
+    At most `MOST_SPEAKERS` are stored, the ones with the most speech. Returns the names of the others.
     """
     by_speaker = defaultdict(list)
     for clip in clips:
@@ -283,8 +280,10 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
     most_first = sorted(by_speaker, key=lambda name: (-sum(clip.num_samples for clip in by_speaker[name]), name))
     known, missing = read_speakers(folder), {}
     for name in most_first[:MOST_SPEAKERS]:
-        chosen = _choose(by_speaker[name])
-        # The digests show when a recording is out of date.
+        nearest = sorted(by_speaker[name], key=lambda clip: (abs(clip.num_samples - USUAL_SAMPLES), clip.id))
+        before = itertools.accumulate((clip.num_samples for clip in nearest[:MOST_CLIPS]), initial=0)
+        chosen = [clip for clip, length in zip(nearest[:MOST_CLIPS], before) if length < KEPT_SAMPLES]
+        # A stored recording is out of date if these digests have changed.
         sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
         if name not in known or known[name].sources != sources:
             samples = np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES]
@@ -296,12 +295,3 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
         kept = f"`myxtts say --speaker` takes the {MOST_SPEAKERS} speakers with the most speech"
         logger.info("%s; %d others need --reference-audio.", kept, len(left_out))
     return left_out
-
-
-def _choose(clips):
-    chosen, length = [], 0
-    for clip in sorted(clips, key=lambda clip: (abs(clip.num_samples - USUAL_SAMPLES), clip.id))[:MOST_CLIPS]:
-        if length < KEPT_SAMPLES:
-            chosen.append(clip)
-            length += clip.num_samples
-    return chosen

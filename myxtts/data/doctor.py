@@ -1,4 +1,4 @@
-"""Inspection of a data set: which clips can be used for training, and why not; its split, and clips on both sides."""
+"""Checks of a data set: clips that cannot be used for training and the reasons, the validation split, and leakage."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from myxtts.audio.files import AudioError, read_audio, to_pcm16
+from myxtts.audio.files import AudioError, read_audio, to_int16
 from myxtts.config.checks import counted, require
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
@@ -23,12 +23,12 @@ from myxtts.storage.files import csv_text, digest_bytes, digest_file, write_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
-"""Faster than anybody speaks: the transcript belongs to other audio, or the audio was cut."""
+"""Maximum speech rate of a clip; above it, the transcript belongs to other audio, or the audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
-"""Slower clips get a warning: part of the transcript may be missing, or much of the audio is silence."""
+"""Speech rate below which a clip has a warning: the transcript may be incomplete, or the audio has much silence."""
 _CACHE_FORMAT = 4
-# Clips that end within a sound have 0.3 to 2 times their mean level in the last 20 ms; carefully cut recordings, such
-# as LJSpeech and VCTK, are below 0.15.
+# In clips that are cut off, the last 20 ms have 0.3 to 2 times the mean level; in carefully cut recordings, such as
+# LJSpeech and VCTK, less than 0.15.
 _CUT_SECONDS = 0.02
 _CUT_LEVEL = 0.5
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
@@ -36,11 +36,11 @@ _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
 
 Progress = Callable[[int, int], None]
-"""Called with the number of clips that are done, and of all clips."""
+"""Callback with the number of checked clips and the number of all clips."""
 
 
 class ClipLimits(NamedTuple):
-    """Shortest and longest duration of a clip."""
+    """Minimum and maximum duration of a clip."""
 
     min_seconds: float = 0.1
     max_seconds: float = 30.0
@@ -48,10 +48,7 @@ class ClipLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """Result of the inspection of the corpus at `root`: every clip is in `accepted` or in `rejections`.
-
-    `warnings` are about accepted clips. The rejections include those of the corpus.
-    """
+    """Checked clips of the corpus in `root`: each is in `accepted`, perhaps also in `warnings`, or in `rejections`."""
 
     root: Path
     accepted: tuple[Utterance, ...]
@@ -61,27 +58,15 @@ class Inspection:
 
     @property
     def given(self) -> int:
-        """Number of clips that the data set lists, usable or not."""
+        """Number of all clips of the data set."""
         return len(self.accepted) + len(self.rejections)
 
     def checked(self, check_text: Callable[[str, str], str | None]) -> "Inspection":
-        """Rejects accepted clips for whose text and language `check_text` returns an error."""
+        """Returns an inspection that also rejects clips if `check_text(text, language)` returns a reason."""
         pairs = [(clip, check_text(clip.text, clip.language)) for clip in self.accepted]
         refused = [_finding(self.root, clip, "text not usable", fault) for clip, fault in pairs if fault]
         accepted = tuple(clip for clip, fault in pairs if not fault)
         return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
-
-
-@dataclass(frozen=True)
-class Leak:
-    """A validation clip that is also a training clip. `reason` is "same id" or "same content"."""
-
-    train_id: str
-    validation_id: str
-    reason: str
-
-    def __str__(self):
-        return f"validation clip {self.validation_id} is also trained on as {self.train_id} ({self.reason})"
 
 
 def check_data(
@@ -92,12 +77,14 @@ def check_data(
     vocabulary: str | Path | None = None,
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
     **corpus_options: Any,
-) -> tuple[Inspection, tuple[Leak, ...]]:
-    """Inspects a data set as training does, and finds validation clips that are also training clips.
+) -> tuple[Inspection, list[str]]:
+    """Checks a data set as training does, and returns the inspection and one sentence per leak (`find_leakage`).
 
-    Validation clips are those of `validation`, by default those that the data set itself keeps for it. The transcripts
-    must fit the tokenizer file `vocabulary`; `progress(folder)` returns a context with the progress of one set.
-    `corpus_options` are those of `load_corpus`.
+    Args:
+        validation: Data set with the validation clips; by default the validation split of `folder` itself.
+        vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
+        progress: Returns, for the path of a data set, a context manager whose value is the progress callback.
+        corpus_options: Arguments of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 
@@ -120,10 +107,10 @@ def inspect_corpus(
     keeps_cache: bool = True,
     progress: Progress | None = None,
 ) -> Inspection:
-    """Decodes every clip of a corpus in `workers` threads, and checks it and its transcript.
+    """Decodes every clip of a corpus in `workers` threads, and checks the audio and the transcript.
 
-    The JSON file `cache_path` has the results of earlier inspections, which hold while the limits and size and time of
-    the audio file are the same; it is written if `keeps_cache`. `progress` is called after each clip.
+    The JSON file `cache_path` caches results, which are valid while the limits and the size and time of the audio file
+    are the same. The file is updated if `keeps_cache`. `progress` is called after each clip.
     """
     key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, *limits]
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
@@ -137,7 +124,7 @@ def inspect_corpus(
         found = zip(map(str, paths), verdicts)
         clips = {path: verdict for path, verdict in found if verdict.reason not in ("missing file", "unreadable")}
         if clips != cached:
-            with suppress(OSError):  # a full disk costs the next inspection time, and this one nothing
+            with suppress(OSError):  # without a cache, the next inspection is only slower
                 write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
@@ -150,9 +137,9 @@ def inspect_corpus(
 
 
 def summarize(inspection: Inspection) -> str:
-    """Returns totals, one line per reason with its count and first clip, and the notes.
+    """Returns a text with the totals, the count and first clip of each reason, and the notes.
 
-    The detail is added to a reason for which most clips are rejected.
+    If most clips are rejected for a reason, its line also has the detail of the first clip.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
@@ -168,7 +155,7 @@ def summarize(inspection: Inspection) -> str:
 
 
 def write_report(inspection: Inspection, path: str | Path):
-    """Writes a CSV file with one row per clip: its verdict and all reasons."""
+    """Writes a CSV file with the verdict and the reasons of each clip."""
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)
@@ -182,7 +169,7 @@ def write_report(inspection: Inspection, path: str | Path):
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Returns whether `path` is a non-empty file that `write_report` did not write."""
+    """Returns whether `path` is a non-empty file that is not a report of `write_report`."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -190,13 +177,13 @@ def is_foreign(path: str | Path) -> bool:
 
 
 def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple, tuple]:
-    """Splits utterances, or other objects with an `id`, by a hash of the id into `(train, validation)`, in order.
+    """Splits utterances, or other objects with an `id`, by a hash of the id, and returns `(train, validation)`.
 
-    There is no seed: a clip stays on its side when others are added or removed, unless that side would be empty. A
-    single utterance is a training clip. `validation_share`, between 0 and 1, is the expected one.
+    The split has no seed, so clips stay in their part when others are added or removed. Each part has at least one
+    clip; a single utterance is a training clip. Raises `ConfigError` if `validation_share` is not between 0 and 1.
     """
     require(0 < validation_share < 1, "validation_share", "between 0 and 1, both excluded", validation_share)
-    # Uniform in [0, 1). Python's own `hash` differs between processes.
+    # Uniform in [0, 1). Not Python's `hash`, which differs between processes.
     digests = [digest_bytes(utterance.id.encode("utf-8", "surrogatepass"), 8) for utterance in utterances]
     positions = [int(digest, 16) / 2**64 for digest in digests]
     ranks = sorted(range(len(utterances)), key=positions.__getitem__)
@@ -206,27 +193,25 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
     return train, tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
 
 
-def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> tuple[Leak, ...]:
-    """Finds validation clips whose id or content is also in training; returns at most one `Leak` for each.
-
-    Only files of equal size are read, to compare their digests.
-    """
+def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> list[str]:
+    """Returns a sentence for each validation clip that has the id or the audio file content of a training clip."""
     ids, by_size = {utterance.id for utterance in train}, defaultdict(list)
     for utterance in train:
         by_size[os.path.getsize(utterance.wav_path)].append(utterance)
     digest, leaks = cache(digest_file), []
     for utterance in validation:
         path = utterance.wav_path
+        # Only files of equal size are read.
         alike = (one.id for one in by_size[os.path.getsize(path)] if digest(one.wav_path) == digest(path))
-        if utterance.id in ids:
-            leaks.append(Leak(utterance.id, utterance.id, "same id"))
-        elif (train_id := next(alike, None)) is not None:
-            leaks.append(Leak(train_id, utterance.id, "same content"))
-    return tuple(leaks)
+        same_id = utterance.id in ids
+        if (train_id := utterance.id if same_id else next(alike, None)) is not None:
+            reason = "same id" if same_id else "same content"
+            leaks.append(f"validation clip {utterance.id} is also trained on as {train_id} ({reason})")
+    return leaks
 
 
 class _Verdict(NamedTuple):
-    """Result for one audio file, apart from its transcript. It holds for the content with `size` and `mtime_ns`."""
+    """Result of the checks of one audio file, valid while the file has `size` and `mtime_ns`."""
 
     size: int
     mtime_ns: int
@@ -239,7 +224,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns the results in a cache as `{audio path: _Verdict}`; none if it is damaged or of other limits."""
+    """Returns the cached results, `{audio path: _Verdict}`; empty if the cache is damaged or has another `key`."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()
@@ -264,13 +249,13 @@ def _examine(path, limits, known):
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
-    # Rounded to 16 bit, so that copies in other sample formats have the same digest.
-    digest = digest_bytes(to_pcm16(samples))
+    # Of 16-bit samples, so that copies in other sample formats have the same digest.
+    digest = digest_bytes(to_int16(samples).tobytes())
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
 
 def _refusal(text, verdict):
-    """Returns reason and detail for a clip that cannot be used, else None."""
+    """Returns reason and detail if a clip cannot be used, else None."""
     if verdict.reason:
         return verdict.reason, verdict.detail
     is_certain, fault = _encoding_fault(text)
@@ -313,7 +298,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Returns whether a text is certainly wrongly encoded, and a sentence that describes the fault; "" for none."""
+    """Returns whether a text certainly has the wrong encoding, and a sentence about the problem (else "")."""
     if "\ufffd" in text:
         return True, "The text has U+FFFD, which replaces lost letters."
     if control := _CONTROL_CHARACTER.search(text):
@@ -324,6 +309,6 @@ def _encoding_fault(text):
         except UnicodeError:
             continue
         fault = f"The text looks like UTF-8 read as {encoding}; it may mean {meant[:60]!r}."
-        # One such letter can be correct: a capital and a no-break space, as in "ALLÉ !". Two cannot.
+        # One such letter can be correct, a capital and a no-break space as in "ALLÉ !", but not two.
         return len(text) - len(meant) > 1, "" if meant == text else fault
     return False, ""

@@ -17,7 +17,7 @@ _CHUNK_BYTES = 2**18
 
 
 class Archive(NamedTuple):
-    """A `.tar.bz2` that contains one folder, with its checksum and sizes."""
+    """A `.tar.bz2` archive of one folder, with its checksum and sizes."""
 
     name: str
     url: str
@@ -37,11 +37,10 @@ LJSPEECH = Archive(
 
 
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
-    """Downloads LJSpeech into `folder`, unless it already has a `metadata.csv`, and returns the folder.
+    """Downloads LJSpeech into `folder`, unless the folder already has a `metadata.csv`, and returns the folder.
 
-    The archive is kept next to `folder` as `NAME.myxtts-part` until it has been verified and unpacked, so that the next
-    call resumes an interrupted download. It is unpacked next to `folder` and moved there as a whole. Raises
-    `CorpusError` if the folder has other files, the disk has too little space, or the download failed.
+    An interrupted download leaves `NAME.myxtts-part` next to `folder`, and the next call resumes it. Raises
+    `CorpusError` if the folder has other files, the disk has too little space, or the download fails.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
@@ -64,22 +63,22 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
         part.unlink()
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
-            part.unlink(missing_ok=True)  # empty or not the archive
-        kept = f" What has arrived is kept in {part}." if part.exists() else ""
+            part.unlink(missing_ok=True)  # empty, or not the archive
+        kept = f" The partial download is kept in {part}." if part.exists() else ""
         hint = f"Run the same command again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be fetched from {archive.url}: {error}.{kept} {hint}") from error
     return folder
 
 
 def _fetch(archive, file, part):
-    """Downloads the rest of the archive into `file`, and verifies its checksum."""
+    """Downloads the missing part of the archive into `file`, and checks its checksum."""
     start = file.tell()
     needed = max(0, archive.num_bytes - start) + archive.unpacked_bytes
     if (free := shutil.disk_usage(part.parent).free) < needed:
         raise OSError(f"{part.parent} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed")
 
     def begin(response, **_):
-        if response.status_code == 200:  # the whole file in spite of the range
+        if response.status_code == 200:  # the server ignores the range and sends the whole file
             file.truncate(0)
 
     if start < archive.num_bytes:
@@ -90,18 +89,18 @@ def _fetch(archive, file, part):
     if (size := part.stat().st_size) < archive.num_bytes:
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")
     if pooch.file_hash(part) != archive.sha256:
-        raise ValueError("the file is another one: its SHA-256 is not that of the archive")
+        raise ValueError("the checksum is wrong: the SHA-256 of the file must be that of the archive")
 
 
 def _unpack(part, folder):
-    # Not synced: that takes a minute for 13,102 files.
+    # Without a sync, which takes a minute for 13,102 files.
     with write_whole_folder(folder, sync=False) as new:
-        # As a stream: seeking backwards in a bz2 file decompresses it from the start.
+        # As a stream, because seeking backwards in a bz2 file decompresses it from the start.
         with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
             tar.extractall(work, filter="data")
             (corpus,) = Path(work).iterdir()
             for entry in corpus.iterdir():
                 shutil.move(entry, new)
         if folder.exists():
-            # Fails if a file was put there in the meantime.
+            # Fails if the folder is no longer empty.
             folder.resolve().rmdir()

@@ -1,4 +1,4 @@
-"""From a list of clips to a tf.data stream of `WaveBatch`es on the data device."""
+"""tf.data pipeline from clips to `WaveBatch`es on the data device."""
 
 import itertools
 import sys
@@ -18,7 +18,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording, ready for training. `num_samples` is its length at 22 050 Hz."""
+    """A checked recording with the tokens of its transcript. `num_samples` is its length at 22 050 Hz."""
 
     id: str
     wav_path: str
@@ -29,7 +29,7 @@ class Clip:
 
 
 class SampleCache:
-    """Decoded recordings, kept in memory as 16-bit samples up to a budget. `prepared` clips are read from shards."""
+    """Cache of decoded recordings as 16-bit samples, up to a memory budget. `prepared` clips are read from shards."""
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
@@ -37,10 +37,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns samples at `sample_rate` Hz, `(S,)` float32 rounded to 16 bit, and the sample rate of the file.
-
-        For a prepared clip, the latter is the rate of the shards.
-        """
+        """Returns `(S,)` float32 samples at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
 
         def read():
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
@@ -67,19 +64,19 @@ class SampleCache:
 
 @dataclass(frozen=True)
 class ConditioningRule:
-    """How conditioning clips are chosen and padded to `max_samples`."""
+    """Settings for the choice of conditioning clips and their padding to `max_samples`."""
 
     min_samples: int
     max_samples: int
     source: str
-    """`speaker` or `clip`, see `DataConfig.conditioning_source`."""
+    """`speaker` for another clip of the speaker, or `clip` for the clip itself."""
     padding: str
     """`repeat` or `zeros`."""
     grid: int = 1
-    """Starts, and lengths below `max_samples`, are multiples of so many samples."""
+    """Starts, and lengths below `max_samples`, are multiples of this number of samples."""
 
     def fill(self, samples: np.ndarray) -> np.ndarray:
-        """Extends `(S,)` to `(max_samples,)` by repetition or zeros."""
+        """Pads `(S,)` to `(max_samples,)` by repetition or with zeros."""
         if self.padding == "repeat":
             return np.resize(samples, self.max_samples)
         return np.pad(samples, (0, self.max_samples - len(samples)))
@@ -87,7 +84,7 @@ class ConditioningRule:
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Reads the batch at a position, as a pure function of it: random values depend on (seed, epoch, offset, row)."""
+    """Loads the batch at a position. Random values depend on (seed, epoch, offset, row) only."""
 
     clips: Sequence[Clip]
     order: BatchOrder | SequentialOrder
@@ -95,19 +92,19 @@ class BatchLoader:
     seed: int
     conditioning: ConditioningRule | None = None
     crop_samples: int | None = None
-    """Maximum length of a slice, or None for whole clips."""
+    """Maximum length of a random slice of each clip, in samples; None for whole clips."""
     max_shift: int = 0
     """Maximum random silence before a training clip, in samples."""
     training: bool = True
-    """False makes fixed choices: no shift, the first slice, the same conditioning clip every time."""
+    """Whether choices are random. Otherwise, clips are not shifted, and slices and conditioning clips are fixed."""
     targets: bool = False
-    """Whether batches contain the audio at 24 000 Hz; slices then start on `TARGET_GRID`."""
+    """Whether batches contain the audio at 24 000 Hz; slices then start at multiples of `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
-    """Speakers by index, if batches contain the speakers of their clips."""
+    """Names of the speakers by index; None if batches do not contain speakers."""
     prepared: bool = False
-    """Whether batches contain codes instead of samples; the clips are then whole and not shifted."""
+    """Whether batches contain codes instead of samples, of whole clips without shift."""
     share: tuple[int, int] = (0, 1)
-    """Part of each batch that is read, and the number of equal parts: a worker's own rows."""
+    """Index of this worker's part of each batch, and the number of equal parts."""
 
     def __post_init__(self):
         self._by_speaker: dict[tuple[str, str], list[int]] = {}
@@ -125,7 +122,7 @@ class BatchLoader:
         batch.index[:] = indices
         for row, index in enumerate(indices):
             clip = self.clips[index]
-            # One generator per row: its values must not depend on other rows, which another worker may read.
+            # One generator per row, because another worker may read the other rows.
             rng = np.random.default_rng([self.seed, ordered.epoch, ordered.offset, 1, first + row])
             batch.text[row, : len(clip.tokens)] = clip.tokens
             batch.text_lengths[row] = len(clip.tokens)
@@ -143,7 +140,7 @@ class BatchLoader:
         return check_wave_batch(batch)
 
     def _fill_wav(self, batch, row, clip, rng):
-        """Writes a clip's samples into a row; returns them and the silence before them in samples."""
+        """Writes a clip's samples into a row; returns the samples and the length of the silence before them."""
         (samples, _), start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
         if self.crop_samples is not None:
             start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
@@ -158,7 +155,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_target(self, batch, row, clip, start, length, shift):
-        """Writes the slice of `length` samples from `start`, moved by `shift`, into the row at 24 000 Hz."""
+        """Writes a slice at 24 000 Hz into a row; `start`, `length` and `shift` are in samples at 22 050 Hz."""
         samples, batch.source_rate[row] = self.cache.load(clip.wav_path, DECODER_SAMPLE_RATE)
         start, shift = (place // TARGET_GRID[0] * TARGET_GRID[1] for place in (start, shift))
         room = min(-(-length * TARGET_GRID[1] // TARGET_GRID[0]), batch.target_wav.shape[1] - shift)
@@ -167,7 +164,7 @@ class BatchLoader:
         batch.target_lengths[row] = shift + len(samples)
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes the conditioning clip into a row whose own `samples`, None if prepared, start at `shift`."""
+        """Writes the conditioning clip of a row; the row's own `samples` (None if prepared) start at `shift`."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
@@ -194,12 +191,12 @@ class BatchLoader:
 def wave_dataset(
     loader: Callable[[int], WaveBatch], start: int = 0, stop: int | None = None, num_workers: int = 8
 ) -> tf.data.Dataset:
-    """Reads batches `start` to `stop` (None: without end) of `loader`, in parallel and in order."""
+    """Returns a dataset of batches `start` to `stop` (None: endless) of `loader`, read in parallel, in order."""
 
     empty = zero_batch(0, 0, 0)
 
     def read(position):
-        # Stateless: with op determinism, TensorFlow would run stateful functions one at a time.
+        # With op determinism, TensorFlow would run a stateful function one call at a time.
         dtypes = [tf.as_dtype(like.dtype) for like in empty]
         batch = WaveBatch(*tf.numpy_function(loader, [position], dtypes, stateful=False))
         for value, like in zip(batch, empty):
@@ -218,10 +215,10 @@ def wave_dataset(
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Iterates over `wave_dataset` on `device`; raises the errors of `loader`.
+    """Iterates over `wave_dataset` on `device`, and raises the errors of `loader`.
 
-    TensorFlow sees neither errors nor the end of the data: an eager operation that fails in one thread aborts those in
-    other threads, since all share one rendezvous, and the training step would report the error.
+    Errors and the end of the data are hidden from TensorFlow: a failing eager operation also aborts operations in other
+    threads, which share its rendezvous, so the training step would report the error.
     """
     failures = {}
 
@@ -240,13 +237,13 @@ def stream_batches(
                 raise failures[position]
             yield batch
     finally:
-        # The destructor of the iterator waits for its autotune thread, which may sleep for a minute.
+        # Deleted in a thread, because the destructor may wait a minute for the iterator's autotune thread.
         last_reference = [batches]
         del batches
-        if not sys.is_finalizing():  # no new thread runs then
+        if not sys.is_finalizing():  # then threads cannot start
             AbandonedThread(last_reference.clear, "myxtts-ended-reader").start()
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
-    """Ends a dataset with a buffer on `device`; no transformation may follow, since the elements live there."""
+    """Returns the dataset with `buffer_size` elements prefetched to `device`; must be the last transformation."""
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))

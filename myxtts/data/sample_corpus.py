@@ -1,11 +1,11 @@
-"""The sample corpus: short sentences in several voices, spoken offline by eSpeak NG.
+"""The sample corpus: short sentences in several voices, synthesized by eSpeak NG.
 
-It lets a first training run do without data and network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
-`speakers.csv` with `id,speaker,language`. A small grammar per language yields the sentences, so that each word is
-frequent; some sentences are held out (`unheard_sentences`), to test a model on unseen sentences.
+With it, a first training run needs neither data nor network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
+`speakers.csv` with `id,speaker,language`. A small grammar per language generates the sentences, so that each word is
+frequent. Some sentences are held out for tests (`unheard_sentences`).
 
-The state of eSpeak NG is global, and its audio depends slightly on earlier sentences. So `speak_to_files` runs this
-module as a script: in a process of its own, with the sentences in a fixed order.
+eSpeak NG has global state, and its audio depends slightly on earlier sentences. Therefore `speak_to_files` runs this
+module as a script in a new process, with the sentences in a fixed order.
 """
 
 import ctypes
@@ -31,9 +31,9 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""One in so many sentences of a grammar is held out; a prime, so that the others contain every word."""
+"""Every 13th sentence of a grammar is held out; the number is prime, so that the others contain every word."""
 MANIFEST_FILE = "sample_corpus.json"
-FORMAT_VERSION = 1  # raise it when clips are made in another way; other voices or sentences are noticed without
+FORMAT_VERSION = 1  # increment if the audio changes; changes of voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
 _NUM_PHRASES = 6
 # From espeak-ng/speak_lib.h, version 1.52.
@@ -42,14 +42,11 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class SampleCorpusError(UserError):
-    """The sample corpus cannot be made."""
+    """Error in the creation of the sample corpus."""
 
 
 class Voice(NamedTuple):
-    """A speaker: the vocal tract `variant` of eSpeak NG speaking its language `espeak_language`.
-
-    `language` is the tokenizer's code. `pitch` is 0 to 100; the default of eSpeak NG is 50.
-    """
+    """A synthetic speaker: eSpeak NG's language, vocal tract and pitch (0 to 100); `language` is the tokenizer's."""
 
     speaker: str
     language: str
@@ -69,18 +66,16 @@ VOICES = (
     Voice("dawit", "am", "am", "Gene", 45),
 )
 """Voices of the sample corpus; the bundled model was trained on their variants and pitches."""
-
-
 _GRAMMARS = json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8"))
 SENTENCES = {
     language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
     for language, one in _GRAMMARS.items()
 }
-"""All sentences of each language: `_NUM_PHRASES` phrases, then every combination of one entry per slot."""
+"""All sentences by language: `_NUM_PHRASES` phrases, then every combination of the slots of its grammar."""
 
 
 class Clip(NamedTuple):
-    """A sentence, and the voice that speaks it."""
+    """A clip of the sample corpus: a sentence and its voice."""
 
     id: str
     text: str
@@ -88,17 +83,18 @@ class Clip(NamedTuple):
 
 
 def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, languages: Sequence[str] = ("en",)) -> Path:
-    """Makes the sample corpus in `root`, unless it is there already, and returns its absolute path.
+    """Creates the sample corpus in `root`, unless it already exists, and returns its absolute path.
 
     A damaged corpus, or one with another seed, size or languages, is replaced.
 
     Args:
-        seed: Determines the sentences.
+        seed: Seed of the choice of sentences.
         num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages.
-        languages: Some of the codes in `SENTENCES`.
+        languages: Language codes, keys of `SENTENCES`.
 
     Raises:
-        SampleCorpusError: `root` has other files, or the `espeakng-loader` package is not installed.
+        SampleCorpusError: `root` has other files, the package `espeakng-loader` is not installed, or the sample corpus
+            does not have one of the languages.
         RuntimeError: eSpeak NG failed.
         ConfigError: `num_clips` is below 1 or above the number of sentences.
     """
@@ -112,20 +108,20 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
         missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
         raise SampleCorpusError(f"{missing} (or give recordings of your own with --train-data).")
     try:
-        # Not synced: damage by a power failure is noticed by the checksums.
+        # Without a sync, because checksums detect damage by a power failure.
         with write_whole_folder(root, sync=False) as new:
             speak_clips(clips, new)
             files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}
             write_json(new / MANIFEST_FILE, {"plan": plan, "files": files})
     except OSError:
-        # Another process may have finished the same corpus first.
+        # Another process may have created the same corpus.
         if not _is_complete(root, plan):
             raise
     return root
 
 
 def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Chooses the sentences of each voice, without repetition."""
+    """Chooses the sentences of each voice, without repetition. Raises as `make_sample_corpus` does."""
     unknown = set(languages).difference(SENTENCES)
     if unknown or not languages:
         received = ", ".join(sorted(unknown)) or "none"
@@ -146,7 +142,7 @@ def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) ->
 
 
 def speak_clips(clips: Sequence[Clip], root: Path) -> None:
-    """Speaks clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if eSpeak NG fails."""
+    """Synthesizes clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if eSpeak NG fails."""
     (root / "wavs").mkdir()
     paths = [str(root / "wavs" / f"{clip.id}.wav") for clip in clips]
     speak_to_files(
@@ -165,7 +161,7 @@ def speak_clips(clips: Sequence[Clip], root: Path) -> None:
 
 
 def unheard_sentences(language: str) -> list[str]:
-    """Returns the held-out sentences of a language; each of their words is in other sentences."""
+    """Returns the held-out sentences of a language; other sentences contain all of their words."""
     return SENTENCES[language][_NUM_PHRASES::UNHEARD_EVERY]
 
 
@@ -174,7 +170,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Returns the digest of the plan, and one for each file; nothing if the manifest is missing or damaged."""
+    """Returns the digest of the plan and the digests by file; empty if the manifest is missing or damaged."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]
@@ -198,10 +194,7 @@ def _require_replaceable(root):
 
 
 class SpeechJob(NamedTuple):
-    """A sentence to speak into a WAV file.
-
-    `language` and `variant` (the vocal tract) are names of eSpeak NG, such as `en-us` and `f2`; `pitch` is 0 to 100.
-    """
+    """A sentence to synthesize into the WAV file `path`, with eSpeak NG's language (`en-us`) and vocal tract (`f2`)."""
 
     path: str
     text: str
@@ -212,11 +205,8 @@ class SpeechJob(NamedTuple):
 
 
 def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
-    """Speaks `jobs` in order into 16-bit WAV files at `SAMPLE_RATE`, in a process of its own.
-
-    Raises `RuntimeError` if eSpeak NG fails or does not know a language.
-    """
-    # -P: no imports from the working folder.
+    """Synthesizes `jobs` in order into 16-bit WAV files at `SAMPLE_RATE`. Raises `RuntimeError` if eSpeak NG fails."""
+    # -P prevents imports from the working folder.
     command = [sys.executable, "-P", "-m", "myxtts.data.sample_corpus"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     options = dict(capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env=environment)
@@ -227,7 +217,7 @@ def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
 
 def _speak(jobs):
     library, chunks = load_library(), []
-    # Without argument types, ctypes would pass the size_t and the pointers as C ints.
+    # Without argument types, ctypes would pass size_t and pointers as C ints.
     text, size, number, pointer = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
     library.espeak_Synth.argtypes = [text, size, number, ctypes.c_int, number, number, pointer, pointer]
 
@@ -246,7 +236,7 @@ def _speak(jobs):
         call("espeak_SetVoiceByName", f"{job.language}+{job.variant}".encode())
         call("espeak_SetParameter", RATE, job.words_per_minute, 0)
         call("espeak_SetParameter", PITCH, job.pitch, 0)
-        # Breathy variants use random noise, which the library seeds with the time of day.
+        # Breathy variants use random noise, whose default seed is the time.
         call("espeak_ng_SetRandSeed", ctypes.c_long(1))
         chunks.clear()
         data = job.text.encode()
@@ -256,7 +246,7 @@ def _speak(jobs):
         loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 104)  # -50 dB of full scale
         if not len(loud):
             raise RuntimeError("eSpeak NG produced a silent clip.")
-        # Of the silence at both ends, 50 ms are kept.
+        # Trim silence at both ends to 50 ms.
         samples = samples[max(loud[0] - margin, 0) : loud[-1] + margin]
         soundfile.write(job.path, samples, SAMPLE_RATE, subtype="PCM_16")
 

@@ -1,20 +1,17 @@
-"""Prepared clips: samples and codes in checksummed shards, written once and read in any order.
+"""Prepared clips: samples and codes in shards with checksums, for random access.
 
-A shard is a TFRecord file and a JSON index; it is complete when the index, which is written last, exists. The manifest
-is written when all shards are complete. A clip has two `tf.train.Example`s, since a batch needs the codes of one clip
-and the samples of another: `id` and `codes`, and `id` and `samples` (16-bit little-endian PCM at 22 050 Hz). The shard
-of a clip depends only on its id, so that shards can be made in any order by any process.
+A shard is a TFRecord file and a JSON index, which is written last, so a shard with an index is complete. The manifest
+is written when all shards are complete. A clip has two `tf.train.Example`s, because a batch needs the codes of one clip
+and the samples of another: `id` with `codes`, and `id` with `samples` (16-bit little-endian PCM at 22 050 Hz). The
+shard of a clip depends only on its id, so several processes can write shards in any order.
 """
 
-from __future__ import annotations
-
 import errno
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
@@ -27,13 +24,13 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 MAX_SHARDS = 99_999
 MAX_SHARD_CLIPS = 200_000
-"""Keeps an index well below the limit of `read_json`."""
+"""Maximum number of clips per shard, so that an index stays well below the size limit of `read_json`."""
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
 _AGAIN = "Run the same `myxtts prepare` again"
 
 
 class Record(NamedTuple):
-    """Position of a `tf.train.Example` in a shard, in bytes, and its CRC32."""
+    """Offset and length of a `tf.train.Example` in a shard, in bytes, and its CRC32."""
 
     offset: int
     length: int
@@ -41,7 +38,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """A clip as listed in the index of a shard."""
+    """Entry of a clip in the index of a shard."""
 
     id: str
     num_samples: int
@@ -50,12 +47,12 @@ class PreparedClip(NamedTuple):
 
 
 def shard_name(number: int, shards: int) -> str:
-    """Returns the name of a shard's files without suffix; the first shard has number 0."""
+    """Returns the file name of shard `number`, from 0, without suffix; `shards` is the number of all shards."""
     return f"shard-{number:05d}-of-{shards:05d}"
 
 
 def shard_of(clip_id: str, shards: int) -> int:
-    """Returns the number of the shard that a clip belongs to."""
+    """Returns the number of the shard of a clip; `shards` is the number of all shards."""
     return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16) % shards
 
 
@@ -68,13 +65,13 @@ def write_shard(
     left_out: Sequence[tuple[str, str]] = (),
     audio: Mapping[str, str] | None = None,
 ) -> int:
-    """Writes one shard, completely or not at all, and returns its number of clips.
+    """Writes one shard atomically, and returns its number of clips.
 
     Args:
-        dvae: Digest of the weights that computed the codes.
+        dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
         left_out: Id and reason of clips that cannot be used.
-        audio: Digest of each clip's audio file by id, also of those left out; a shard is stale when one changes.
+        audio: Digests of the audio files by id of the clip, including `left_out`; if one changes, the shard is stale.
     """
     name, index, offset = shard_name(number, shards), [], 0
     for suffix in (".tfrecord", ".json"):
@@ -97,10 +94,7 @@ def write_shard(
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Reads the index of a shard; returns None if the shard is missing or incomplete.
-
-    Raises `UserError` if the shard has another format or the codes of another DVAE.
-    """
+    """Returns the index of a shard, or None for an incomplete shard. Raises `UserError` for another format or DVAE."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -114,14 +108,14 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder holds shards of a set with another number of shards."""
+    """Raises `UserError` if the folder has shards of a set with another number of shards."""
     found = {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}
     if found:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
 
 def merge(folder: Path, shards: int, dvae: str) -> list[int]:
-    """Writes the manifest if all shards are complete and it does not list them; returns the missing shards."""
+    """Writes the manifest if all shards are complete; returns the numbers of missing shards."""
     indexes = [read_index(folder, number, shards, dvae) for number in range(shards)]
     if missing := [number for number, index in enumerate(indexes) if index is None]:
         return missing
@@ -132,16 +126,14 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
     total = sum(entry["clips"] for entry in entries)
     manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
-    path = folder / MANIFEST
-    if not path.is_file() or path.read_text(encoding="utf-8") != json.dumps(manifest, indent=1) + "\n":
-        write_json(path, manifest)
+    write_json(folder / MANIFEST, manifest)
     return []
 
 
 class PreparedClips:
-    """Clips in a folder of shards. `adopt` maps recordings to them; then samples and codes can be read by path.
+    """Reader of the clips in a folder of shards, by the path of the recording; call `adopt` first.
 
-    `name` is used in messages; `dvae` is the digest of the weights that computed the codes.
+    `name` is used in messages; `dvae` is the digest of the DVAE weights that computed the codes.
     """
 
     def __init__(self, name: str, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
@@ -149,10 +141,10 @@ class PreparedClips:
         self._by_path: dict[str, tuple[str, PreparedClip]] = {}
 
     @classmethod
-    def open(cls, folder: str | Path, flag: str = "--prepared") -> PreparedClips:
-        """Reads manifest and indexes of a folder, or of an address such as `gs://bucket/folder`, and checks all sizes.
+    def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
+        """Reads the manifest and indexes of a folder or of an address such as `gs://bucket/folder`, and checks sizes.
 
-        `flag` names the setting in messages. Raises `UserError` if a file is missing, damaged or incomplete.
+        `flag` is the name of the setting for messages. Raises `UserError` if a file is missing, damaged or incomplete.
         """
         home, clips = str(folder).rstrip("/"), {}
         if _file_size(f"{home}/{MANIFEST}") is None:
@@ -173,50 +165,46 @@ class PreparedClips:
             why = f"is damaged, or of another version of the program ({error!s:.80})"
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
-    def adopt(self, clips: Sequence, of: str = "--train-data", also: PreparedClips | None = None) -> PreparedClips:
-        """Maps the recordings of these `Clip`s to the prepared clips of the same id and length; returns itself.
+    def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
+        """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` names the clips in messages. The recordings that `also` has adopted are added. Raises `UserError` if a clip
-        is missing or has another length.
+        `of` names the clips in messages; `also` adds its mapping. Raises `UserError` if a clip is missing or changed.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
             if (length := lengths.get(clip.id)) != clip.num_samples:
-                why = "is not among them" if length is None else f"has {clip.num_samples} samples and had {length}"
+                why = "is missing" if length is None else f"has {clip.num_samples} samples and had {length}"
                 hint = "`myxtts prepare` adds new clips; for changed ones, give it another --output."
-                raise UserError(f"{self.name} must hold every clip of {of} as it is: {clip.id} {why}. {hint}")
+                raise UserError(f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}. {hint}")
         self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips} | (also._by_path if also else {})
         return self
 
     def require_dvae(self, digest: str) -> None:
-        """Raises `UserError` unless the weights with this digest computed the codes."""
+        """Raises `UserError` if DVAE weights with another digest computed the codes."""
         if digest != self.dvae:
             hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave the flag out."
-            raise UserError(f"{self.name} holds codes of another DVAE than this run's. {hint}")
+            raise UserError(f"{self.name} has codes of another DVAE, not of this run's. {hint}")
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
 
     def read_codes(self, path: str) -> np.ndarray:
-        """Returns the codes `(C,)` int32 of an adopted recording; raises as `read_samples`."""
+        """Returns the codes `(C,)` int32 of an adopted recording. Raises the same errors as `read_samples`."""
         shard, clip = self._by_path[path]
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 
     def read_samples(self, path: str) -> np.ndarray:
-        """Returns the samples `(S,)` int16 of an adopted recording.
-
-        Raises `AudioError` if the shard has changed, `OSError` if it cannot be read.
-        """
+        """Returns the samples `(S,)` int16 of an adopted clip. Raises `AudioError` or `OSError` for bad shards."""
         shard, clip = self._by_path[path]
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 
 
 def _read(shard, clip_id, record):
-    """Returns the features of a `tf.train.Example`."""
+    """Returns the features of the `tf.train.Example` at `record`."""
     content = _read_bytes(shard, record.offset, record.length)
     if zlib.crc32(content) != record.crc32:
         hint = "remove it and its .json, and run the same `myxtts prepare` again"
-        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} does not hold; {hint}.")
+        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} is wrong; {hint}.")
     return tf.train.Example.FromString(content).features.feature
 
 
@@ -230,7 +218,7 @@ def _examples(clip_id, codes, samples):
 
 
 def _file_size(path):
-    """Returns the bytes of a file, also at an address such as `gs://bucket/file`; None if there is no file."""
+    """Returns the size in bytes of a file or an address such as `gs://bucket/file`; None if there is no file."""
     try:
         with _os_errors(path):
             found = tf.io.gfile.stat(path)
@@ -247,7 +235,7 @@ def _read_bytes(path, offset=0, length=-1):
 
 @contextmanager
 def _os_errors(path) -> Iterator[None]:
-    """Turns TensorFlow's errors into `OSError`, or `UserError` for addresses that it cannot read."""
+    """Converts errors of TensorFlow to `OSError`, or to `UserError` for addresses that it cannot read."""
     try:
         yield
     except tf.errors.UnimplementedError as error:

@@ -1,9 +1,9 @@
-"""Speech of an evaluation: sentences, their synthesis and metrics, and pitch and mel cepstra of recordings."""
+"""Evaluation of speech: sentences, their synthesis, and metrics of the audio."""
 
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -22,68 +22,66 @@ from myxtts.inference.voices import Voice
 logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 16
-"""Sentences of a synthesis batch."""
+"""Number of sentences to synthesize at once."""
 HOP_SAMPLES = 220
-"""10 ms at `MODEL_SAMPLE_RATE`."""
+"""Hop of the frame features: 10 ms at `MODEL_SAMPLE_RATE`."""
 _MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SAMPLES, num_mels=NUM_MELS)
 GROUP = 4
-"""Codes of an n-gram in the count of repetitions: a quarter of a second."""
+"""Length of the n-grams of codes in the metric for repetition: a quarter of a second."""
 MAX_RECOGNIZER_ERROR = 0.15
-"""Largest CER on recordings at which a recognizer is used."""
+"""Maximum CER of a recognizer on recordings; above it, its results are not used."""
 Parts = Mapping[str, tuple[float, float]]
-"""Numerator and denominator by metric; the value of several sentences is the ratio of their sums."""
+"""Numerator and denominator of each metric; over several sentences, the metric is the ratio of the sums."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text with a voice and, if there is one, a recording."""
+    """A sentence to evaluate: its text, its voice and, if there is one, its recording."""
 
     id: str
     text: str
     language: str
     speaker: str = ""
     voice: str | None = None
-    """Reference recording of the voice; None for existing speech."""
+    """Path of a reference recording of the voice; None if nothing is to be synthesized."""
     recording: str | None = None
-    """Recording of the text by the speaker."""
+    """Path of a recording of the text by the same speaker."""
     seen: bool | None = None
-    """Whether the training set has the speaker; None if unknown."""
+    """Whether the speaker is in the training set; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """Speech of a sentence: one synthesis, or a recording."""
+    """Audio of a sentence, synthesized or recorded."""
 
     sentence: Sentence
     seed: int
     samples: np.ndarray
-    """`(S,)` float32."""
+    """Audio, `(S,)` float32."""
     sample_rate: int
     codes: np.ndarray | None = None
-    """`(C,)` int32; None for a recording."""
+    """Codes of the audio, `(C,)` int32; None for a recording."""
     stopped: bool | None = None
-    """Whether the model ended it; None if it was not sampled."""
+    """Whether the model sampled a stop token; None for audio that no model sampled."""
     doubts: tuple[str, ...] | None = None
-    """Findings of the self-check; None if it was not sampled."""
+    """Problems that the self-check found; None for audio that no model sampled."""
 
 
 def spread(items: Sequence, count: int) -> list:
-    """Returns at most `count` items at equal distances."""
-    if len(items) <= count:
-        return list(items)
-    return [items[int(place)] for place in np.linspace(0, len(items) - 1, count).round()]
+    """Returns at most `count` evenly spaced items."""
+    return [items[int(index)] for index in np.linspace(0, len(items) - 1, min(count, len(items))).round()]
 
 
 def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
-    """Encodes the voice of a sentence."""
+    """Encodes the voice of a sentence. Raises `UserError` if the sentence has none."""
     if not sentence.voice:
         raise UserError(f"{sentence.id} has no voice. Give --voices FILE… or --data.")
-    # From an array, because short references were reported when they were chosen.
+    # An array, because `as_voice` would warn again about a short file.
     return synthesizer.as_voice(read_audio(sentence.voice, MODEL_SAMPLE_RATE).samples)
 
 
 def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Sequence[int]) -> Iterator[Spoken]:
-    """Speaks the sentences with each seed in batches; texts that the model cannot speak are skipped with a warning."""
+    """Synthesizes the sentences in batches, once with each seed. Skips texts that the model cannot speak, and warns."""
     able = []
     for one in sentences:
         try:
@@ -102,19 +100,19 @@ def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Se
 
 
 class Contour(NamedTuple):
-    """Frame features of a recording without the silence at its ends."""
+    """Frame features of a recording, without the silence at its start and end."""
 
     cepstra: np.ndarray
     """Mel cepstra, `(F, 24)`, 10 ms per frame."""
     f0: np.ndarray
-    """Pitch in Hz, `(F,)`; 0 in unvoiced frames."""
+    """Pitch, `(F,)` in Hz; 0 in unvoiced frames."""
     seconds: float
     longest_pause: float
-    """Longest silence inside, in seconds."""
+    """Longest silence within the speech, in seconds."""
 
 
 def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
-    """Analyzes `(S,)` float32 samples; a silent recording becomes one frame."""
+    """Computes the frame features of `(S,)` float32 samples; silent audio has one frame."""
     import librosa  # takes a second or two
 
     sound = np.asarray(samples, np.float32)
@@ -129,14 +127,14 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     options = dict(sr=MODEL_SAMPLE_RATE, frame_length=_MEL.win_length, hop_length=HOP_SAMPLES, fill_na=0.0)
     f0 = librosa.pyin(sound, fmin=60.0, fmax=500.0, **options)[0][first : last + 1]
     seconds, pause = np.array([last + 1 - first, max(np.diff(loud), default=1) - 1]) * HOP_SAMPLES / MODEL_SAMPLE_RATE
-    # Cosine transform of the log amplitude over the mel bands without coefficient 0, the level.
+    # Cosine transform of the log amplitudes of the mel bands, without coefficient 0, which is the level.
     log_amplitude = 0.5 * log_mel[first : last + 1].astype(np.float64)
     cepstra = scipy.fft.dct(log_amplitude, type=2, axis=1)[:, 1:25] / log_mel.shape[1]
     return Contour(cepstra, f0, float(seconds), float(pause))
 
 
 def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns the median pitch in Hz, its deviation in semitones (None if unvoiced), and the share of voiced frames."""
+    """Returns median pitch in Hz, pitch deviation in semitones (both None if unvoiced), and share of voiced frames."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
         return None, None, 0.0
@@ -144,11 +142,11 @@ def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
 
 
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
-    """Returns mel-cepstral distortion in dB and F0 RMSE in semitones between recordings of a text, aligned by DTW.
+    """Returns mel-cepstral distortion in dB and F0 RMSE in semitones of two recordings of a text, aligned by DTW.
 
-    The distortion is Kubichek's (1993), the mean over the path of `10 / ln 10 * sqrt(2 * sum of squared differences)`
-    of coefficients 1 to 24. The cepstra come from an 80-band log-mel spectrogram, not SPTK's all-pass warped spectrum,
-    so values compare with each other only. F0 counts frames where both are voiced; it is None if there are none.
+    The distortion (Kubichek 1993) is the mean over the path of `10 / ln 10 * sqrt(2 * sum of squared differences)` of
+    coefficients 1 to 24. It is not comparable with other implementations, since the cepstra come from a log-mel
+    spectrogram, not from SPTK's warped spectrum. The RMSE is over frames voiced in both; None if there are none.
     """
     import librosa
 
@@ -161,7 +159,7 @@ def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None
 
 @dataclass
 class Tools:
-    """Models that metrics need; None if missing."""
+    """Models that metrics need; None for a model that is not available."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
@@ -169,39 +167,31 @@ class Tools:
 
     @classmethod
     def find(cls, recognizer: str | None = None, speaker_encoder: str | None = None) -> "Tools":
-        """Opens the tools that are named or installed."""
+        """Loads the named recognizer, the named or installed speaker encoder, and DNSMOS if it is installed."""
         return cls(recognizer and open_recognizer(recognizer), find_encoder(speaker_encoder), DNSMOS.load())
 
 
 @dataclass
 class Measured:
-    """A spoken sentence with its metrics."""
+    """Audio of a sentence with its metrics."""
 
     spoken: Spoken
     parts: Parts
     understood: str | None = None
-    """Text of the recognizer."""
+    """Text that the recognizer returned."""
     seconds: float = 0.0
-
-    def __post_init__(self):
-        self.seconds = len(self.spoken.samples) / self.spoken.sample_rate
-
-    def without_samples(self) -> "Measured":
-        """Drops the samples, about 1 MB, and returns itself."""
-        self.spoken = replace(self.spoken, samples=self.spoken.samples[:0])
-        return self
 
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences; reference recordings are analyzed once."""
+    """Computes the metrics of sentences, and caches the features of their recordings."""
 
     tools: Tools
     _contours: dict[str, Contour] = field(default_factory=dict)
     _voices: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, spoken: Spoken) -> Measured:
-        """Computes all metrics that the tools allow."""
+        """Computes all metrics for which the models are available."""
         sentence, tools, understood = spoken.sentence, self.tools, None
         contour = contour_of(spoken.samples, spoken.sample_rate)
         median_hz, spread_semitones, voiced_share = pitch_figures(contour)
@@ -229,47 +219,45 @@ class Measurer:
             found["similarity"] = self._similarity(spoken)
         known = {name: one for name, one in found.items() if one is not None}
         parts = {name: one if isinstance(one, tuple) else (float(one), 1.0) for name, one in known.items()}
-        return Measured(spoken, parts, understood)
+        return Measured(spoken, parts, understood, len(spoken.samples) / spoken.sample_rate)
 
     def similarity_of_strangers(self, sentences: Iterable[Sentence]) -> float | None:
-        """Returns the mean speaker similarity between voices of different speakers used so far; None without any."""
+        """Returns the mean similarity between the measured voices of different speakers; None for a single speaker."""
         speakers = {one.voice: one.speaker for one in sentences if one.voice in self._voices}
-        pairs = [
-            float(self._voices[a] @ self._voices[b])
-            for a, b in itertools.combinations(speakers, 2)
-            if speakers[a] != speakers[b]
-        ]
-        return float(np.mean(pairs)) if pairs else None
+        pairs = itertools.combinations(speakers, 2)
+        found = [float(self._voices[a] @ self._voices[b]) for a, b in pairs if speakers[a] != speakers[b]]
+        return float(np.mean(found)) if found else None
 
     def _similarity(self, spoken):
         one = spoken.sentence
         if not one.voice or (one.voice == one.recording and spoken.doubts is None):
-            return None  # the recording itself or its resynthesis
+            return None  # the reference recording itself, or its resynthesis
         if one.voice not in self._voices:
             self._voices[one.voice] = self.tools.encoder(load_samples(one.voice), MODEL_SAMPLE_RATE)
         return float(self._voices[one.voice] @ self.tools.encoder(spoken.samples, spoken.sample_rate))
 
 
 def repeated_groups(codes: np.ndarray) -> tuple[float, float]:
-    """Returns the number of repeated n-grams of `GROUP` codes, and the number of all."""
+    """Returns the number of repeated n-grams of `GROUP` codes, and the number of all n-grams."""
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)
     return float(len(groups) - len(np.unique(groups, axis=0))), float(len(groups))
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns the value of a metric over several sentences; None if none has it."""
+    """Returns the value of a metric over several sentences; None if no sentence has the metric."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 
 
 def is_usable(cer_on_recordings: float | None) -> bool:
-    """Whether a recognizer's CER on recordings is low enough to rely on it, or unknown (None)."""
+    """Returns whether a recognizer's CER on recordings is low enough to use it, or unknown (None)."""
     return cer_on_recordings is None or cer_on_recordings <= MAX_RECOGNIZER_ERROR
 
 
 def ends_well(limit: float | None, length: float | None) -> bool:
-    """Tells whether at most 2 % of sentences reach the length limit and speech has 75 % of the recordings' length.
+    """Returns whether a model ends its sentences: `limit` is at most 2 %, `length` at least 75 %; None means unknown.
 
-    Shorter speech would hide recognition errors. None means unknown.
+    `limit` is the share of sentences that reach the length limit, `length` the duration relative to the recordings.
+    Speech that is cut off would hide recognition errors.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -1,6 +1,6 @@
-"""Networks that rate recordings: DNSMOS, speaker encoders independent of all models here, and Silero.
+"""Pretrained networks for evaluation and segmentation: DNSMOS, speaker encoders, and Silero voice activity detection.
 
-Their files are the user's or part of installed packages, whose code is not used; nothing is downloaded.
+The weights are files of the user, or of installed packages whose code is not used. Nothing is downloaded.
 """
 
 import importlib.util
@@ -23,28 +23,25 @@ TO_SCORES = (
     np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
     np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
 )
-"""Polynomials from network outputs to scores, as in `speechmos`."""
+"""Polynomials from the outputs of DNSMOS to scores, as in `speechmos`."""
 ENCODER_HINT = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160
-"""Length of the training examples of the network, 1.6 s."""
+"""Length of a segment for the speaker encoder: 1.6 s, as in its training."""
 PART_STEP_FRAMES = 77
-"""Distance between parts, 1.3 per second."""
+"""Hop between segments: 0.77 s."""
 _ROWS, _COLUMNS = 8, 128
-"""Sizes of matrix products that OpenBLAS computes on one thread; two were 80 times slower on a busy machine."""
+"""Maximum sizes of matrices in the LSTM: OpenBLAS uses threads for larger ones, 80 times slower on a busy machine."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
-"""Function from samples `(S,)` and their rate in Hz to a vector of length 1."""
+"""Function from samples `(S,)` and their rate in Hz to a speaker vector of length 1."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
-"""Input of Silero: a window, and the end of the one before."""
+"""Input sizes of Silero: the window, and the end of the previous window."""
 _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
 def open_network(path: str | Path, flag: str):
-    """Opens an ONNX network on the CPU, on one thread.
-
-    Raises `UserError`, which names `flag`, if onnxruntime is not installed or the file is not an ONNX network.
-    """
+    """Loads an ONNX network for one CPU thread. Raises `UserError` with `flag` if the network cannot be loaded."""
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -59,7 +56,7 @@ def open_network(path: str | Path, flag: str):
 
 
 class Scores(NamedTuple):
-    """Predicted scores of the speech, of the background, and overall, 1 to 5."""
+    """DNSMOS scores of the speech signal, of the background, and overall, 1 to 5."""
 
     signal: float
     background: float
@@ -67,34 +64,32 @@ class Scores(NamedTuple):
 
 
 class DNSMOS:
-    """DNSMOS P.835, predicted listening scores without a reference, on one thread, by the network of `speechmos`.
+    """DNSMOS P.835, which predicts listening scores without a reference, with the network of `speechmos`.
 
     Reddy, Gopal and Cutler, "DNSMOS P.835: A non-intrusive perceptual objective speech quality metric to evaluate noise
     suppressors", 2022.
     """
 
     def __init__(self):
-        package = importlib.util.find_spec("speechmos")
-        self._session = open_network(
-            Path(package.submodule_search_locations[0], "dnsmos_models/sig_bak_ovr.onnx"), "DNSMOS"
-        )
+        (package,) = importlib.util.find_spec("speechmos").submodule_search_locations
+        self._session = open_network(Path(package, "dnsmos_models/sig_bak_ovr.onnx"), "DNSMOS")
 
     @classmethod
     def load(cls) -> "DNSMOS | None":
-        """Opens the network; returns None if `speechmos` or onnxruntime is not installed."""
+        """Loads the network; returns None if `speechmos` or onnxruntime is not installed."""
         return cls() if all(map(importlib.util.find_spec, ("speechmos", "onnxruntime"))) else None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> Scores:
-        """Scores the first nine seconds of a clip `(S,)`; a shorter one is repeated, as in `speechmos`."""
+        """Scores the first nine seconds of a clip `(S,)`; shorter clips are repeated, as in `speechmos`."""
         clip = np.resize(at_rate(samples, sample_rate), DNSMOS_SAMPLES)
         raw = self._session.run(None, {"input_1": clip[None]})[0][0]
         return Scores(*(float(to_score(value)) for to_score, value in zip(TO_SCORES, raw, strict=True)))
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
-    """Opens the encoder of a file, `.onnx` or Resemblyzer's `pretrained.pt`, or by default of the installed package.
+    """Loads a speaker encoder from a file, `.onnx` or Resemblyzer's `pretrained.pt`.
 
-    Returns None if there is neither. Raises `UserError` if the file does not exist or is not an encoder.
+    The default is the installed Resemblyzer's file; without it, returns None. Raises `UserError` for other files.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
@@ -105,13 +100,13 @@ def find_encoder(path: str | None = None) -> Encoder | None:
 
 
 class DVector:
-    """Resemblyzer's encoder in NumPy: three LSTM layers over mel spectrograms of 1.6 s, whose vectors are averaged.
+    """Resemblyzer's speaker encoder in NumPy: LSTM layers on mel segments of 1.6 s, whose vectors are averaged.
 
-    From Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Silence is not removed.
+    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, silence is kept.
 
     Args:
-        layers: Input weights `(4 H, in)`, recurrent weights `(4 H, H)` and summed biases `(4 H,)` of each LSTM layer;
-            gates in PyTorch's order: input, forget, cell, output.
+        layers: Input weights `(4 H, in)`, recurrent weights `(4 H, H)` and summed biases `(4 H,)` of each LSTM layer.
+            The order of the gates is PyTorch's: input, forget, cell, output.
         projection: Weights `(E, H)` and bias `(E,)` of the last layer.
     """
 
@@ -120,7 +115,7 @@ class DVector:
 
     @classmethod
     def read(cls, path: str | Path) -> "DVector":
-        """Opens `pretrained.pt`."""
+        """Loads Resemblyzer's `pretrained.pt`. Raises `UserError` if it is another file."""
         try:
             state = read_torch_checkpoint(path)["model_state"]
             array = {name: np.array(values, np.float32) for name, values in state.items()}
@@ -143,18 +138,18 @@ class DVector:
 
         sound = at_rate(samples, sample_rate)
         level = 10 * np.log10(np.mean(sound.astype(np.float64) ** 2) + 1e-12)
-        sound = sound * np.float32(10 ** (np.clip(-30 - level, 0, 60) / 20))  # quiet recordings are raised to -30 dB
+        sound = sound * np.float32(10 ** (np.clip(-30 - level, 0, 60) / 20))  # amplify quiet recordings to -30 dB
         end = max(1, len(sound) // HOP_SAMPLES + 2 - PART_FRAMES + PART_STEP_FRAMES)
         starts = np.arange(0, end, PART_STEP_FRAMES)
         if len(starts) > 1 and len(sound) / HOP_SAMPLES - starts[-1] < 0.75 * PART_FRAMES:
-            starts = starts[:-1]  # too much of the last part would be padding
+            starts = starts[:-1]  # most of the last segment would be padding
         sound = np.pad(sound, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(sound))))
         options = dict(sr=SAMPLE_RATE, n_fft=400, hop_length=HOP_SAMPLES, n_mels=40, pad_mode="constant")
         mel = librosa.feature.melspectrogram(y=sound, **options).T
         return self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
 
     def embed(self, mels: np.ndarray) -> np.ndarray:
-        """Returns vectors of length 1 `(B, E)` for mel power spectrograms `(B, F, 40)`."""
+        """Computes vectors `(B, E)` of length 1 from mel power spectrograms `(B, F, 40)`."""
         if len(mels) > _ROWS:
             return np.concatenate([self.embed(mels[start : start + _ROWS]) for start in range(0, len(mels), _ROWS)])
         x = mels.astype(np.float32)
@@ -175,7 +170,7 @@ class DVector:
 
 
 class OnnxEncoder:
-    """ONNX network from 16 kHz samples `(1, S)` float32 to a vector `(1, E)`."""
+    """Speaker encoder in an ONNX file, from 16 kHz samples `(1, S)` float32 to a vector `(1, E)`."""
 
     def __init__(self, path: str | Path):
         self._session = open_network(path, "--speaker-encoder")
@@ -200,7 +195,7 @@ def _unit(x):
 
 
 def find_silero() -> Path | None:
-    """Finds the model in an installed package without importing it; None without onnxruntime or such a package."""
+    """Returns the Silero model file of an installed package, or None without such a package or onnxruntime."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _SILERO_PLACES.items():
@@ -211,10 +206,10 @@ def find_silero() -> Path | None:
 
 
 class SileroModel:
-    """Silero voice activity detection (github.com/snakers4/silero-vad, MIT): speech probabilities, block by block.
+    """Streaming voice activity detection with Silero (github.com/snakers4/silero-vad, MIT).
 
-    Some model files take one window per call, others many. Raises `UserError` if onnxruntime is not installed, or the
-    file is not a Silero model of version 5 or later.
+    Some model files process one window per call, others many. Raises `UserError` if onnxruntime is not installed, or
+    the file is not a Silero model of version 5 or later.
     """
 
     def __init__(self, path: Path):
@@ -225,7 +220,7 @@ class SileroModel:
         self._takes_rows = "h" in names
 
     def start(self, sample_rate: int) -> None:
-        """Starts a recording at `sample_rate` Hz."""
+        """Starts a new recording with `sample_rate` in Hz."""
         self._resampler = soxr.ResampleStream(sample_rate, SAMPLE_RATE, 1, dtype="float32", quality="MQ")
         self._rest = np.zeros(CONTEXT_SAMPLES, np.float32)  # the context of the first window is silence
         self._probabilities = []
@@ -239,7 +234,7 @@ class SileroModel:
         self._run(self._resampler.resample_chunk(block))
 
     def finish(self) -> tuple[np.ndarray, float]:
-        """Returns the probability of each window, `(N,)`, and the length of a window in seconds."""
+        """Returns the speech probability of each window, `(N,)`, and the length of a window in seconds."""
         self._run(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
         self._run(np.zeros(WINDOW_SAMPLES - 1, np.float32))  # pads the last window
         return np.concatenate(self._probabilities or [np.zeros(1)]), WINDOW_SAMPLES / SAMPLE_RATE
@@ -252,10 +247,7 @@ class SileroModel:
             return
         rows = np.lib.stride_tricks.sliding_window_view(samples, CONTEXT_SAMPLES + WINDOW_SAMPLES)
         rows = np.ascontiguousarray(rows[::WINDOW_SAMPLES][:count])
-        if self._takes_rows:
-            found, self._state["h"], self._state["c"] = self._session.run(None, {"input": rows, **self._state})
+        for windows in [rows] if self._takes_rows else rows[:, np.newaxis]:
+            found, *states = self._session.run(None, {"input": windows, **self._state})
+            self._state |= dict(zip(self._state, states))  # "sr" stays
             self._probabilities.append(found.reshape(-1))
-        else:
-            for row in rows:
-                found, self._state["state"] = self._session.run(None, {"input": row[np.newaxis], **self._state})
-                self._probabilities.append(found.reshape(-1))

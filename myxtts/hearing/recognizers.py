@@ -1,4 +1,4 @@
-"""Speech recognizers: Whisper, pocketsphinx, or a command; and the errors of a recognized text."""
+"""Speech recognizers (Whisper, pocketsphinx or a command), and the error counts of recognized text."""
 
 import importlib.util
 import re
@@ -24,17 +24,17 @@ from myxtts.text.cleaners import clean_text
 SAMPLE_RATE = 16000
 TIMEOUT_SECONDS = 600
 WHISPER_SIZES = ("tiny", "base", "small", "medium", "large-v2", "large-v3")
-"""Whisper models that can be named by size; https://huggingface.co/Systran has them for CTranslate2."""
+"""Sizes of the Whisper models for CTranslate2 at https://huggingface.co/Systran."""
 _REQUIRED_FILES = ["model.bin", "config.json", "tokenizer.json"]
 _NO_LETTER = re.compile(r"[^\w\s]|_")
 _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
-"""Function from samples `(S,)`, their rate in Hz and a language code to text. Some have a method `words`, too."""
+"""Function from samples `(S,)`, their rate in Hz and a language code to text. Some also have a method `words`."""
 
 
 class Word(NamedTuple):
-    """A recognized word, with times in seconds from the first sample."""
+    """A recognized word with its start and end, in seconds from the first sample."""
 
     text: str
     start: float
@@ -42,33 +42,34 @@ class Word(NamedTuple):
 
 
 class Listening:
-    """Adapter from a recognizer to a listener of the self-check (`inference.self_check.Listener`)."""
+    """Listener of the self-check (`inference.self_check.Listener`) that uses a speech recognizer."""
 
     def __init__(self, recognizer: Recognizer):
         self.recognizer = recognizer
 
     def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
-        """Returns the character error rate, at most 1."""
+        """Returns the character error rate of the audio, at most 1."""
         wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
         return min(1.0, wrong / max(1, expected))
 
 
 def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
-    """Opens a recognizer; see `settle_recognizer`."""
+    """Loads a recognizer by name; arguments and errors are the ones of `settle_recognizer`."""
     return settle_recognizer(name, thorough)()
 
 
 def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recognizer]:
-    """Checks the name of a recognizer, downloads its model if needed, and returns a function that opens it.
+    """Checks the name of a recognizer, downloads its model if needed, and returns a function that loads it.
 
     Args:
-        name: A size of Whisper (`base`, `whisper-base`), `hf://owner/name` or a folder with a Whisper model for
-            CTranslate2, `pocketsphinx`, or a command in which `{wav}` stands for a file.
-        thorough: Whether Whisper uses beam search and a GPU, if any. Otherwise results are the same on all machines.
+        name: A size of Whisper (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
+            folder, `pocketsphinx`, or a command in which `{wav}` stands for a file.
+        thorough: Whether Whisper uses beam search and a GPU if there is one. Without, results do not depend on the
+            machine.
 
-    Raises `UserError` if the name is unknown, the download fails, or a package is missing.
+    Raises `UserError` if the name is unknown, the download fails, or a package is not installed.
     """
-    name = str(name)  # a path from Python
+    name = str(name)  # callers in Python may give a `Path`
     if "{wav}" in name:
         command = Command(name)
         return lambda: command
@@ -105,9 +106,9 @@ def _missing_files(folder):
 
 
 def _download(source):
-    """Returns the folder of the Whisper model `hf://owner/name[@revision]`; prints licence and size before a download.
+    """Returns the folder of the Whisper model `hf://owner/name[@revision]`, after a download if needed.
 
-    Models are in the cache of the hub's library, or in a folder for manual downloads that errors name.
+    A download prints licence and size. Models are in huggingface_hub's cache, or in a folder for manual downloads.
     """
     from myxtts.interchange.hub import fetching
 
@@ -137,7 +138,7 @@ def _download(source):
 
 
 class Whisper:
-    """Whisper by faster-whisper at temperature 0, each recording by itself; see `settle_recognizer` for `thorough`."""
+    """Whisper at temperature 0, with faster-whisper. `thorough` uses beam search and a GPU if there is one."""
 
     def __init__(self, folder: Path, thorough: bool = False):
         from faster_whisper import WhisperModel
@@ -150,11 +151,11 @@ class Whisper:
         self._beam_size = 5 if thorough else 1
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
-        """Returns the text; an English model ignores the language."""
+        """Returns the text of `(S,)` samples. Models for English ignore the language."""
         return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
-        """Returns the words; times are accurate to about 0.1 s."""
+        """Returns the words of `(S,)` samples; their times are accurate to about 0.1 s."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         return [Word(one.word.strip(), one.start, one.end) for segment in found for one in segment.words or ()]
 
@@ -165,15 +166,15 @@ class Whisper:
         options = dict(language=language, beam_size=self._beam_size, temperature=0.0, condition_on_previous_text=False)
         sound = at_rate(samples, sample_rate)
         segments = list(self._model.transcribe(sound, **options, **more)[0])
-        # Such a compression ratio is a sign of repetition (Radford et al. 2022, section 4.5). Unlike Whisper's fallback
-        # to a higher temperature, a second pass without repeated 4-grams is deterministic.
+        # A high compression ratio indicates repetition (Radford et al. 2022, section 4.5). A second pass without
+        # repeated 4-grams is deterministic, unlike Whisper's fallback to a higher temperature.
         if any(segment.compression_ratio > 2.4 for segment in segments):
             segments = list(self._model.transcribe(sound, no_repeat_ngram_size=4, **options, **more)[0])
         return segments
 
 
 class Pocketsphinx:
-    """CMU Pocketsphinx with the English model of its package: small and fast, with a WER of about 25 %."""
+    """CMU Pocketsphinx with the English model in its package; small and fast, with a WER of about 25 %."""
 
     def __init__(self):
         from pocketsphinx import Decoder
@@ -184,13 +185,13 @@ class Pocketsphinx:
         return " ".join(word.text for word in self.words(samples, sample_rate, language))
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
-        """Returns the words; the language must be English."""
+        """Returns the words of `(S,)` samples. Raises `UserError` if the language is not English."""
         if language.partition("-")[0] != "en":
             raise UserError(f"pocketsphinx supports English only, not {language}. Use another recognizer.")
         self._decoder.start_utt()
         self._decoder.process_raw((at_rate(samples, sample_rate) * 32767).astype("<i2").tobytes(), full_utt=True)
         self._decoder.end_utt()
-        # `<sil>` and `[NOISE]` are not words; `read(2)` is the second pronunciation of a word.
+        # `<sil>` and `[NOISE]` are not words; `read(2)` is the second pronunciation of "read".
         return [
             Word(one.word.partition("(")[0], one.start_frame / 100, (one.end_frame + 1) / 100)
             for one in self._decoder.seg() or ()
@@ -199,7 +200,7 @@ class Pocketsphinx:
 
 
 class Command:
-    """Program that prints the text of a 16 kHz WAV file, with arguments `{wav}` and `{language}`; run without shell."""
+    """Program that prints the text of a 16 kHz WAV file. Its arguments may contain `{wav}` and `{language}`."""
 
     def __init__(self, command: str):
         try:
@@ -227,16 +228,15 @@ class Command:
         return " ".join(done.stdout.decode(errors="replace").split())
 
 
-def at_rate(samples: np.ndarray, sample_rate: int, wanted: int = SAMPLE_RATE) -> np.ndarray:
-    """Resamples `(S,)` samples to `wanted` Hz, as float32 clipped to full scale."""
-    samples = np.asarray(samples, np.float32)
-    return np.clip(samples if sample_rate == wanted else soxr.resample(samples, sample_rate, wanted), -1, 1)
+def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Resamples `(S,)` samples from `sample_rate` to `SAMPLE_RATE` Hz; returns float32 clipped to `[-1, 1]`."""
+    return np.clip(soxr.resample(np.asarray(samples, np.float32), sample_rate, SAMPLE_RATE), -1, 1)
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: cleaned (`text.cleaners`), NFKC, lower case, letters and digits alone."""
+    """Normalizes a text for comparison: cleaning (`text.cleaners`), NFKC, lower case, letters and digits only."""
     text = unicodedata.normalize("NFKC", clean_text(text, language)).casefold()
-    # Recognizers write apostrophes or not, so they are dropped; other marks separate words.
+    # Apostrophes are removed, because recognizers are inconsistent; other punctuation separates words.
     return " ".join(_NO_LETTER.sub(" ", re.sub("['’]", "", text)).split())
 
 

@@ -1,7 +1,7 @@
-"""Text as written: its normalization to spoken words in the characters of the vocabulary, and its sentences.
+"""Text cleaning, which turns written text into lower-case words, and sentence splitting.
 
-The order of normalization is the reference's: quotes, script, case, numbers, abbreviations, symbols, white space, and
-for Chinese and Korean the romanization. Japanese is romanized as written.
+The order of the steps is the reference's: quotes, script, case, numbers, abbreviations, symbols, white space, then
+romanization of Chinese and Korean. Japanese is romanized without the other steps.
 """
 
 import re
@@ -10,9 +10,9 @@ import unicodedata
 from myxtts.text.languages import get_language
 from myxtts.text.languages.base import Language, table
 
-# Patterns of an abbreviation by `Language.abbreviation_stop`.
+# Pattern of an abbreviation for each value of `Language.abbreviation_stop`.
 _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never": r"\b{}\b"}
-# ASCII replacements that sound the same; silent marks are dropped. `clean_text` drops the plain double quote.
+# ASCII replacements with the same pronunciation; silent marks become "". `clean_text` removes the plain double quote.
 _SAME_SOUND = {
     **dict.fromkeys("‘’‚‛ʼ＇`´′", "'"),
     **dict.fromkeys("“”„‟«»‹›″「」『』《》〈〉¿¡*_~^|\\", ""),
@@ -24,8 +24,8 @@ _SAME_SOUND = {
     **{"…": "...", "‥": "..", "ß": "ss"},
 }
 TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
-"""ASCII replacements by code point of typographic variants, which need no tokens of their own in a new vocabulary.
-Punctuation of a script (، ؟ 。) is kept."""
+"""Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
+Punctuation that belongs to a script (، ؟ 。) is not in it."""
 _PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters without a Unicode decomposition."""
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
@@ -37,12 +37,12 @@ _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f
 
 
 def clean_text(text: str, language: str) -> str:
-    """Normalizes a text as written to lower-case words; Chinese, Korean and Japanese are romanized.
+    """Converts written text to lower-case words; Chinese, Korean and Japanese are romanized.
 
-    Raises `ValueError` if the language is not supported, `ImportError` with the name of a package that is missing.
+    Raises `ValueError` if the language is not supported, and `ImportError` if a package for it is not installed.
     """
     language = get_language(language)
-    text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)  # lone surrogates, which libraries reject
+    text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)  # libraries reject lone surrogates
     if not language.romanizes_as_written:
         text = language.expand_numbers(language.normalize(text.replace('"', "")).lower())
         for short, words in language.abbreviations.items():
@@ -54,18 +54,18 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces characters of a cleaned text that are not in the vocabulary, `known`, by others that sound the same.
+    """Replaces the characters of a cleaned text that are not in the vocabulary, whose characters are `known`.
 
-    Punctuation becomes ASCII, symbols become words, and silent characters are dropped. Characters without a substitute
-    are kept.
+    Punctuation becomes ASCII, symbols become words, and silent characters are removed. All others are kept.
     """
 
     def read_digits(match: re.Match) -> str:
-        # Known digits are kept, as in the reference: released models have learned to read them.
+        # As in the reference, digits of the vocabulary are kept: released models have learned to read them.
         digits = match.group()
         return digits if known.issuperset(digits) else f" {language.romanize(language.expand_numbers(digits))} "
 
     text = re.sub("[\ufe00-\ufe0f]", "", unicodedata.normalize("NFC", cleaned))  # variation selectors
+    text = " ".join(text.split())
     if language.romanizes_as_written:
         text = re.sub("[0-9]+", read_digits, text)
     characters = (one if one in known else _substitute(one, language, known) for one in text)
@@ -73,8 +73,6 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
 
 
 def _substitute(character: str, language: Language, known: frozenset[str]) -> str:
-    if character.isspace():
-        return " "
     if character in language.symbol_readings:
         return f" {language.symbol_readings[character]} "
     variant = _SAME_SOUND.get(character, character)
@@ -85,33 +83,38 @@ def _substitute(character: str, language: Language, known: frozenset[str]) -> st
 
 
 def plain_letter(letter: str) -> str:
-    """Returns a letter without its marks: `e` for `é`."""
+    """Removes the diacritics of a letter: `é` becomes `e`."""
     decomposed = unicodedata.normalize("NFKD", letter)
     return "".join(_PLAIN_LETTERS.get(one, one) for one in decomposed if not unicodedata.combining(one)) or letter
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Splits a text as written into sentences at their end marks; only white space is lost.
+    """Splits written text into sentences at their end marks, and strips white space.
 
-    A full stop after an abbreviation of the language, an initial (`J. R. R.`) or, where ordinals are written so, a
-    number does not end a sentence. Raises `ValueError` if the language is not supported.
+    A full stop after an abbreviation or an initial (`J. R. R.`) does not end a sentence, nor does one after a number in
+    languages that write ordinals that way. Raises `ValueError` if the language is not supported.
     """
     language = get_language(language)
     sentences = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        if match.group() != "." or not _is_inside_sentence(text[start : match.end()], language):
-            sentences.append(text[start : match.end()].strip())
-            start = match.end()
+        sentence = text[start : match.end()]
+        if match.group() == ".":
+            word = _LAST_WORD.search(sentence).group()
+            is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
+            if is_ordinal or _INITIAL.search(word) or word[:-1].lower() in language.abbreviations:
+                continue
+        sentences.append(sentence.strip())
+        start = match.end()
     return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
-    """Splits a text as written into pieces of whole sentences that can be spoken in one go.
+    """Splits written text into pieces of whole sentences; the model speaks each piece in one go.
 
-    A piece has as many sentences as fit into `max_chars` characters, by default the language's limit. A longer sentence
-    is cut at the last clause mark in its second half, else at a space, else (Chinese and Japanese) anywhere. No piece
-    is empty. Raises `ValueError` if the language is not supported, or the limit is below 1.
+    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A sentence above
+    the limit is cut at the last clause mark in the second half of the limit, else at a space, else anywhere. No piece
+    is empty. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:
@@ -126,18 +129,11 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     return pieces
 
 
-def _is_inside_sentence(sentence: str, language: Language) -> bool:
-    """Tells whether the full stop at the end belongs to the word before it."""
-    word = _LAST_WORD.search(sentence).group()
-    is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
-    return bool(is_ordinal or _INITIAL.search(word) or word[:-1].lower() in language.abbreviations)
-
-
 def _wrap(sentence: str, limit: int) -> list[str]:
     parts = []
     while len(sentence) > limit:
         clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
-        # The search includes the space right after the last character that fits; -1 means no space.
+        # A space right after the last character that fits also counts.
         cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
         cut = cut if cut > 0 else limit
         parts.append(sentence[:cut].strip())

@@ -17,35 +17,28 @@ from pathlib import Path
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
 MAX_DATA_PATH_BYTES = 159
-"""Longest path of the data folder that the library accepts."""
+"""Maximum length of the path of the data folder, a limit of the library."""
 WITHIN_WORDS = " '’\u200c\u200d"
-_LOCK = threading.Lock()
-"""Guards the library's global state."""
+LOCK = threading.Lock()
+"""Protects the global state of the library; hold it during `load_library` and all calls of the library."""
 
 
 def text_to_ipa(text: str, voice: str) -> str:
-    """Converts a cleaned text to IPA with stress marks; punctuation is kept.
+    """Converts cleaned text to IPA with stress marks; punctuation is kept.
 
-    `voice` is eSpeak NG's name of a language, such as `en-us`. Raises `ValueError` if eSpeak NG is not installed, or
-    does not know the language.
+    `voice` is eSpeak NG's language, such as `en-us`. Raises `ValueError` if eSpeak NG or the language is missing.
     """
-    # eSpeak NG turns punctuation into pauses and drops it, so it is converted between the marks.
+    # eSpeak NG removes punctuation, so only the text between the punctuation marks is converted.
     is_spoken = lambda character: unicodedata.category(character)[0] in "LMN" or character in WITHIN_WORDS
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
-    with _LOCK:
+    with LOCK:
         library = load_library()
-        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # an exported model may have set another
+        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # an exported model may have changed it
         if library.voice != now():  # each call of espeak_SetVoiceByName leaks 1.3 kB
             if library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"eSpeak NG does not know the language {voice}.")
             library.voice = now()
         return "".join(_words_to_ipa(library, part) if spoken else part for spoken, part in parts)
-
-
-def require_espeak() -> None:
-    """Raises `ValueError` unless eSpeak NG can be loaded."""
-    with _LOCK:
-        load_library()
 
 
 def _words_to_ipa(library, text):
@@ -63,7 +56,7 @@ def _words_to_ipa(library, text):
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """Loads and initializes eSpeak NG, once per process; its state is global. Raises `ValueError` if missing."""
+    """Loads and initializes eSpeak NG, once per process. Raises `ValueError` if it is not installed."""
     try:
         import espeakng_loader
     except ImportError:

@@ -1,8 +1,8 @@
-"""Grapheme-to-phoneme conversion by rules of a language, of an installed package, or by eSpeak NG.
+"""Grapheme-to-phoneme conversion by the rules of a language, by an installed package, or by eSpeak NG.
 
-A package adds or replaces rules by an entry point in the group `myxtts.g2p` with the language's code as its name: a
-function of a cleaned text and the alphabet, `"latin"` or `"ipa"`, that returns the phonemes. `ESPEAK` among the codes
-of a tokenizer's `g2p` uses eSpeak NG for languages without rules.
+A package adds or replaces rules with an entry point in the group `myxtts.g2p`. The entry point is named after the
+language's code, and loads a function from cleaned text and alphabet (`"latin"` or `"ipa"`) to phonemes. If a
+tokenizer's `g2p` contains `ESPEAK`, eSpeak NG converts the languages without rules.
 """
 
 import string
@@ -16,22 +16,21 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ESPEAK = "espeak"
-"""Code for all languages without rules whose text is in their own letters."""
+"""Code in `g2p` for all languages that have no rules and are not romanized."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
-"""Names of languages in eSpeak NG where they differ from the code."""
+"""eSpeak NG's names of the languages whose name there differs from their code."""
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
-    """Converts a text to phonemes by rules: `"sälam"` for ሰላም.
+    """Cleans a text (`cleaners.clean_text`) and converts it to phonemes by rules: ሰላም becomes `"sälam"`.
 
-    The text is cleaned first (`cleaners.clean_text`). Punctuation and words in other scripts are kept; consonant length
-    is not marked. `XTTSTokenizer.with_g2p` tokenizes the result.
+    Punctuation and words in other scripts are kept; consonant length is not marked.
 
     Args:
-        alphabet: `"latin"`, whose letters are all in the vocabulary of released XTTS checkpoints (for Amharic `ä` for
-            ə, `ı` for ɨ, `ñ`, and `q t' p' ts' ch'` for the ejectives), or `"ipa"`.
+        alphabet: `"ipa"` or `"latin"`. All Latin letters are in the vocabulary of released XTTS checkpoints; Amharic
+            has `ä` for ə, `ı` for ɨ, `ñ`, and `q t' p' ts' ch'` for the ejectives.
 
-    Raises `ValueError` if the alphabet is unknown, or there are no rules for the language.
+    Raises `ValueError` if the alphabet is unknown or the language has no rules.
     """
     if alphabet not in ("latin", "ipa"):
         raise ValueError(f'alphabet must be "latin" or "ipa". Received: {alphabet!r}.')
@@ -43,25 +42,24 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
     if hook := _hooks().get(entry.code):
         try:
             return hook.load()
-        except Exception as error:  # of a foreign package
-            raise ValueError(
-                f"The rules {hook.value} for the sounds of {entry.name} cannot be loaded: {error}."
-            ) from None
+        except Exception as error:  # the package is not ours
+            raise ValueError(f"The phoneme rules {hook.value} for {entry.name} cannot be loaded: {error}.") from None
     if entry.phonemize is None:
         known = ", ".join(sorted({*(code for code, one in LANGUAGES.items() if one.phonemize), *_hooks()}))
-        raise ValueError(f"There are no rules for the sounds of {language!r}. Languages that have them: {known}.")
+        raise ValueError(f"There are no phoneme rules for {language!r}. Languages with rules: {known}.")
     return entry.phonemize
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Returns sorted codes for codes or names of languages with rules, and `ESPEAK`.
+    """Converts names or codes of languages to sorted codes; `ESPEAK` is kept.
 
-    Raises `ValueError` if a language has no rules, or they cannot be loaded.
+    Raises `ValueError` if a language has no rules, the rules cannot be loaded, or eSpeak NG is not installed.
     """
     codes = set()
     for language in languages:
         if language == ESPEAK:
-            espeak.require_espeak()
+            with espeak.LOCK:
+                espeak.load_library()
             codes.add(ESPEAK)
         else:
             _find_rules(language)
@@ -70,7 +68,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Returns the text that is tokenized: cleaned, or as phonemes if `g2p`, from `g2p_codes`, covers the language."""
+    """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) includes the language, else cleaned text."""
     if get_language(language).code in g2p:
         return text_to_phonemes(text, language)
     cleaned, voice = clean_text(text, language), espeak_voice(language, g2p)
@@ -78,13 +76,13 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
-    """Returns the characters of a language's `written` texts; with eSpeak NG, nearly all of its phonemes."""
+    """Returns all characters that `written` returns for a language; for eSpeak NG, nearly all of its phonemes."""
     entry = get_language(language)
     is_latin = entry.scripts[0] == "LATIN" or entry.romanize
     letters = [*(string.ascii_lowercase if is_latin else ""), *entry.letters, *",.?!"]
     if entry.romanize:
         return set(letters)
-    if espeak_voice(language, g2p):  # names of letters lack many sounds; these made-up words have nearly all
+    if espeak_voice(language, g2p):  # the names of letters lack many phonemes; these made-up words have nearly all
         known = [letter for letter in letters if letter.isalpha()]
         ends = lambda last: [end for end in ("", known[0], last, "r", "g") if not end or end in known]
         letters += [first + last + end for first in known for last in known for end in ends(last)]
@@ -93,9 +91,9 @@ def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
 
 
 def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
-    """Returns eSpeak NG's name of the language if `g2p`, from `g2p_codes`, leaves it to eSpeak NG, else None."""
+    """Returns eSpeak NG's name of a language that eSpeak NG converts under `g2p` (from `g2p_codes`), else None."""
     entry = get_language(language)
-    # Romanized text is not in the language's own letters.
+    # eSpeak NG cannot read romanized text.
     has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p
     return None if has_rules or ESPEAK not in g2p else _ESPEAK_VOICES.get(entry.code, entry.code)
 

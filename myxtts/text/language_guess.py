@@ -1,4 +1,4 @@
-"""Detection of a text's language: by its letters, where they rule the expected one out, and by its words."""
+"""Language identification of texts, by their letters and by their words."""
 
 import itertools
 import unicodedata
@@ -10,21 +10,19 @@ from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
 
 _MOST_LETTERS = 100_000
-_FEW_LETTERS = 300
-"""A text with fewer letters may lack those that only its language has."""
-_FOREIGN_SHARE = 0.3
-"""Largest share of names and quotations in another script."""
+_FEW_LETTERS = 300  # up to this number of letters, a text may lack the letters that only its language has
+_FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
 _MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""Fewest letters and lowest probability to identify a language. Of 255 sentences in the base model's English, German,
-French and Spanish, 250 are identified so, and none wrongly; the others are read as English."""
+"""Maximum number of texts; then minimum number of letters and minimum probability for a corpus and for a sentence. Of
+255 sentences in English, German, French and Spanish, 250 are identified, none wrongly; the others count as English."""
 
 
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Replaces the expected language of texts if their letters rule it out and only one other language fits.
+    """Checks the expected language of texts by their letters, and corrects it if only one other language fits.
 
-    Returns a code, and a message for users if the letters rule `language` out. It is `""` otherwise, and for a language
-    that is not supported. `among` are the codes to prefer, such as those of a model; None for all.
+    `among` are the preferred codes, such as the languages of a model; None means all. Returns the code of the language,
+    and a message for users if the letters do not fit `language` (else `""`). Unsupported languages are not checked.
     """
     try:
         expected = get_language(language)
@@ -48,8 +46,7 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns a code of `among`, or None if the texts are too short or the language is not certain: `least` has the fewest
-    letters and the lowest probability.
+    Returns one of the codes `among`, or None below `least`, the minimum number of letters and minimum probability.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:
@@ -72,9 +69,10 @@ def _identifier():
 def language_to_read(
     text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses a text's language: `requested`, else the speaker's `own`, else that of its words, else English.
+    """Chooses the language to read a text in: `requested`, else the speaker's language `own`, else by identification.
 
-    `guess_language` corrects it by the text's letters. Returns a code, and a message for users about the choice or "".
+    If identification fails, the language is English. `guess_language` corrects the choice by the letters of the text.
+    Returns a code, and a message for users about the choice, or "".
     """
     own = None if requested else own
     language, note = requested or own or "en", ""

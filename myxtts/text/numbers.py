@@ -1,8 +1,7 @@
-"""Numbers to words: cardinals, ordinals, decimals and amounts of money.
+"""Conversion of numbers to words: cardinals, ordinals, decimals and amounts of money.
 
 `Num2Words` follows the order of the reference (thousands separators, currency, decimals, ordinals, cardinals), so that
-token ids agree with released checkpoints. Languages that num2words lacks or misreads use `SpelledNumbers` or a function
-of their own.
+token ids agree with released checkpoints. `SpelledNumbers` is for languages that num2words lacks or misreads.
 """
 
 import re
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-# The unescaped dot of the second pattern is the reference's. It changes only where the next match starts.
+# The unescaped dot of the second pattern follows the reference. It changes only where the next match starts.
 _THOUSANDS = {",": re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b"), ".": re.compile(r"\b\d{1,3}(.\d{3})*(,\d+)?\b")}
 # Here and below, possessive quantifiers and look-behinds keep the search linear in long runs of digits.
 _DECIMAL = re.compile(r"(?<![0-9])[0-9]++[.,][0-9]+")
@@ -23,39 +22,39 @@ _CURRENCIES = tuple(
     (currency, re.compile(rf"{sign}[0-9.,]*[0-9]|(?<![0-9.,])[0-9.,]*+(?<=[0-9]){sign}"))
     for currency, sign in (("GBP", "£"), ("USD", r"\$"), ("EUR", "€"))
 )
-# Errors of num2words for an unknown language or currency (NotImplementedError, TypeError), a number beyond its tables
-# (ArithmeticError, LookupError, RecursionError) and text that is not a number (ValueError).
+# num2words raises NotImplementedError or TypeError for an unknown language or currency, ArithmeticError, LookupError or
+# RecursionError for a number beyond its tables, and ValueError for text that is not a number.
 _REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
-# Longer digit runs are codes, not quantities; `int` rejects very long ones.
+# More digits are a code, not a quantity; `int` rejects very long ones.
 _MAX_CARDINAL_DIGITS = 36
-# Decimals and amounts of money pass through floats, which hold no more digits.
+# Decimals and amounts of money become floats, which cannot represent more digits.
 _MAX_FLOAT_DIGITS = 15
-# num2words' converters store the current number in the object, so they are not thread-safe.
+# num2words is not thread-safe: its converters store the current number.
 _num2words_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Num2Words:
-    """Expands every run of ASCII digits in a lower-case text to words by num2words."""
+    """Replaces all ASCII digits in a lower-case text by words, with num2words."""
 
     code: str
-    """Code of the language in num2words."""
+    """num2words' code of the language."""
     ordinal_endings: str = "(?!)"
-    """Endings that mark the digits before them as an ordinal: alternatives of a regular expression."""
+    """Regular expression of the endings that turn the digits before them into an ordinal."""
     thousands: Literal[".", ","] = "."
     """Separator of groups of three digits."""
     cents_joint: str = ", "
-    """Text that num2words puts between the units and the hundredths of an amount of money."""
+    """Text that num2words inserts between the units and the hundredths of an amount of money."""
     reads_decimals: bool = True
-    """Whether 2,5 is a decimal; otherwise it is two numbers."""
+    """Whether 2,5 is a decimal; otherwise it is read as two numbers."""
     to_ordinal: Callable[[int], str] | None = None
-    """Replaces num2words for ordinals."""
+    """Function that replaces num2words for ordinals."""
     ordinal_suffix: str = ""
-    """Text after the cardinal that replaces an ordinal which num2words lacks."""
+    """Suffix of the cardinal for ordinals that num2words cannot read."""
 
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)
-        # As in the reference, the first amount that num2words cannot read ends the expansion of currencies.
+        # As in the reference, no amounts are replaced after the first one that num2words cannot read.
         with suppress(*_REFUSALS):
             for currency, pattern in _CURRENCIES:
                 text = pattern.sub(lambda match: self._read_amount(match.group(), currency), text)
@@ -73,7 +72,7 @@ class Num2Words:
     def _read_decimal(self, written: str) -> str:
         with suppress(*_REFUSALS):
             return number_to_words(_to_float(written.replace(",", ".")), self.code)
-        return written  # the rules that follow expand its two runs of digits
+        return written  # `__call__` then reads two integers
 
     def _read_ordinal(self, digits: str) -> str:
         with suppress(*_REFUSALS):
@@ -83,7 +82,7 @@ class Num2Words:
         return self._read_cardinal(digits) + self.ordinal_suffix
 
     def _read_cardinal(self, digits: str) -> str:
-        """Reads digits as a cardinal, or one by one if num2words has no words for the number."""
+        """Reads digits as a cardinal, or one by one if num2words cannot read the number."""
         with suppress(*_REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
                 return number_to_words(int(digits), self.code)
@@ -99,10 +98,7 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Returns the lower-case words of num2words; `to` is `"cardinal"`, `"ordinal"` or `"currency"`.
-
-    Raises one of `_REFUSALS` if num2words cannot read the number.
-    """
+    """Returns a number in lower-case words (`to`: cardinal, ordinal or currency). Raises one of `_REFUSALS`."""
     from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:
@@ -113,34 +109,34 @@ _POINT_DECIMAL = re.compile(r"(?<![0-9])([0-9]++)\.([0-9]+)")
 # The `re` module does not count Devanagari vowel signs as letters.
 _LETTER = r"[^\W\d_\u0900-\u0963]|[\u0900-\u0963]"
 _LETTER_THEN_DIGIT = re.compile(rf"(?<={_LETTER})(?=[0-9])|(?<=\u200c)(?=[0-9])")
-# Above all `max_integer`; longer runs of digits are not converted by `int`.
+# More than any `max_integer` has; `int` rejects very long ones.
 _MAX_SPELLED_DIGITS = 18
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpelledNumbers:
-    """Expands every run of ASCII digits in a lower-case text to words, by a language's own cardinals."""
+    """Replaces all ASCII digits in a lower-case text by words, with a language's own function for cardinals."""
 
     cardinal: Callable[[int], str]
-    """Returns the words of a natural number."""
+    """Function from a natural number to its words."""
     max_integer: int
-    """Largest integer with words; larger ones are read digit by digit."""
+    """Largest number for `cardinal`; larger ones are read digit by digit."""
     ordinal_ending: str
-    """Pattern of the ending of an ordinal's digits; its group, if any, is kept after the words."""
+    """Regular expression of the ending after the digits of an ordinal; a group in it is kept after the words."""
     to_ordinal: Callable[[str, int], str]
-    """Returns the ordinal of a cardinal in words and its number."""
+    """Function from the words of a cardinal and its number to the words of the ordinal."""
     point: str
     """Word for the decimal point."""
     currencies: dict[str, str]
-    """Words for the unit and its hundredth, separated by a space, by currency sign."""
+    """Words for the unit and for its hundredth, separated by a space, by currency sign."""
     cents_joint: str
     """Text between units and hundredths."""
     thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
-    """Pattern of a number with commas between groups of digits."""
+    """Regular expression of a number with commas between groups of digits."""
     sets_words_apart: bool = False
-    """Whether to put a space between digits and a letter next to them."""
+    """Whether to insert a space between digits and adjacent letters."""
     attached_endings: str = "(?!)"
-    """Pattern of endings that stay attached to digits."""
+    """Regular expression of endings without such a space."""
 
     def __call__(self, text: str) -> str:
         sign, number = f"[{''.join(self.currencies)}]", r"[0-9]++(?:\.[0-9]++)?"
@@ -185,7 +181,7 @@ class SpelledNumbers:
 
 
 def join_units(number: int, units: dict[int, str], cardinal: Callable[[int], str]) -> str:
-    """Reads a number by its largest unit, as count, name and rest: two thousand five. `units` are largest first."""
+    """Reads a number as count and name of its largest unit, then the rest; `units` are names by value, descending."""
     value, name = next((value, name) for value, name in units.items() if value <= number)
     count, rest = divmod(number, value)
     return f"{cardinal(count)} {name}" + (f" {cardinal(rest)}" if rest else "")

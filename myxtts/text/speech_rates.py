@@ -1,4 +1,4 @@
-"""Expected durations of texts, from the recordings that a model was trained on or a rule of thumb."""
+"""Expected durations of texts, estimated from the training recordings of a model or by a rule of thumb."""
 
 import json
 import logging
@@ -16,53 +16,53 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 SPEECH_RATES = "speech_rates.json"
-"""Name of the file with the rates in a checkpoint of the GPT."""
+"""Name of the file with the speech rates in a GPT checkpoint."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""Usual duration of a text as long as its language's character limit: 15 characters per second in English."""
+"""Usual duration of a text with as many characters as its language allows: in English, 15 characters per second."""
 DIGIT_LETTERS = 6
-"""Letters of a spoken digit."""
+"""Average number of letters in the word for a digit."""
 FEWEST_CLIPS = 20
-"""Minimum number of clips for estimating the speech rate of a language."""
+"""Minimum number of clips to estimate the speech rate of a language."""
 EDGE_SHARE = 0.005
-"""Share of clips at either end of the durations that count as outliers."""
+"""Share of the fastest clips, and of the slowest ones, to ignore as outliers."""
 MARGIN = 1.15
-"""Factor by which a sentence may exceed the measured range, for other voices and tightly cut clips."""
+"""Tolerance factor on the measured range of rates, for other voices and tightly cut clips."""
 
 
 @dataclass(frozen=True)
 class SpeechRate:
-    """Speech rate of one language: a text of n letters takes `pause_seconds + n * letter_seconds`."""
+    """Speech rate of one language: a text of n letters usually lasts `pause_seconds + n * letter_seconds`."""
 
     letter_seconds: float
     pause_seconds: float
     shortest: float
-    """Duration of the fastest speech, as a factor of that time."""
+    """Duration of the fastest speech relative to the usual duration."""
     longest: float
-    """Duration of the slowest speech, as a factor of that time."""
+    """Duration of the slowest speech relative to the usual duration."""
     spare_seconds: float = 0.0
-    """Seconds that a text may take beyond the slowest speech."""
+    """Tolerance added to the duration of the slowest speech, in seconds."""
     longest_text: int = 0
-    """Characters of the longest recorded text; 0 if unknown."""
+    """Length of the longest recorded text, in characters; 0 if unknown."""
 
     def band(self, text: str) -> tuple[float, float]:
-        """Returns the shortest and longest usual duration of a text, in seconds."""
+        """Returns the minimum and maximum plausible duration of a text, in seconds."""
         usual = self.pause_seconds + self.letter_seconds * spoken_length(text)
         written = self.pause_seconds + self.letter_seconds * sum(map(str.isalnum, text))
         return self.shortest * written, self.longest * usual + self.spare_seconds
 
 
 def spoken_length(text: str) -> int:
-    """Counts the letters of a text as spoken, where a digit has `DIGIT_LETTERS`."""
+    """Returns the number of letters of a text; a digit counts as `DIGIT_LETTERS`."""
     return sum(map(str.isalnum, text)) + (DIGIT_LETTERS - 1) * sum(map(str.isdigit, text))
 
 
 def rule_of_thumb(language: str) -> SpeechRate:
-    """Returns the rate of a language without enough recordings, with 1.5 s to spare for pauses and short texts."""
+    """Returns the default rate of a language, for models without measured rates; pauses may add 1.5 s."""
     return SpeechRate(SECONDS_AT_CHAR_LIMIT / get_language(language).char_limit, 0.0, 0.3, 3.0, 1.5)
 
 
 def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechRate]:
-    """Estimates rates by language from `(language, text, seconds)` of recordings, at least `FEWEST_CLIPS` each."""
+    """Estimates the rates of all languages with at least `FEWEST_CLIPS` recordings `(language, text, seconds)`."""
     found: dict[str, list[tuple[int, float, int]]] = {}
     for language, text, seconds in spoken:
         if (length := spoken_length(text)) and seconds > 0:
@@ -71,10 +71,10 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 
 
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
-    """Returns the characters of the longest text by language that a model was trained on; empty if unknown.
+    """Returns the length of the longest training text by language, in characters; empty if unknown.
 
-    `rates` are those of the model's own recordings, `origin` is the starting point of the run, `training.init_from`,
-    whose texts are known for the bundled model alone.
+    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`; the texts of a model
+    that it names are known for the bundled model only.
     """
     if origin is not None and not is_base(origin):
         return {}
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a line to durations over lengths, with neither slope nor offset negative."""
+    """Fits the rate to clips `(N, 3)` of spoken length, seconds and characters; slope and offset are not negative."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:
@@ -101,7 +101,7 @@ def write_rates(rates: dict[str, SpeechRate]) -> bytes:
 
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
-    """Reads the rates in the newest intact GPT checkpoint of a run; empty if missing or, with a warning, invalid."""
+    """Reads the rates in the newest intact GPT checkpoint of a run; empty if missing. Warns if they are invalid."""
     path = CheckpointStore(Path(folder) / "gpt").newest_file(SPEECH_RATES)
     try:
         content = json.loads(path.read_bytes()) if path else {}

@@ -1,4 +1,4 @@
-"""The XTTS text tokenizer, and its vocabulary file: Hugging Face `tokenizers` JSON with a BPE model.
+"""The XTTS text tokenizer, and its vocabulary file: JSON of Hugging Face `tokenizers` with a BPE model.
 
 Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
 """
@@ -26,13 +26,13 @@ from myxtts.text.languages.base import Language
 
 STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
 
-# About 80 times the released vocabulary (6,681 tokens, 0.4 MB). The largest id sets the size of the model's text
-# embedding, so a hostile file could otherwise demand any amount of memory.
+# Limits of a vocabulary file, about 80 times the released one (6,681 tokens, 0.4 MB): the largest id is the size of the
+# model's text embedding, so a hostile file could demand any amount of memory.
 _MAX_FILE_BYTES = 32 * 2**20
 _MAX_TOKEN_ID = 500_000
 _MAX_SPECIAL_TOKENS = 1000
 _MAX_SPECIAL_CHARACTERS = 100
-# Required values of the other parts of the format; different ones would change the ids.
+# Required values of other fields of the format; different values would change the ids.
 _UNUSED = """
 normalizer post_processor truncation padding model.dropout model.continuing_subword_prefix model.end_of_word_suffix
 model.fuse_unk model.byte_fallback model.ignore_merges
@@ -40,21 +40,21 @@ model.fuse_unk model.byte_fallback model.ignore_merges
 _FIXED = {"model.type": "BPE", "pre_tokenizer": {"type": "Whitespace"}, "model.unk_token": UNKNOWN}
 
 Corpus = Iterable[tuple[str, str]]
-"""Texts as written, each with its language code."""
+"""Pairs of a written text and its language code."""
 
 
 class Vocabulary(NamedTuple):
     """Tokens and merges of a BPE tokenizer."""
 
     tokens: dict[str, int]
-    """Ids by token; ids may have holes."""
+    """Ids by token; not all numbers up to the largest id need to be in use."""
     merges: list[tuple[str, str]]
-    """Pairs of tokens in the order in which they are merged."""
+    """Pairs of tokens to merge, in order."""
     special_tokens: tuple[str, ...]
-    """Control tokens and language tags, matched before text is split."""
+    """Control tokens and language tags, which are never split."""
 
     def to_json(self) -> str:
-        """Serializes the vocabulary as Hugging Face `tokenizers` JSON, which the reference also loads."""
+        """Returns the vocabulary as JSON of Hugging Face `tokenizers`; the reference can load it too."""
         flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
         special_tokens = sorted(self.special_tokens, key=self.tokens.__getitem__)
         added = [{"id": self.tokens[token], "content": token} | flags for token in special_tokens]
@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the JSON text of a vocabulary; `source` names it in errors. Raises `UserError` with the fault."""
+        """Parses the JSON of a vocabulary; errors call it `source`. Raises `UserError` if it is not a valid one."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -115,10 +115,10 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, pairs of a token list, which is changed, and a count.
+    """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; the lists are changed.
 
-    Each merge contains a new character, because others would change the ids of text that the vocabulary already covers.
-    The most frequent pairs come first, ties in code point order; pairs that occur once are not merged.
+    Only pairs with a new character are merged: other merges would change the ids of text that the vocabulary already
+    covers. The most frequent pair is merged first, ties in code point order; pairs that occur once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
@@ -150,32 +150,32 @@ def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], l
 
 
 class XTTSTokenizer:
-    """Tokenizes text of all languages in `languages.LANGUAGES` for XTTS.
+    """Converts text to token ids of XTTS, for all languages in `languages.LANGUAGES`.
 
-    A text becomes its language's tag and the BPE tokens of the cleaned text (`cleaners.clean_text`), with `[SPACE]` for
-    each space. The model adds `[START]` and `[STOP]`. With a released vocabulary the ids are the reference's;
-    `docs/text.md` lists the deliberate differences.
+    The ids are the language's tag and the BPE tokens of the cleaned text (`cleaners.clean_text`), with `[SPACE]` for
+    each space. The model adds `[START]` and `[STOP]`. With a released vocabulary, the ids equal the reference's; the
+    deliberate differences are in `docs/text.md`.
 
-    A character that the vocabulary lacks is replaced by one that sounds the same (a straight quote for a curly one,
-    "euro" for €), or dropped if it is silent (an emoji). If some of the text has no substitute, its unknown characters
-    become `[UNK]`, which `check` reports.
+    Characters that the vocabulary lacks are replaced by characters with the same pronunciation (curly quotes by
+    straight ones, € by "euro") or removed if silent (emoji). If a text has others, all its unknown characters become
+    `[UNK]`; `check` reports them.
 
     Instances are immutable and thread-safe. All methods but `check` raise ValueError for an unsupported language.
 
     Args:
-        vocabulary: Tokens and merges; `from_file`, `train` and `extend` create tokenizers from other sources.
-        g2p: Languages to convert to phonemes, as in `with_g2p`.
+        vocabulary: Tokens and merges.
+        g2p: Languages to convert to phonemes, by code or name; `"espeak"` for all languages without rules.
     """
 
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
         self.g2p = g2p_codes(g2p)
-        """Codes of the languages whose text is converted to phonemes (`g2p.written`)."""
+        """Codes of the languages whose text is converted to phonemes."""
         tokens, _, special_tokens = vocabulary
         self.num_tokens: int = max(tokens.values()) + 1
-        """Rows of the model's text table: the largest id plus one (ids may have holes)."""
+        """Size of the model's text embedding: the largest id plus one."""
         self.languages: tuple[str, ...] = tuple(code for code, one in LANGUAGES.items() if one.tag in special_tokens)
         self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
-        """Ids that the model puts before and after a text, and the id of unknown characters."""
+        """Ids of the tokens before and after a text, and of unknown characters."""
         self._vocabulary = vocabulary
         self._characters = frozenset(token for token in tokens if len(token) == 1) | {" "}
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
@@ -184,9 +184,9 @@ class XTTSTokenizer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
-        """Loads a vocabulary file of a released checkpoint or of `save`.
+        """Loads the vocabulary file of a released checkpoint, or a file that `save` wrote.
 
-        Raises `FileNotFoundError`, or `UserError` with the fault if it is not an XTTS vocabulary.
+        Raises `FileNotFoundError`, or `UserError` if it is not an XTTS vocabulary.
         """
         try:
             text = read_bounded(Path(path), _MAX_FILE_BYTES)
@@ -200,14 +200,13 @@ class XTTSTokenizer:
     def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, g2p: Iterable[str] = ()) -> Self:
         """Trains a vocabulary on a corpus, deterministically.
 
-        Ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
+        The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
         Args:
-            vocab_size: Maximum number of tokens; control tokens, language tags and all characters of the corpus are
-                kept even beyond it.
+            vocab_size: Maximum number of tokens, unless control tokens, tags and characters alone are more.
             g2p: Languages to convert to phonemes.
 
-        Raises `ValueError` if there is no text, or no phoneme rules for a language.
+        Raises `ValueError` if the corpus has no text, or a language in `g2p` has no rules.
         """
         g2p = g2p_codes(g2p)
         texts, codes = _clean_corpus(texts_with_languages, g2p)
@@ -221,18 +220,14 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a tokenizer with the same vocabulary that converts exactly these languages to phonemes.
-
-        Raises `ValueError` if there are no phoneme rules for one of them.
-        """
+        """Returns a tokenizer that converts exactly these languages to phonemes. Raises `ValueError` without rules."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
         """Returns a tokenizer whose vocabulary also covers a corpus and the alphabets of its languages.
 
-        Old ids are kept, and so are the ids of any text that the old vocabulary covers: every new token contains a new
-        character. A language in a known script therefore gets few new tokens. Beside new characters and tags, there are
-        at most `num_new_tokens`.
+        It adds tags, characters and at most `num_new_tokens` merges. Every merge contains a new character, so text that
+        the old vocabulary covers keeps its ids, and a language in a known script gets few new tokens.
         """
         texts, codes = _clean_corpus(texts_with_languages, self.g2p)
         split, (tokens, old_merges, special_tokens) = pre_tokenizers.Whitespace(), self._vocabulary
@@ -253,18 +248,18 @@ class XTTSTokenizer:
         return type(self)(Vocabulary(tokens, old_merges + merges, special_tokens + tuple(tags)), self.g2p)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary as a Hugging Face `tokenizers` JSON file, atomically."""
+        """Writes the vocabulary file, JSON of Hugging Face `tokenizers`, atomically."""
         write_text(path, self.to_json())
 
     def to_json(self) -> str:
-        """Returns the content of the file of `save`."""
+        """Returns the content of the vocabulary file."""
         return self._vocabulary.to_json()
 
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
-        """Returns the ids of a text as written: the language's tag, then the tokens of the cleaned text.
+        """Returns the ids of a written text: the language's tag, then the tokens of the cleaned text.
 
-        Raises `ValueError` if the vocabulary has no tag for the language, unless `allow_missing_tag` turns it into
-        unknown tokens, as in the reference; and `ImportError` if the text needs a package that is not installed.
+        Raises `ValueError` if the vocabulary has no tag for the language; with `allow_missing_tag`, the tag becomes
+        unknown tokens, as in the reference. Raises `ImportError` if a package for the language is not installed.
         """
         language = get_language(language)
         if language.code not in self.languages and not allow_missing_tag:
@@ -275,20 +270,20 @@ class XTTSTokenizer:
         return self._encode_cleaned(self._clean(text, language), language)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the cleaned text of ids with its language tag; `[STOP]`, `[UNK]` and unused ids are dropped."""
+        """Returns the tag and the cleaned text of ids; `[STOP]`, `[UNK]` and unused ids are removed."""
         text = "".join(self._pieces.get(int(token_id), "") for token_id in ids)
         return text.replace(SPACE, " ").replace(STOP, "").replace(UNKNOWN, "")
 
     def check(
         self, text: str, language: str, max_tokens: int | None = None, *, allow_unknown: bool = False
     ) -> str | None:
-        """Returns the reason why a text cannot be used, or None.
+        """Returns the reason why a text cannot be used, or None if it can.
 
-        The reasons are an unsupported language, no letter or digit, unknown characters, or too many tokens.
+        The reasons are an unsupported language, unknown characters, no letter or digit, or too many tokens.
 
         Args:
             max_tokens: Maximum number of ids from `encode`; None for no limit.
-            allow_unknown: Whether to accept unknown characters, which are not spoken.
+            allow_unknown: Whether to accept unknown characters, which the model does not speak.
         """
         try:
             language = get_language(language, self.languages)
@@ -307,13 +302,13 @@ class XTTSTokenizer:
         return None
 
     def unknown_characters(self, text: str, language: str) -> str:
-        """Describes the characters of the cleaned text that the vocabulary lacks; empty if there are none."""
+        """Returns a message with the characters of a text that the vocabulary lacks; empty if there are none."""
         language = get_language(language)
         unknown = self._unknown(self._clean(text, language), language)
         return _name_all(unknown) if unknown else ""
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`). Not for training."""
+        """Removes the diacritics of letters that the vocabulary lacks: `naïve` becomes `naive`. Not for training."""
         language = get_language(language)
         unknown = set(self._unknown(self._clean(text, language), language))
 
@@ -325,7 +320,7 @@ class XTTSTokenizer:
         return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
 
     def unspoken_share(self, text: str, language: str) -> float:
-        """Returns the share of letters and digits that have no token, with or without marks."""
+        """Returns the share of letters and digits that the vocabulary lacks even without their diacritics."""
         cleaned = self._clean(self.with_known_letters(text, language), get_language(language))
         letters = [one for one in replace_unknown(cleaned, get_language(language), self._characters) if one.isalnum()]
         return sum(one not in self._characters for one in letters) / max(1, len(letters))
@@ -336,12 +331,12 @@ class XTTSTokenizer:
     def _clean(self, text: str, language: Language) -> str:
         cleaned = written(text, language.code, self.g2p)
         if "[" in cleaned:
-            # Control tokens spelled out in a text must stay text.
+            # A text may contain the name of a control token, which must not become that token.
             cleaned = self._special_in_text.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
         if self._characters.issuperset(cleaned):
             return cleaned
         replaced = replace_unknown(cleaned, language, self._characters)
-        # If unknown characters remain, keep the ids of the reference.
+        # If unknown characters remain, the ids must be the reference's.
         return replaced if self._characters.issuperset(replaced) else cleaned
 
     def _unknown(self, cleaned: str, language: Language) -> list[str]:
@@ -355,7 +350,7 @@ def _name_all(unknown: list[str]) -> str:
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Returns the cleaned texts, and the sorted codes of their languages."""
+    """Returns the texts to tokenize (`g2p.written`), and the sorted codes of their languages."""
     pairs = list(texts)
     codes = {get_language(language).code for _, language in pairs}
     return [written(text, language, g2p) for text, language in pairs], sorted(codes)

@@ -15,7 +15,7 @@ from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, sou
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import wav_header
-from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
+from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_int16
 from myxtts.config.checks import UserError, counted
 from myxtts.data.corpora import files_beside
 from myxtts.storage.files import digest_file, write_whole_folder
@@ -214,5 +214,5 @@ def _write_clip(path, samples, sample_rate):
     ramp = np.linspace(0, 1, count, endpoint=False, dtype=np.float32)
     samples[:count] *= ramp
     samples[len(samples) - count :] *= ramp[::-1]
-    content = to_pcm16(samples)
+    content = to_int16(samples).tobytes()
     path.write_bytes(wav_header(sample_rate, len(content)) + content)  # libsndfile does not report a full disk

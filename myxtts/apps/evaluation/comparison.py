@@ -5,7 +5,7 @@ Sentences are the sampling units of the statistics; the samples of a sentence wi
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -329,7 +329,7 @@ def compare(
         for spoken in source.speak():
             row.measured.append(measure(spoken))
             on_measured(row)
-            row.measured[-1].without_samples()
+            row.measured[-1].spoken = replace(spoken, samples=spoken.samples[:0])  # saves about 1 MB per sentence
         if row.measured:
             rows.append(row)
         elif source.kind in ("model", "files"):

@@ -20,7 +20,7 @@ from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, make_job
 from myxtts.apps.server.voices import VoiceBook
-from myxtts.audio.files import to_pcm16
+from myxtts.audio.files import to_int16
 
 MOST_DATA_BYTES = 2**20
 _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
@@ -123,7 +123,7 @@ class _Conversation(AsyncEventHandler):
         try:
             await self.write_event(AudioStart(*form).event())
             while (samples := await job.next()) is not None:
-                await self.write_event(AudioChunk(*form, to_pcm16(samples)).event())
+                await self.write_event(AudioChunk(*form, to_int16(samples).tobytes()).event())
             await self.write_event(AudioStop().event())
         finally:
             self.speaker.cancel(job)

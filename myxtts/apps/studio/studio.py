@@ -14,7 +14,7 @@ import numpy as np
 from myxtts.apps.studio import processes, training_form
 from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, Votes, named_folder, runs_in
 from myxtts.apps.studio.texts import PageError
-from myxtts.audio.files import load_samples, to_pcm16
+from myxtts.audio.files import load_samples, to_int16
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
@@ -100,7 +100,7 @@ class Studio:
 
     def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
         """Audio of a clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
-        return CLIP_RATE, _as_pcm16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
+        return CLIP_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
         """Makes a data set of uploaded files; yields the output of `myxtts make-dataset`, which cuts recordings with
@@ -156,13 +156,13 @@ class Studio:
         """
         synthesizer, *options = self._opened(wish, which)
         speech = synthesizer.speak(wish.text, *options, retries=None)
-        return speech.sample_rate, _as_pcm16(speech.samples)
+        return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, wish: Wish) -> Iterator[tuple[int, np.ndarray]]:
         """As `speak`, streamed and without retries."""
         synthesizer, *options = self._opened(wish, "best")
         for samples in synthesizer.stream(wish.text, *options, check=False):
-            yield synthesizer.sample_rate, _as_pcm16(samples)
+            yield synthesizer.sample_rate, to_int16(samples)
 
     def _opened(self, wish, which):
         """The run's `Synthesizer`, and its options up to the speed."""
@@ -213,10 +213,6 @@ def _load(folder, which, changed):
     from myxtts.interchange.onnx.engines import load_synthesizer
 
     return load_synthesizer(folder, which)
-
-
-def _as_pcm16(samples: np.ndarray) -> np.ndarray:
-    return np.frombuffer(to_pcm16(samples), "<i2")
 
 
 def _changed(folder):

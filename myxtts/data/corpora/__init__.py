@@ -1,10 +1,10 @@
-"""Reading a folder of recordings and transcripts, or a single list, into utterances.
+"""Reader of data sets: folders of recordings and transcripts, or a list of clips.
 
-Each `CorpusFormat` in `FORMATS` of a module here reads one layout; a new layout is one new module. A data set is read
-by the first format that recognizes it, in order of `priority`; `docs/data.md` has a table of them.
+Each module here has `FORMATS`, whose `CorpusFormat`s read one layout each; a new layout is a new module. The first
+format in order of `priority` that recognizes a data set reads it. `docs/data.md` has a table of the formats.
 
-Data sets are untrusted: nothing in them is changed or run, nothing outside of them is opened unless the user allows it,
-sizes are limited, and every line becomes an utterance or a rejection with its reason.
+Data sets are untrusted: their files are neither changed nor executed, files outside are opened only if the user allows
+it, sizes are limited, and every line becomes an utterance or a rejection with a reason.
 """
 
 import importlib
@@ -23,13 +23,12 @@ from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, T
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
-ARCHIVES = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz")
-SPREADSHEETS, MODELS = (".xlsx", ".xls", ".ods", ".numbers"), (".pth", ".safetensors")
+ARCHIVES, MODELS = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz"), (".pth", ".safetensors")
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
 SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _OTHER_FILES = {
     ARCHIVES: "is an archive. Unpack it, and give the folder",
-    SPREADSHEETS: 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
+    (".xlsx", ".xls", ".ods", ".numbers"): 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
     MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set of "
     "it, and `myxtts train` does so by itself",
     MODELS: "is a model, not a data set. --init-from {0} continues training from it, `myxtts say --checkpoint {0}` "
@@ -40,7 +39,7 @@ __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "fil
 
 
 def find_formats() -> list[CorpusFormat]:
-    """Returns the formats of this package's modules, lowest priority number first."""
+    """Returns the formats in all modules of this package, in order of `priority`."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     formats = (form for module in modules for form in getattr(module, "FORMATS", ()))
     return sorted(formats, key=lambda form: form.priority)
@@ -52,18 +51,18 @@ def load_corpus(
     format_name: str | None = None,
     audio_roots: Sequence[str | Path] = (),
 ) -> Corpus:
-    """Lists the utterances of a data set in any known layout. Audio is located, not opened.
+    """Reads the list of utterances of a data set in any known layout. Audio files are located, but not opened.
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips whose data names none; None means English, with a note.
-        format_name: Name of the only format to try; by default the content decides.
+        language: Language of clips without one; None means identification by their texts, else English.
+        format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Other folders in which lists may name audio.
 
     Raises:
         ConfigError: There is no format `format_name`, or an audio root does not exist.
         CorpusError: `root` does not exist or has no known layout, or a list is empty, too large, not UTF-8 (or UTF-16
-            with a byte-order mark), or has speakers in the place of text.
+            with a byte-order mark), or has speakers in its text column.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -72,7 +71,7 @@ def load_corpus(
         require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
     root = Path(root)
     _refuse_other_kinds(root)
-    # Each speaker folder may have a format of its own.
+    # Each folder of a speaker may have another format.
     inner = formats if chosen[0].name == "speaker-folders" else chosen
     reading = Reading(CorpusFolder(root if root.is_dir() else root.parent, audio_roots), language or "", inner)
     folder = reading.folder.root
@@ -86,13 +85,13 @@ def load_corpus(
         raise _nothing_found(place, chosen)
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
-        reading.notes.append(f"Links or paths of yours lead out of the data set; audio is read from {where}.")
+        reading.notes.append(f"Your links or paths lead out of the data set; audio is also read from {where}.")
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files with the name of a recording and another suffix, also `talk.en.srt`, in order of `suffixes`."""
+    """Returns the files with the name of a recording, such as `talk.srt` or `talk.en.srt`, in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     found = [one for one in recording.parent.iterdir() if one.suffix in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(one.suffix), one.stem != recording.stem, one.name))
@@ -117,26 +116,26 @@ def _refuse_other_kinds(root):
 
 
 def _is_model(folder):
-    """Whether a folder holds a run, a preset or a model in Coqui's layout, and no list of clips."""
+    """Returns whether a folder has a run, a preset or a model in Coqui's layout, and no list of clips."""
     has_config = (folder / "config.json").is_file() and not (folder / "metadata.csv").is_file()
     is_run = any(next((folder / stage).glob("step_*"), None) for stage in STAGES)
     return has_config and (is_run or any((folder / f"model{suffix}").is_file() for suffix in MODELS))
 
 
 def _guess_language(reading):
-    """Sets the language of clips without one, from their script or else their words; adds a note."""
+    """Sets the language of clips without one, by their letters or else their words, and adds a note."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     default = reading.language or DEFAULT_LANGUAGE
     language, note = guess_language((clip.text for clip in unnamed), default)
     if note:
-        reading.notes.append(f"{note} No language is named for {counted(len(unnamed), 'clip')}.")
+        reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
         identified = identify_language(clip.text for clip in unnamed)
         language = identified or default
-        how = "They look like it" if identified else "None is named for them"
+        how = "identified by their words" if identified else "the default"
         name = f"{get_language(language).name} ({language})"
         reading.notes.append(
-            f"{counted(len(unnamed), 'clip')} without a language are read as {name}. {how}; --language names another."
+            f"{counted(len(unnamed), 'clip')} without a language are read as {name}, {how}; --language sets another."
         )
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]
@@ -144,7 +143,7 @@ def _guess_language(reading):
 
 
 def _doubt_languages(reading):
-    """Adds a note for each language whose clips look like those of another one."""
+    """Adds a note for each language whose texts seem to be in another language."""
     texts: dict[str, list[str]] = {}
     for clip in reading.utterances:
         texts.setdefault(clip.language, []).append(clip.text)
@@ -159,7 +158,7 @@ def _doubt_languages(reading):
 
 
 def _nothing_found(place, formats):
-    """Returns the error for a place that none of the formats reads: what it holds, and what to do."""
+    """Returns the error for a data set that no format recognizes, with its content and a hint."""
     names = []
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)

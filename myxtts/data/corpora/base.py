@@ -1,12 +1,10 @@
-"""Records that all corpus formats produce, and the reading that collects them."""
-
-from __future__ import annotations
+"""Data types of the corpus formats: utterances, findings, and the reader state that collects both."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
@@ -14,10 +12,10 @@ from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusF
 
 @dataclass(frozen=True)
 class Utterance:
-    """One clip with its transcript. `id` is unique within its corpus; `line` is its line in the list, if there is one.
+    """One clip with its transcript.
 
-    `validation` marks clips that the data set itself keeps for validation. `num_samples` is the length at 22 050 Hz, 0
-    until the audio has been read.
+    `id` is unique within the corpus. `line` is the number of the line in the list, or None. `validation` is True for
+    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read.
     """
 
     id: str
@@ -36,9 +34,9 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem of one clip: `reason` is a short fixed phrase to count by, `detail` a sentence for people.
+    """A problem of one clip: `reason` is one of a fixed set of phrases, `detail` a sentence for users.
 
-    `path` is the file at fault, relative to the corpus: the audio, or the list whose line is wrong.
+    `path` is the file with the problem, relative to the corpus: the audio file or the list.
     """
 
     id: str
@@ -50,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Content of a data set: `root` is its folder, `format` the name of its `CorpusFormat`."""
+    """Content of a data set in the folder `root`; `format` is the name of its `CorpusFormat`."""
 
     root: Path
     format: str
@@ -60,10 +58,10 @@ class Corpus:
 
 
 class Place(NamedTuple):
-    """A folder that a format reads, or the single list `list_path` in it.
+    """A folder that a format reads, or only the list `list_path` in it.
 
-    `prefix` starts the ids of its clips, `speaker` and `language` are their defaults, and `validation` marks them as
-    validation clips.
+    `prefix` is the prefix of the ids of its clips; `speaker` and `language` are the defaults of its clips. With
+    `validation`, its clips are validation clips.
     """
 
     path: Path
@@ -73,31 +71,31 @@ class Place(NamedTuple):
     validation: bool = False
     language: str = ""
 
-    def below(self, path: Path, **changes) -> Place:
-        """Returns the place of a folder below this one; its path is added to the prefix of ids."""
+    def below(self, path: Path, **changes) -> Self:
+        """Returns the `Place` of a folder below this one, whose relative path is added to the prefix of ids."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
 @dataclass(frozen=True)
 class CorpusFormat:
-    """One layout: how to recognize and read it."""
+    """Reader of one layout of data sets."""
 
     name: str
     priority: int
-    """Formats with lower numbers are tried first."""
+    """Order in which formats are tried, lowest first."""
     hint: str
-    """Content of such a folder, to follow "a folder with"."""
-    read: Callable[[Reading, Place], bool]
-    """Called as `read(reading, place)`. Returns False if the folder has another layout; otherwise adds at least one
-    utterance or rejection, or raises `CorpusError`. `ClipRefused` means that the folder must not be read at all."""
+    """Description of the layout for error messages, to follow "a folder with"."""
+    read: Callable[["Reading", Place], bool]
+    """Function that returns False if a place has another layout. Otherwise, it adds at least one utterance or rejection
+    and returns True, or raises `CorpusError`. It raises `ClipRefused` if the folder must not be read."""
     takes_list: bool = False
-    """Whether it also reads a single list, `place.list_path`."""
+    """Whether `read` supports a single list, `place.list_path`."""
 
 
 class Reading:
-    """State while one data set is read: formats find their files in `folder` and add utterances.
+    """State of reading one data set: its files, and the utterances, rejections and notes found so far.
 
-    `language` is the language of clips whose data names none, empty if the user gave none. `formats` are those to try.
+    `language` is the user's language for clips without one, or empty. `formats` are the formats to try.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
@@ -109,7 +107,7 @@ class Reading:
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """Context for adding one utterance: `ClipRefused` becomes a rejection, at `path` unless it names a file."""
+        """Context manager that turns `ClipRefused` into a rejection of the clip `name`; `path` is the list."""
         try:
             yield
         except ClipRefused as refused:
@@ -125,11 +123,14 @@ class Reading:
         speakers: dict[str, tuple[str, str]] | None = None,
         name: str | None = None,
     ):
-        """Adds the utterance of one clip, or raises `ClipRefused`.
+        """Adds the utterance of one clip. Raises `ClipRefused` if the clip cannot be used.
 
-        `cells` has `id`, which names the audio, `text` or `normalized`, and perhaps `speaker` and `language`;
-        `speakers` is `{id: (speaker, language)}` of a `speakers.csv`. `name` is the clip's id within `place`, by
-        default that of its audio.
+        Args:
+            cells: `id` (name of the audio file), `text` or `normalized`, and optionally `speaker` and `language`.
+            line: Number of the line in the list, or None.
+            audio_places: Folders to search for the audio.
+            speakers: `{id: (speaker, language)}` from a `speakers.csv`.
+            name: Id of the clip within `place`, by default derived from the name of the audio file.
         """
         parts = self.folder.name_to_parts(cells["id"])
         name = name or parts_to_id(parts)

@@ -1,4 +1,4 @@
-"""Safe access to an untrusted folder: nothing outside of it is opened, and sizes are limited."""
+"""Safe access to the files of an untrusted data set: files outside are not opened, and sizes are limited."""
 
 import os
 import re
@@ -16,15 +16,15 @@ MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
 MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_CHARACTERS = 512
-"""Longest id, speaker name or language."""
+"""Maximum length of ids, speaker names and languages."""
 
 
 class CorpusError(UserError):
-    """A folder or list that cannot be used at all."""
+    """A data set or list that cannot be read."""
 
 
 class TextsMissing(CorpusError):
-    """Recordings that have no texts, or only subtitles: at `root`, which is one of them or a folder of them."""
+    """Recordings without texts, or only with subtitles. `root` is a recording or a folder with `recordings`."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
@@ -33,7 +33,7 @@ class TextsMissing(CorpusError):
 
 @dataclass(eq=False)
 class ClipRefused(Exception):
-    """Rejection of one clip. `path` is the file at fault, if that is not the list."""
+    """Rejection of one clip. `path` is the file with the problem, or None for the list."""
 
     reason: str
     detail: str
@@ -41,22 +41,22 @@ class ClipRefused(Exception):
 
 
 class CorpusFolder:
-    """Files of one data set. `root` is absolute, without symbolic links.
+    """Access to the files of one data set. `root` is absolute, without symbolic links.
 
-    Audio may also be in `audio_roots`, or behind symbolic links if the user owns both link and target.
+    Audio may also be in `audio_roots`, or be a symbolic link if the user owns both the link and its target.
     """
 
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
         self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
-        # Also as written: lists name files by the path that people see, which may contain a link.
+        # Also with symbolic links as given, because paths in lists may contain them.
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """The user's folders outside of the data set that audio is read from."""
+        """Folders outside the data set from which audio is read."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
-        # A format reads a list twice: to recognize it, and for its clips.
+        # Formats read a list twice: to recognize it, and to read its clips.
         self.read_lines = lru_cache(maxsize=2)(self._read_lines)
 
     def allow(self, folder: Path):
@@ -65,7 +65,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the folder outside the data set with at least half of a list's audio files, if the user owns it."""
+        """Allows the folder outside the data set that has at least half of the audio `names`, if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -77,21 +77,21 @@ class CorpusFolder:
             self.linked.add(common)
 
     def files(self, folder: Path) -> dict[str, str]:
-        """Lists the files of a folder as `{normalized name: name on disk}`; a missing folder is empty.
+        """Returns the files in a folder, `{normalized name: name on disk}`; empty if the folder does not exist.
 
-        Raises `ClipRefused` if the folder is outside of the data set or cannot be listed.
+        Raises `ClipRefused` if the folder is outside the data set or cannot be listed.
         """
         return self._list(folder)[0]
 
     def subfolders(self, folder: Path) -> list[Path]:
-        """Lists the visible folders directly below another, sorted. Raises as `files` does."""
+        """Returns the sorted subfolders of a folder, without hidden ones. Raises `ClipRefused` as `files` does."""
         return self._list(folder)[1]
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        """Yields the folders up to `depth` levels below another, sorted, without those that may not be listed."""
+        """Yields the sorted folders up to `depth` levels below a folder, without folders that cannot be listed."""
         for path in self.subfolders(folder):
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
-                continue  # a circle
+                continue  # a link to a parent folder
             try:
                 self._list(path)
             except ClipRefused:
@@ -117,18 +117,18 @@ class CorpusFolder:
         return self._listings[folder, for_audio]
 
     def has(self, folder: Path, *names: str) -> bool:
-        """Returns whether a folder holds all of these files. Raises as `files` does."""
+        """Returns whether a folder has all of these files. Raises `ClipRefused` as `files` does."""
         return all(name in self.files(folder) for name in names)
 
     def audio_stems(self, folder: Path) -> set[str]:
-        """Returns the names without extension of the audio files in a folder. Raises as `files` does."""
+        """Returns the names of a folder's audio files, without extension. Raises `ClipRefused` as `files` does."""
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file, named with or without extension, in the first of `places` that has it.
+        """Finds a clip's audio file in the folders `places`, then in `audio_roots`.
 
-        The `audio_roots` are searched last. Raises `ClipRefused` if there is no such file, or it is a link to somebody
-        else's file outside of the data set.
+        `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, or
+        the file is a link out of the data set to a file of another user.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
@@ -137,7 +137,7 @@ class CorpusFolder:
             files, _ = self._list(place, for_audio=True)
             if key := next((key for key in keys if key in files), None):
                 path = place / files[key]
-                # The folder was checked when it was listed, so other files need no access to the disk.
+                # The folder was checked when it was listed, so only links need a check.
                 if path in self._links:
                     self._check_links(path, for_audio=True)
                 return path
@@ -146,24 +146,23 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether the clip that a list calls `name` has audio in one of the places."""
+        """Returns whether one of the folders `places` has the audio of the clip `name` in a list."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused:
             return False
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits a clip's name in a list into path parts that cannot lead out of the data set.
+        """Splits the name of a clip in a list into the parts of a path inside the data set.
 
-        For a full path into one of the `audio_roots`, the first part is that root. Raises `ClipRefused` if the name is
-        empty, malformed or leads elsewhere.
+        The first part of a path into one of `audio_roots` is that root. Raises `ClipRefused` if the path is invalid.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
         name, first = name.replace("\\", "/"), []
         if self.audio_roots and ".." in name.split("/"):
-            # The root may be a neighbour of the folder that the user named.
+            # The audio root may be next to the data set.
             name = Path(os.path.normpath(self.root / name)).as_posix()
         for root in self._roots:
             if name.startswith(f"{root.as_posix()}/"):
@@ -179,9 +178,9 @@ class CorpusFolder:
         return first + parts
 
     def _check_links(self, path, for_audio=False):
-        """Raises `ClipRefused` if a link leads out of the data set and the `audio_roots`.
+        """Raises `ClipRefused` if a path leads out of the data set and `audio_roots` through a link.
 
-        For audio, links of the user's to audio or folders of the user's are allowed.
+        With `for_audio`, a link may lead out if the user owns both the link and its target, an audio file or a folder.
         """
         real = Path(os.path.realpath(path))
         if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
@@ -192,15 +191,15 @@ class CorpusFolder:
         self.linked.add(real if real.is_dir() else real.parent)
 
     def read_text(self, path: Path, max_bytes: int) -> str:
-        """Reads a UTF-8 file (or UTF-16 with a byte-order mark) with all line ends as `\\n`.
+        """Reads a UTF-8 file (or UTF-16 with a byte-order mark) and converts its line ends to `\\n`.
 
-        `path` has the name on disk or the normalized one, as in `files`. Raises `CorpusError` if the file is outside of
-        the data set, unreadable, too large or in another encoding.
+        The name in `path` may be normalized (see `files`). Raises `CorpusError` if the file is outside the data set,
+        unreadable, larger than `max_bytes` or in another encoding.
         """
         try:
             path = path.with_name(self.files(path.parent).get(path.name, path.name))
             self._check_links(path)
-            # Checked before it is opened: opening a pipe would wait for a writer.
+            # Checked before the file is opened, because opening a pipe would wait for a writer.
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise CorpusError(f"{path} is not a regular file.")
             with open(path, "rb") as file:
@@ -224,35 +223,35 @@ class CorpusFolder:
             raise CorpusError(f"{path} is not {name}: {found}. Save the file as UTF-8 (Excel: CSV UTF-8).") from error
         if text.count("\0") > len(text) // 4:
             raise CorpusError(f"{path} is not UTF-8 but UTF-16 without a byte-order mark. Save the file as UTF-8.")
-        # `str.splitlines` would also split at characters that may be part of a transcript.
+        # Not `str.splitlines`, which also splits at characters that transcripts may contain.
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def _read_lines(self, path: Path) -> list[str]:
-        """Reads a list as lines, without empty ones at the end. Raises `CorpusError` as `read_text` does."""
+        """Reads the lines of a list, without empty lines at the end. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")
         return text.split("\n") if text else []
 
     def relative(self, path: Path) -> str:
-        """Returns `relative_path` from the root, fit to print."""
+        """Returns a path relative to the data set, with unprintable characters escaped."""
         return printable(relative_path(path, self.root))
 
 
 def relative_path(path: Path, root: Path) -> str:
-    """Returns `path` relative to `root` if it is below it, with forward slashes."""
+    """Returns `path` with forward slashes, relative to `root` if it is below `root`."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def _is_users(path, real, root):
-    """Whether the links in `path` below `root` and their target `real`, a folder or audio file, belong to this user."""
+    """Returns whether this user owns all links in `path` below `root` and their target `real`, a folder or audio."""
     links = [one for one in (path, *path.parents) if one.is_relative_to(root) and one != root and one.is_symlink()]
     is_audio = real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS
     return (is_audio or real.is_dir()) and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}
 
 
 def parts_to_id(parts: list[str]) -> str:
-    """Returns the id of a clip from the parts of its name: `wavs/b.wav` and `b` are the same clip."""
+    """Converts the parts of a clip's path to its id: `wavs/b.wav` becomes `b`."""
     parts = [part for part in parts if not os.path.isabs(part)]
     parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
     stem, extension = os.path.splitext(parts[-1])
@@ -261,11 +260,11 @@ def parts_to_id(parts: list[str]) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Returns whether `text` is short enough for a name and has only characters that a terminal shows."""
+    """Returns whether `text` is valid as a name: at most `MAX_NAME_CHARACTERS`, all printable."""
     return len(text) <= MAX_NAME_CHARACTERS and not UNPRINTABLE.search(text)
 
 
 def _file_key(name):
-    """Normalizes a file name: macOS stores decomposed letters, and Windows tools write `.WAV`."""
+    """Normalizes a file name: macOS decomposes letters, and Windows tools write `.WAV`."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

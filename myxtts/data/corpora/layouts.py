@@ -1,4 +1,4 @@
-"""The layouts of data sets: how each is recognized and read. `FORMATS` at the end lists them in order of priority."""
+"""Readers of the known layouts of data sets; `FORMATS` at the end lists them in order of priority."""
 
 import re
 from functools import partial
@@ -23,7 +23,7 @@ _ROLES = {
 
 
 def read_datasets(reading: Reading, place: Place) -> bool:
-    """Reads the output of `datasets.Dataset.save_to_disk`, or the parts of a saved `DatasetDict`."""
+    """Reads a `Dataset` or `DatasetDict` that the library `datasets` saved with `save_to_disk`."""
     if not {_STATE, _SPLITS} & {*reading.folder.files(place.path)}:
         return False
     if not reading.folder.has(place.path, _SPLITS):
@@ -38,7 +38,7 @@ def read_datasets(reading: Reading, place: Place) -> bool:
 
 
 def _read_saved(reading, place):
-    """Reads Arrow files with the library `datasets`; their audio is extracted once, into the user's cache."""
+    """Reads Arrow files with the library `datasets`, and extracts their audio into the user's cache, once."""
     try:
         import datasets
     except ImportError as error:
@@ -73,20 +73,20 @@ def _read_saved(reading, place):
 
 
 def _with_language(reading, place):
-    """Returns the place with the language in `lang.txt`, if xtts-finetune-webui wrote that file."""
+    """Returns `place` with the language in the file `lang.txt` of xtts-finetune-webui, if the folder has one."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
 
 
 def read_finetune_webui(reading: Reading, place: Place) -> bool:
-    """Reads `metadata_train.csv`, with `metadata_eval.csv` for validation."""
+    """Reads `metadata_train.csv`, and `metadata_eval.csv` for validation."""
     is_webui = reading.folder.has(place.path, "metadata_train.csv")
     return is_webui and read_lists(reading, _with_language(reading, place))
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads `train.tsv`, else `validated.tsv`, with `dev.tsv`, else `test.tsv`, for validation."""
+    """Reads `train.tsv` (else `validated.tsv`), and for validation `dev.tsv` (else `test.tsv`)."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -102,7 +102,7 @@ def read_common_voice(reading: Reading, place: Place) -> bool:
 
 
 def read_audiofolder(reading: Reading, place: Place) -> bool:
-    """Reads the list of a folder, or those of its `train` and `validation` folders, perhaps below `data/`."""
+    """Reads the list in a folder, or the lists in its `train` and `validation` folders or in those of `data/`."""
     names = ("metadata.jsonl", "metadata.csv")
     list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
 
@@ -126,7 +126,7 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
 
 
 def read_header(reading: Reading, place: Place) -> bool:
-    """Reads a list whose first line names a column for the clip and one for the text."""
+    """Reads a list whose first line names its columns, among them one for the clip and one for the text."""
     files = reading.folder.files(place.path)
     usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
     for path in [place.list_path] if place.list_path else usual:
@@ -137,7 +137,7 @@ def read_header(reading: Reading, place: Place) -> bool:
 
 
 def read_ljspeech(reading: Reading, place: Place) -> bool:
-    """Reads a list without known column names, by the content of its columns."""
+    """Reads a list without a known header; the content of the columns decides their meaning."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return False
@@ -147,10 +147,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads the list whose name says training, with one for validation; else the only list.
-
-    Lists may also be in a folder of their own (`filelists/`).
-    """
+    """Reads lists for training and validation, recognized by name, or the only list; also in a folder `filelists/`."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
@@ -170,7 +167,7 @@ def read_lists(reading: Reading, place: Place) -> bool:
 def _find_lists(reading, place, folder):
     """Returns the lists of clips in a folder, as `{path: table}`."""
     named = [folder / name for name in reading.folder.files(folder) if name.endswith(_LISTS)]
-    if len(named) > _MAX_LISTS:  # transcripts, or metadata of single clips
+    if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
         named = [path for path in named if path.suffix not in (".txt", ".json")]
     found = {}
     for path in named if len(named) <= _MAX_LISTS else ():
@@ -183,7 +180,7 @@ def _find_lists(reading, place, folder):
 
 
 def read_kaldi(reading: Reading, place: Place) -> bool:
-    """Reads `wav.scp` with the transcripts of `text` and the speakers of `utt2spk`. Commands are never run."""
+    """Reads `wav.scp`, with transcripts from `text` and speakers from `utt2spk`. Commands are never run."""
     path, folder = place.path / "wav.scp", reading.folder
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return False
@@ -215,10 +212,10 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
 
 
 def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> bool:
-    """Pairs audio and text files of the same names; files without a partner are rejected."""
+    """Reads pairs of an audio and a text file with the same name; rejects files that are not in a pair."""
     audio = reading.folder.audio_stems(place.path)
     texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
-    if suffix == ".txt" and audio.isdisjoint(texts):  # notes of any kind
+    if suffix == ".txt" and audio.isdisjoint(texts):  # the texts are not transcripts
         return False
     for stem in sorted(audio | texts):
         transcript = place.path / f"{stem}{suffix}"
@@ -228,7 +225,7 @@ def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> boo
 
 
 def _add_pair(reading, place, audio, transcript, name):
-    """Adds the clip of an audio file and a file with its transcript; raises `ClipRefused`."""
+    """Adds the clip of an audio file and its transcript file. Raises `ClipRefused` if the clip cannot be used."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
@@ -241,7 +238,7 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def read_vctk(reading: Reading, place: Place) -> bool:
-    """Reads `wav48/SPEAKER/` with `txt/SPEAKER/`; of two microphones (release 0.92), the first one available."""
+    """Reads audio in `wav48/SPEAKER/` (microphone 1 rather than 2) and transcripts in `txt/SPEAKER/`."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     names = ("wav48_silence_trimmed", "wav48", "wav16", "wav")
     audio = next((folders[name] for name in names if name in folders), None)
@@ -258,9 +255,9 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 
 
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
-    """Reads `SPEAKER/CHAPTER/` folders with transcripts in files that end with `suffix`, perhaps below `train-…/`.
+    """Reads `SPEAKER/CHAPTER/` folders, also below `train-…/`, with transcripts in files that end with `suffix`.
 
-    If there are other clips, those of `dev-…` are for validation and those of `test-…` are not used.
+    Clips in `dev-…` are for validation and clips in `test-…` are not used, unless there are no others.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -286,7 +283,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
 
 
 def read_mls(reading: Reading, place: Place) -> bool:
-    """Reads `transcripts.txt` with lines of `SPEAKER_BOOK_CLIP`, a tab and the text, and audio in `audio/`."""
+    """Reads `transcripts.txt`, with lines of `SPEAKER_BOOK_CLIP`, a tab and the text; audio is in `audio/`."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
     if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
         return False
@@ -302,7 +299,7 @@ def read_mls(reading: Reading, place: Place) -> bool:
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
     """Reads books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    They must be at least two levels down, unless this format is asked for or the path contains `by_book`.
+    Books must be at least two levels below the folder, unless the user chose this format or its path has `by_book`.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
@@ -322,7 +319,7 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> bool:
-    """Reads each folder of the data set in its own format, with a note for those that cannot be read."""
+    """Reads one folder per speaker, each in any format, and adds a note for folders that cannot be read."""
     folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
     read = lambda part: any(form.read(reading, part) for form in reading.formats)
     parts = {path.name: path for path in folders}

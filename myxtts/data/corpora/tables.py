@@ -1,4 +1,4 @@
-"""Lists with one clip per line: dialect, header, `speakers.csv`, and lists that split one data set."""
+"""Reader of lists with one clip per line: separator, header, `speakers.csv`, and separate lists for validation."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 _SAMPLE_LINES = 100
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
-"""Names of the parts of a data set that can be used for validation, preferred ones first."""
+"""Names of splits that can be used for validation, in order of preference."""
 _NAMES_OF_COLUMN = {
     "id": "file_name,audio_file,audio_filepath,audio_path,wav_path,wav_filename,wav_file,audio,wav,filename,file,path,"
     "clip,id,datei,dateiname,fichier,archivo,فایل",
@@ -26,17 +26,17 @@ _NAMES_OF_COLUMN = {
     "گوینده",
     "language": "language,lang,locale",
 }
-"""Names of columns by meaning, preferred ones first."""
+"""Known headers of each column, in order of preference."""
 
 
 class Dialect(NamedTuple):
-    """Separator of a list's columns. If `quoted`, a cell in double quotes may contain it."""
+    """Separator of a list's columns, and whether cells in double quotes may contain the separator (`quoted`)."""
 
     separator: str
     quoted: bool
 
     def split(self, line: str) -> list[str] | None:
-        """Splits a line into cells; None if a quoted cell does not end before a separator."""
+        """Splits a line into cells; returns None if a quoted cell is not closed."""
         if not self.quoted or '"' not in line:
             return line.split(self.separator)
         try:
@@ -46,9 +46,9 @@ class Dialect(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A list of clips: its file, its columns, and the folders that its audio is in.
+    """A list of clips: its file, its columns, and the folders of its audio.
 
-    Without a `dialect`, each line is a JSON object. A column that is not used is None in `columns`.
+    If `dialect` is None, each line is a JSON object. Unused columns are None in `columns`.
     """
 
     path: Path
@@ -58,14 +58,14 @@ class Table(NamedTuple):
     header_line: int | None = None
 
     def name_of(self, line: str) -> str:
-        """Returns the name of the clip in a line, empty if there is none."""
+        """Returns the name of the clip in a line, or an empty string."""
         if self.dialect is None:
             return _json_to_cells(line).get("id", "")
         column = self.columns.index("id")
         return "".join(line.split(self.dialect.separator, column + 1)[column : column + 1]).strip()
 
     def cells_of(self, line: str) -> dict[str, str]:
-        """Returns the cells of a line by the meaning of their columns. Raises `ClipRefused` if it is not a clip."""
+        """Returns the cells of a line as `{column: cell}`. Raises `ClipRefused` if the line is not a clip."""
         if self.dialect is None:
             cells = _json_to_cells(line)
             if "id" not in cells or not {"text", "normalized"} & {*cells}:
@@ -79,7 +79,7 @@ class Table(NamedTuple):
         cells = self.dialect.split(line)
         if cells is None:
             raise ClipRefused("unclosed quote", "A cell starts with a double quote and does not end with one.")
-        # At the end of a line, only a second text column and what follows it may be missing.
+        # The second text column, and unused columns, may be missing at the end of a line.
         order = {column: index for index, column in enumerate(self.columns)}
         needed = [order[column] for column in ("id", "speaker", "language") if column in order]
         least = 1 + max(*needed, min(order[column] for column in ("text", "normalized") if column in order))
@@ -90,23 +90,23 @@ class Table(NamedTuple):
 
 
 def _json_to_cells(line):
-    """Returns the named cells of a line of JSON; none if it is not an object."""
+    """Returns the known cells of a line of JSON as `{column: cell}`; empty if the line is not an object."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         row = None
     row = row if isinstance(row, dict) else {}
-    # Numbers are names of clips or speakers; line breaks count as spaces.
+    # Numbers may be names of clips or speakers; line breaks become spaces.
     texts = {name: str(value) for name, value in row.items() if isinstance(value, str | int)}
     cells = (" ".join(value.splitlines()).strip() for value in texts.values())
     return {column: cell for column, cell in zip(names_to_columns([*texts]), cells) if column}
 
 
 def find_dialect(lines: list[str], separator: str) -> Dialect:
-    """Decides whether double quotes around cells are syntax or text.
+    """Decides whether double quotes around cells are syntax or text, and returns the dialect.
 
-    In comma-separated lists they are syntax. With other separators, every cell that starts with a quote must be quoted
-    correctly: speech is full of quotes, and an unbalanced one must not swallow the rest of a line.
+    With commas or semicolons, they are syntax. With other separators, they are syntax only if every cell that starts
+    with a quote is closed correctly, because transcripts often contain quotes, and an unclosed one would join cells.
     """
     quoted = Dialect(separator, True)
     if separator in ",;":
@@ -116,7 +116,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns the separator of a list without a header: `|` if it occurs, else the one that fits most lines."""
+    """Returns the separator of a list without a header: `|`, unless no line has it and another one fits most lines."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
         dialect = Dialect(separator, separator != "\t")
@@ -131,7 +131,7 @@ def _first_line(lines):
 
 
 def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
-    """Returns the meaning of each column of a header; None for unknown ones and for all but the best of one meaning."""
+    """Maps the names in a header to `id`, `text`, `normalized`, `speaker`, `language` or None (unknown or repeated)."""
     names = [name.strip().lower() for name in names]
     columns: list[str | None] = [None] * len(names)
     for column, known in _NAMES_OF_COLUMN.items():
@@ -141,7 +141,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Recognizes a list whose first line names its columns; None without columns for clip and text."""
+    """Returns the table of a list whose first line names a column for the clip and one for the text, else None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     if path.suffix in (".json", ".jsonl"):
@@ -155,10 +155,10 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Recognizes a list by content: the column that names audio, and of the others the one with the most letters.
+    """Returns the table of a list by content: the column with names of audio, and the one with the most letters.
 
-    A list without a header and with audio in the first column is a `plain_table`. None if no column names audio in half
-    of the lines.
+    Returns the `plain_table` if the list has no header and names of audio in the first column, and None if no column
+    has names of audio in at least half of the lines.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -189,7 +189,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Describes a list without a header: `id|text|normalized text`, and speakers if most lines have a fourth column."""
+    """Returns the table of a list without a header: `id|text|normalized text`, perhaps with speakers after it."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for line in lines if dialect.separator in line and any(cells := dialect.split(line) or ())]
@@ -203,7 +203,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def _refuse_speakers_for_text(path, rows):
-    """Raises `CorpusError` for `id|text|speaker`, which some tools write: the names would be trained as speech."""
+    """Raises `CorpusError` for `id|text|speaker`, which some tools write, because the names would be read as texts."""
     texts = [(row[1].casefold().split(), row[2].casefold().split()) for row in rows if len(row) == 3 and row[2].strip()]
     sentences, names = {tuple(text) for text, _ in texts}, {tuple(third) for _, third in texts}
     alike = any(not set(text).isdisjoint(third) for text, third in texts)
@@ -215,7 +215,7 @@ def _refuse_speakers_for_text(path, rows):
 
 
 def _is_header(rows, column, found):
-    """Whether the first row names columns and is not a clip whose audio is missing."""
+    """Returns whether the first row has the names of columns, not a clip without audio."""
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
@@ -226,7 +226,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Makes a table; if its places have none of its first clips, the folders one level down are added."""
+    """Creates a table. If the usual folders have none of its first clips, their subfolders are searched too."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
@@ -236,7 +236,7 @@ def _located(reading, place, path, dialect, columns, header_line=None):
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
-    """Adds an utterance or a rejection for every line but the header and the clips `left_out`."""
+    """Adds an utterance or a rejection for every line, except the header and the clips in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -254,7 +254,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` of a `speakers.csv`, None without one. Faulty lines are noted."""
+    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None without one; notes invalid lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -276,9 +276,9 @@ def _read_speakers(reading, path):
 
 
 def read_split(reading: Reading, place: Place, training: Table, validation: Table | None, others: Sequence[Table]):
-    """Reads a training list without the clips of the validation list and of the `others`, and the validation list.
+    """Reads the validation list, and the training list without the clips of the validation list and of `others`.
 
-    A list that would leave nothing to train on is ignored.
+    A list that has all clips of the training list is ignored.
     """
     named, kept_back, relative = _clip_names(reading, training), set(), reading.folder.relative
     for table in filter(None, (validation, *others)):
@@ -298,7 +298,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` with the place of the first part of `VALIDATION` that exists, then with the training part's."""
+    """Calls `read` for the preferred validation split in `parts` (folders by name), then for the split `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

@@ -1,8 +1,8 @@
-"""The supported languages: those of `languages.toml`, and every `Language` that a module of this package defines.
+"""The supported languages: all in `languages.toml`, and every `Language` that a module of this package defines.
 
-Seventeen are those of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech Model",
-section 3). Their tables and character limits follow the reference, slips included (`co.` is always a company), so that
-token ids agree with released checkpoints. Persian and Amharic are added here, with limits for the same duration, 17 s.
+Seventeen are the languages of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech
+Model", section 3). Their tables and character limits follow the reference, errors included (`co.` is always "company"),
+so that token ids agree with released checkpoints. Persian and Amharic have limits for the same duration, 17 s.
 """
 
 import difflib
@@ -13,13 +13,13 @@ from collections.abc import Collection
 from myxtts.text.languages.base import DESCRIPTIONS, Language, described
 
 DEFAULT_LANGUAGE = "en"
-"""Language of texts that name none."""
+"""Language of texts whose language is not given."""
 LANGUAGES: dict[str, Language] = {}
 """Languages by code."""
 
 
 def register_language(language: Language) -> None:
-    """Adds a language to `LANGUAGES`; raises `ValueError` if another one has its code or tag."""
+    """Adds a language to `LANGUAGES`. Raises `ValueError` if its code or tag is already in use."""
     for other in LANGUAGES.values():
         if language.code == other.code or language.tag == other.tag:
             raise ValueError(f"{language.name} has the code or tag of {other.name}: {other.code!r}, {other.tag}.")
@@ -27,9 +27,9 @@ def register_language(language: Language) -> None:
 
 
 def get_language(code: str, among: Collection[str] | None = None) -> Language:
-    """Finds a language by code or name: `fa`, `fas`, `Persian`, `farsi`. Regions (`zh_CN`) and case are ignored.
+    """Finds a language by code or name (`fa`, `fas`, `Persian`, `farsi`). Regions (`zh_CN`) and case are ignored.
 
-    Raises `ValueError` if it is not supported; the message offers the codes `among`, such as those of a model.
+    Raises `ValueError` if the language is not supported; its message lists the codes `among`, by default all.
     """
     by_name = {name: one for one in LANGUAGES.values() for name in (one.code, one.name.lower(), *one.other_names)}
     name = code.strip().replace("_", "-").lower()

@@ -1,33 +1,33 @@
-"""Amharic: numbers, of which num2words has only those up to 1,000, Ethiopic numerals and grapheme-to-phoneme rules.
+"""Amharic: numbers (num2words has only those up to 1,000), Ethiopic numerals and grapheme-to-phoneme rules.
 
-A letter of the Ethiopic script is a consonant with its vowel. The script shows neither whether a letter of the sixth
-order has its vowel ɨ or none nor which consonants are long. The rules below decide the vowel; length is not marked.
+A letter of the Ethiopic script is a consonant with its vowel. The script does not show whether a letter of the sixth
+order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
 
 Epenthesis. A syllable has one consonant, a vowel and at most one more consonant, or two at the end of the word (Leslau
-1995, "Reference Grammar of Amharic"). In a run of consonants without vowels, ɨ is inserted
+1995, "Reference Grammar of Amharic"). A run of consonants without vowels gets ɨ
 
-1. after the first consonant of a run that starts a word: ብዙ bɨzu, ስም sɨm;
-2. in a run before a letter with a vowel: the first consonant closes the syllable before it, the second opens one, the
-   third closes that, and so on: ትግርኛ tɨgrɨña, ቤተክርስቲያን betäkrɨstiyan;
-3. in a run that ends a word: the last two consonants close the word together if the second is less sonorous (glides >
-   liquids > nasals > fricatives > stops), otherwise only the last one does: ክንፍ kɨnf, but ክፍል kɨfɨl. The consonant
-   before opens that syllable, and so on backwards: መንግሥት mängɨst, ወንድም wändɨm.
+1. at the start of a word, after the first consonant: ብዙ bɨzu, ስም sɨm;
+2. inside a word, after every second consonant: the first one closes the syllable before it, the second opens a new one,
+   the third closes that, and so on: ትግርኛ tɨgrɨña, ቤተክርስቲያን betäkrɨstiyan;
+3. at the end of a word, counted backwards: the last two consonants close the word if the second is less sonorous
+   (glides > liquids > nasals > fricatives > stops): ክንፍ kɨnf. Otherwise only the last one does: ክፍል kɨfɨl. The
+   consonant before opens that syllable, and so on: መንግሥት mängɨst, ወንድም wändɨm.
 """
 
 import re
 
 from myxtts.text.languages.base import described, table
-from myxtts.text.numbers import SpelledNumbers, join_units
+from myxtts.text.numbers import join_units
 
 _ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
 _TENS = "አስር ሃያ ሠላሳ አርባ ሃምሳ ስድሳ ሰባ ሰማንያ ዘጠና".split()
 _UNITS = {10**12: "ትሪሊዮን", 10**9: "ቢሊዮን", 10**6: "ሚሊዮን", 1000: "ሺህ", 100: "መቶ"}
-# Last letters of numbers before the ordinal ending ኛ: አንድ, አንደኛ.
+# Replacements of a number's last letter before the ordinal ending ኛ: አንድ, አንደኛ.
 _BEFORE_ENDING = str.maketrans({"ድ": "ደ", "ት": "ተ", "ኝ": "ነ", "ር": "ረ", "ህ": ""})
 _NUMERAL = re.compile("[፩-፼]+")
 _PUNCTUATION = str.maketrans("፡።፣፤፥፦፧፨፠", " .,;::?. ")
-# IPA consonants of the rows of the syllabary, eight code points each from U+1200; `-` is none. Letters of Tigrinya,
-# Oromo and Blin get the nearest Amharic sound.
+# IPA consonant of each row of the syllabary, which has eight code points; the first row starts at U+1200. `-` is no
+# consonant. Letters of Tigrinya, Oromo and Blin get the nearest Amharic sound.
 _ROWS = (
     "h l h m s r s ʃ kʼ kʼw kʼ kʼw b v t tʃ h hw n ɲ - k kw h hw w - z ʒ j d d dʒ g gw g tʼ tʃʼ pʼ sʼ sʼ f p"
 ).split()
@@ -43,7 +43,7 @@ _WORD = re.compile("[ሀ-ፚ]+")
 
 
 def amharic_cardinal(number: int) -> str:
-    """Returns the Amharic words of a natural number below 10^15: 1204 is አንድ ሺህ ሁለት መቶ አራት."""
+    """Returns the Amharic words of a natural number below 10^15: 1204 becomes አንድ ሺህ ሁለት መቶ አራት."""
     if number < 10:
         return _ONES[number]
     if number >= 100:
@@ -54,7 +54,7 @@ def amharic_cardinal(number: int) -> str:
 
 
 def ethiopic_to_int(numeral: str) -> int:
-    """Converts an Ethiopic numeral, U+1369 to U+137C: ፲፱፻፺፱ is 1999."""
+    """Converts an Ethiopic numeral, U+1369 to U+137C, to an integer: ፲፱፻፺፱ becomes 1999."""
     # ፻ (100) and ፼ (10,000) multiply what precedes them.
     total = hundreds = pending = 0
     for character in numeral:
@@ -74,7 +74,7 @@ def normalize_amharic(text: str) -> str:
 
 
 def amharic_to_phonemes(text: str, alphabet: str) -> str:
-    """Writes the Amharic words of a cleaned text as phonemes, in IPA or in Latin letters (`g2p.text_to_phonemes`)."""
+    """Converts the Amharic words of a cleaned text to phonemes; `alphabet` as in `g2p.text_to_phonemes`."""
 
     def to_phonemes(match: re.Match) -> str:
         ipa = _word_to_ipa(match.group())
@@ -84,7 +84,7 @@ def amharic_to_phonemes(text: str, alphabet: str) -> str:
 
 
 def _word_to_ipa(word: str) -> str:
-    ipa, run = "", []  # the consonants without vowel since the last vowel
+    ipa, run = "", []  # `run`: the consonants since the last vowel
     for letter in word:
         row, order = divmod(ord(letter) - 0x1200, 8)
         vowel = "a" if letter in _GUTTURALS or letter in _PALATALIZED else _VOWELS[order]
@@ -106,9 +106,9 @@ def _run_to_ipa(run: list[str], at_start: bool, at_end: bool) -> str:
         return "".join(consonant + (_EPENTHETIC if index % 2 else "") for index, consonant in enumerate(run))
     num_closing = 2 if len(run) > 1 and _sonority(run[-2]) > _sonority(run[-1]) else 1
     opening, closing = run[:-num_closing], run[-num_closing:]
-    # Counted from the end of `opening`, every other consonant gets the vowel.
-    places = range(len(opening), 0, -1)
-    vowelled = (consonant + (_EPENTHETIC if place % 2 else "") for place, consonant in zip(places, opening))
+    # Counted from the end of `opening`, every second consonant gets the vowel.
+    remaining = range(len(opening), 0, -1)
+    vowelled = (consonant + (_EPENTHETIC if count % 2 else "") for count, consonant in zip(remaining, opening))
     return "".join([*vowelled, *closing])
 
 
@@ -121,14 +121,7 @@ LANGUAGE = described(
     "am",
     letters="".join(filter(str.isalpha, map(chr, range(ord("ሀ"), ord("ፚ") + 1)))),
     normalize=normalize_amharic,
-    expand_numbers=SpelledNumbers(
-        cardinal=amharic_cardinal,
-        max_integer=10**15 - 1,
-        ordinal_ending="ኛ",
-        to_ordinal=lambda cardinal, number: cardinal[:-1] + cardinal[-1].translate(_BEFORE_ENDING) + "ኛ",
-        point="ነጥብ",
-        currencies=table("$ ዶላር ሳንቲም, € ዩሮ ሳንቲም, £ ፓውንድ ፔንስ"),
-        cents_joint=" ከ",
-    ),
+    cardinal=amharic_cardinal,
+    to_ordinal=lambda cardinal, number: cardinal[:-1] + cardinal[-1].translate(_BEFORE_ENDING) + "ኛ",
     phonemize=amharic_to_phonemes,
 )

@@ -1,4 +1,4 @@
-"""`Language`, the description of one language, and helpers of the language modules."""
+"""`Language`, the description of one language, and helper functions for the language modules."""
 
 import importlib
 import re
@@ -14,53 +14,53 @@ from myxtts.text.numbers import Num2Words, SpelledNumbers
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Language:
-    """A language as cleaning, splitting and tokenization see it."""
+    """Properties of one language that text cleaning, sentence splitting and tokenization need."""
 
     code: str
     """ISO 639-1 code."""
     name: str
     """English name."""
     char_limit: int
-    """Longest text, in characters, that is spoken in one go; longer text is split (`cleaners.split_text`)."""
+    """Maximum length, in characters, of a text spoken in one go; `cleaners.split_text` splits longer ones."""
     tag: str = ""
-    """Vocabulary entry that starts every text of the language; by default the code in brackets, such as `[en]`."""
+    """Token at the start of every text of the language; by default the code in brackets, such as `[en]`."""
     normalize: Callable[[str], str] = str
-    """Unifies the letters and digits of the text as written, before it is lower-cased."""
+    """Function that unifies letters and digits, applied before the text is lower-cased."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
-    """Writes the numbers of a lower-case text in words."""
+    """Function that replaces the numbers in a lower-case text by words."""
     abbreviations: dict[str, str] = field(default_factory=dict)
-    """Expansions by abbreviation, lower-case and without the final stop, in order of replacement."""
+    """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] = "always"
     """Whether abbreviations end with a full stop."""
     symbols: dict[str, str]
-    """Words that replace each symbol."""
+    """Words for each symbol."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words for symbols that a vocabulary lacks, used only then; already romanized if `romanize` is set."""
+    """Words for symbols that are replaced only if the vocabulary lacks them; romanized if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
-    """Writes the cleaned text in Latin letters; raises ImportError as `import_extra` does."""
+    """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
     romanizes_as_written: bool = False
-    """Whether `romanize` takes the text as written and replaces all other cleaning."""
+    """Whether `romanize` replaces all other steps of cleaning."""
     ordinal_stop: bool = False
-    """Whether a number with a full stop is an ordinal more often than the end of a sentence."""
+    """Whether a number with a full stop is usually an ordinal, not the end of a sentence."""
     other_names: tuple[str, ...] = ()
     """Lower-case ISO 639-2 and 639-3 codes, and names in the language itself."""
     scripts: tuple[str, ...] = ("LATIN",)
-    """First words of the Unicode names of its letters; every longer text has letters of the first script."""
+    """Scripts, as in the Unicode names of letters. All but very short texts have letters of the first script."""
     letters: str = ""
-    """Lower-case letters and marks of cleaned text beyond a to z and ,.?!; all letters if the script is another."""
+    """Lower-case letters and marks in cleaned text, without ,.?! and, for Latin scripts, without a to z."""
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
-    """Writes cleaned text as phonemes; called with the text and the alphabet, `"latin"` or `"ipa"`."""
+    """Function from cleaned text and an alphabet, `"latin"` or `"ipa"`, to phonemes."""
 
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
 
 
 def table(entries: str) -> dict[str, str]:
-    """Parses a table written as `"mr mister, dhr de heer"`: entries end at commas or lines, keys at their first space.
+    """Parses a table such as `"mr mister, dhr de heer"` into a dictionary: `{"mr": "mister", "dhr": "de heer"}`.
 
-    Raises `ValueError` if a key has no words, or occurs twice.
+    Entries end at commas or line ends. Raises `ValueError` if a key has no value or occurs twice.
     """
     words: dict[str, str] = {}
     for entry in filter(None, map(str.strip, re.split("[,\n]", entries))):
@@ -72,9 +72,9 @@ def table(entries: str) -> dict[str, str]:
 
 
 def import_extra(module: str, purpose: str) -> ModuleType:
-    """Imports a package of the extra `languages`: `import_extra("hangul_romanize", "Korean text")`.
+    """Imports a module of the extra `languages`: `import_extra("hangul_romanize", "Korean text")`.
 
-    Raises `ImportError` with the command that installs it if it is missing.
+    Raises `ImportError` with the command to install the package if the package is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -87,18 +87,21 @@ def import_extra(module: str, purpose: str) -> ModuleType:
 DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("languages.toml").read_text(encoding="utf-8")
 )
-"""Fields of the languages in `languages.toml` by code."""
+"""Content of `languages.toml`: fields of `Language` by code."""
 
 
-def described(code: str, to_ordinal: Callable[[int], str] | None = None, **functions: Any) -> Language:
-    """Makes the language of `DESCRIPTIONS` with this code; `functions` are the fields that TOML cannot hold.
+def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
+    """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
 
-    Its numbers are read by num2words, with `to_ordinal` for ordinals if given, unless `expand_numbers` is given.
+    Numbers are read by `SpelledNumbers` with `cardinal` and `to_ordinal`, or without `cardinal` by `Num2Words`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
-    fields["expand_numbers"] = Num2Words(code, **fields.pop("numbers", {}), to_ordinal=to_ordinal)
+    numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}
+    if cardinal:
+        numbers |= {"cardinal": cardinal, "currencies": table(numbers["currencies"])}
+    fields["expand_numbers"] = SpelledNumbers(**numbers) if cardinal else Num2Words(code, **numbers)
     for name in {"abbreviations", "symbols", "symbol_readings"} & {*fields}:
         fields[name] = table(fields[name])
     for name in {"other_names", "scripts"} & {*fields}:
         fields[name] = tuple(fields[name])
-    return Language(**fields | functions)
+    return Language(**fields | more)

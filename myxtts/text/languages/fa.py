@@ -1,14 +1,14 @@
-"""Persian. num2words reads its integers, but not its decimals: it reads 12.05 as twelve and a half."""
+"""Persian. num2words is used for integers only: it reads the decimal 12.05 as twelve and a half."""
 
 import re
 import unicodedata
 
-from myxtts.text.languages.base import described, table
-from myxtts.text.numbers import SpelledNumbers, number_to_words
+from myxtts.text.languages.base import described
+from myxtts.text.numbers import number_to_words
 
-# Arabic look-alikes of Persian letters; the tatweel, joiners, marks of direction and the byte-order mark are dropped.
-# The zero-width non-joiner (U+200C) is part of the spelling; older editors wrote the soft hyphen, the negation sign or
-# the zero-width space for it.
+# Arabic look-alikes of Persian letters; the tatweel, joiners, direction marks and the byte-order mark are removed. The
+# zero-width non-joiner (U+200C) is part of the spelling; older editors wrote the soft hyphen, the negation sign or the
+# zero-width space instead.
 _LETTERS = {"ي": "ی", "ى": "ی", "ك": "ک", "ـ": ""} | dict.fromkeys("\u00ad\u00ac\u200b", "\u200c")
 _LETTERS |= dict.fromkeys("\u2060\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff", "")
 _DIGITS = dict(zip("۰۱۲۳۴۵۶۷۸۹٠١٢٣٤٥٦٧٨٩٫٬٪", "01234567890123456789.,%"))
@@ -17,7 +17,7 @@ _NON_JOINERS = re.compile("\u200c+")
 # A non-joiner that is not between two letters or marks has no effect.
 _STRAY_NON_JOINER = re.compile(r"(?<![\w\u064b-\u0670])\u200c|\u200c(?!\w)")
 
-# Prefixes and suffixes written with a space for lack of a non-joiner key. `تر` is also a word, so it is not listed.
+# Prefixes and suffixes that people type with a space instead of a non-joiner. `تر` is also a word, so it is missing.
 _PREFIX_APART = re.compile(r"(?<![\w\u200c])(ن?می) +(?=[آ-ی])")
 _SUFFIX_APART = re.compile(r"(?<=[آ-ی]) +(های?|هایی|هایم|هایت|هایش|هایمان|هایتان|هایشان|ترین)(?![\w\u200c])")
 # The three spellings of the ending -e of a word in -e: خانۀ, خانهٔ, خانه‌ی.
@@ -28,7 +28,7 @@ _SLASH_IN_DATE = re.compile("(?<=[0-9])/(?=[0-9])")
 
 
 def normalize_persian(text: str) -> str:
-    """Unifies letters, digits, non-joiners and decimal slashes; drops invisible characters, but keeps vowel marks."""
+    """Unifies letters, digits, non-joiners and decimal slashes; removes invisible characters, keeps vowel marks."""
     text = unicodedata.normalize("NFC", text.translate(_CHARACTERS))
     text = _STRAY_NON_JOINER.sub("", _NON_JOINERS.sub("\u200c", text))
     text = _SUFFIX_APART.sub("\u200c\\1", _PREFIX_APART.sub("\\1\u200c", text))
@@ -43,16 +43,5 @@ def persian_ordinal(cardinal: str, number: int) -> str:
 
 
 LANGUAGE = described(
-    "fa",
-    normalize=normalize_persian,
-    expand_numbers=SpelledNumbers(
-        cardinal=lambda number: number_to_words(number, "fa"),
-        max_integer=10**12 - 1,
-        ordinal_ending="\u200c?(?:اُ?)?م(ین)?(?![^\\W\\d_])",
-        to_ordinal=persian_ordinal,
-        point="ممیز",
-        currencies=table("$ دلار سنت, € یورو سنت, £ پوند پنس"),
-        cents_joint=" و ",
-        sets_words_apart=True,
-    ),
+    "fa", normalize=normalize_persian, cardinal=lambda number: number_to_words(number, "fa"), to_ordinal=persian_ordinal
 )

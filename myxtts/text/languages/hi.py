@@ -1,7 +1,7 @@
-"""Hindi. num2words lacks it; the number words follow CLDR's spell-out rules and common spelling."""
+"""Hindi, which num2words lacks. The number words follow CLDR's spell-out rules and common spelling."""
 
-from myxtts.text.languages.base import described, table
-from myxtts.text.numbers import SpelledNumbers, join_units
+from myxtts.text.languages.base import described
+from myxtts.text.numbers import join_units
 
 _DIGITS = str.maketrans("०१२३४५६७८९", "0123456789")
 _BELOW_HUNDRED = (
@@ -21,23 +21,13 @@ _ORDINALS = {1: "पहला", 2: "दूसरा", 3: "तीसरा", 4: "
 
 
 def hindi_cardinal(number: int) -> str:
-    """Returns the Hindi words of a natural number below 10^13, with lakh and crore: 100000 is एक लाख."""
+    """Returns the Hindi words of a natural number below 10^13, with lakh and crore: 100000 becomes एक लाख."""
     return _BELOW_HUNDRED[number] if number < 100 else join_units(number, _UNITS, hindi_cardinal)
 
 
 LANGUAGE = described(
     "hi",
     normalize=lambda text: text.translate(_DIGITS),
-    expand_numbers=SpelledNumbers(
-        cardinal=hindi_cardinal,
-        max_integer=10**13 - 1,
-        ordinal_ending="(?:st|nd|rd|th)",
-        to_ordinal=lambda cardinal, number: _ORDINALS.get(number, cardinal + "वाँ"),
-        point="दशमलव",
-        currencies=table("₹ रुपये पैसे, $ डॉलर सेंट, € यूरो सेंट, £ पाउंड पेंस"),
-        cents_joint=" ",
-        thousands=r"\b[0-9]{1,3}(?:,[0-9]{2,3})*,[0-9]{3}\b",
-        sets_words_apart=True,
-        attached_endings="वाँ|वां|वें|वीं",
-    ),
+    cardinal=hindi_cardinal,
+    to_ordinal=lambda cardinal, number: _ORDINALS.get(number, cardinal + "वाँ"),
 )

@@ -1,4 +1,4 @@
-"""Functions of languages whose numbers num2words reads; `languages.toml` has all that needs no function."""
+"""Languages whose numbers num2words reads and that need a function; `languages.toml` describes all others."""
 
 import threading
 from functools import cache
@@ -7,10 +7,10 @@ from typing import Any
 from myxtts.text.languages.base import described, import_extra
 from myxtts.text.numbers import number_to_words
 
-# Arabic-Indic digits, decimal and thousands separators and percent sign; the ASCII thousands separator is the dot here.
+# Arabic-Indic digits, decimal and thousands separators and percent sign. In Arabic, "." is the thousands separator.
 _ARABIC_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234567890123456789,.%")
 ARABIC = described("ar", normalize=lambda text: text.translate(_ARABIC_DIGITS))
-TURKISH = described("tr", normalize=lambda text: text.replace("İ", "i"))  # before lower() makes two characters of it
+TURKISH = described("tr", normalize=lambda text: text.replace("İ", "i"))  # lower() would make two characters of it
 
 _CZECH_NUMBERS = (*range(20), *range(20, 100, 10), *range(100, 1000, 100), *range(1000, 10001, 1000))
 _CZECH_WORDS = (
@@ -20,13 +20,13 @@ _CZECH_WORDS = (
     "čtyřtisící pětitisící šestitisící sedmitisící osmitisící devítitisící desetitisící"
 ).split()
 _CZECH_ORDINALS = dict(zip(_CZECH_NUMBERS, _CZECH_WORDS, strict=True))
-"""Ordinals in the masculine nominative."""
+"""Czech ordinals by number, in the masculine nominative."""
 
 
 def czech_ordinal(number: int) -> str:
-    """Returns a Czech ordinal, which num2words lacks: ordinals for tens and ones, a cardinal before them.
+    """Returns the words of a Czech ordinal: ordinals for tens and ones after a cardinal. num2words lacks them.
 
-    Round numbers above ten thousand have no ordinal in use and are read as cardinals.
+    Round numbers above ten thousand are read as cardinals, because their ordinals are not in use.
     """
     if number in _CZECH_ORDINALS:
         return _CZECH_ORDINALS[number]
@@ -49,9 +49,9 @@ def _cutlet() -> Any:
 
 
 def japanese_to_romaji(text: str) -> str:
-    """Romanizes Japanese in any mix of scripts: modified Hepburn spelling, lower case, spaces between words.
+    """Romanizes Japanese in modified Hepburn spelling, in lower case with spaces between words.
 
-    今日は寒いですね! becomes `"kyou wa samui desu ne!"`. Needs cutlet and its dictionary unidic-lite.
+    今日は寒いですね! becomes `"kyou wa samui desu ne!"`. Raises `ImportError` without cutlet and unidic-lite.
     """
     with _cutlet_lock:
         return _cutlet().romaji(text).lower()
@@ -60,7 +60,7 @@ def japanese_to_romaji(text: str) -> str:
 def hangul_to_latin(text: str) -> str:
     """Romanizes Hangul by the academic rules of the Revised Romanization of Korean (2000); other text is kept.
 
-    안녕하세요 becomes `"annyeonghaseyo"`. Needs hangul-romanize.
+    안녕하세요 becomes `"annyeonghaseyo"`. Raises `ImportError` without hangul-romanize.
     """
     package, rule = (import_extra(f"hangul_romanize{part}", "Korean text") for part in ("", ".rule"))
     return package.Transliter(rule.academic).translit(text)

@@ -1,8 +1,8 @@
-"""Chinese, with its own rules for dates, money, telephone numbers, fractions, quantities and digit runs.
+"""Chinese, with rules for dates, money, telephone numbers, fractions, quantities and digits.
 
-The rules, their order and their effects follow the reference's normalizer, so that token ids agree. A match is replaced
-at the *first* occurrence of its characters in the text, not where it was found: in "2021和2张" the 2 of 2021 is read as
-the quantity. Released checkpoints were trained on such text.
+The rules and their order follow the reference's normalizer, so that token ids agree. As in the reference, a match is
+replaced at the *first* occurrence of its characters in the text, not where it was found: in "2021和2张", the quantity
+replaces the 2 of 2021. Released checkpoints were trained on such text.
 """
 
 import re
@@ -13,13 +13,13 @@ from myxtts.text.languages.base import described, import_extra
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _DIGITS = "零一二三四五六七八九"
-# Power of ten and its name, largest first.
+# Names of powers of ten by exponent, largest first.
 _UNITS = dict(zip((44, 40, 36, 32, 28, 24, 20, 16, 12, 8, 4, 3, 2, 1), "载正涧沟穰秭垓京兆亿万千百十"))
 _UNITS_BUT_TEN = "".join(name for power, name in _UNITS.items() if power > 1)
-# Two is 两 before any unit but ten, at the start or after another unit but ten: 两千, 两万两千, yet 一百零二, 十二万.
+# Two is 两 before a unit other than ten, if it is first or follows such a unit: 两千, 两万两千; but 一百零二, 十二万.
 _TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}])")
 _AMOUNT = r"(?:亿|千万|百万|万|千|百)"
-# As in the reference, the bare amount comes first: in 3万元5 the match ends after 万.
+# The amount alone is the first alternative, as in the reference: in 3万元5 the match ends after 万.
 _MONEY_UNIT = f"(?:{_AMOUNT}|{_AMOUNT}?元|{_AMOUNT}?块|角|毛|分)"
 _MEASURE_WORD = (
     "(?:[匹张座回场尾条个首阙阵网炮顶丘棵只支袭辆挑担颗壳窠曲墙群腔砣客贯扎捆刀令打手罗坡山岭江溪钟队单双对出口头脚板跳枝件贴"
@@ -34,8 +34,8 @@ _PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + strin
 
 
 def expand_chinese_numbers(text: str) -> str:
-    """Writes the numbers of a Chinese text in characters and turns its punctuation into ASCII commas."""
-    # Rules for telephone numbers and dates need a character before and after the match.
+    """Replaces the numbers of a Chinese text by characters, and all punctuation by ASCII commas."""
+    # The rules for telephone numbers and dates require a character before and after the match.
     text = f"^{text}$".replace("％", "%")
     for pattern, read in _RULES.items():
         for written in pattern.findall(text):
@@ -44,12 +44,12 @@ def expand_chinese_numbers(text: str) -> str:
 
 
 def read_digits(digits: str) -> str:
-    """Reads digits one by one: `2021` is 二零二一, a decimal point 点. Signs in telephone numbers are silent."""
+    """Reads digits one by one (`2021` becomes 二零二一); a decimal point is 点, other signs are skipped."""
     return "".join("点" if sign == "." else _DIGITS[int(sign)] for sign in digits if sign not in "+- ")
 
 
 def read_number(number: str) -> str:
-    """Reads digits with at most one point as a quantity: two is 两 before most units, ten is 十, not 一十."""
+    """Reads a number with at most one decimal point as a quantity: two is 两 before most units, ten is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
     words = _TWO_BEFORE_UNIT.sub("两", words) + ("点" + read_digits(fraction) if fraction else "")
@@ -59,7 +59,7 @@ def read_number(number: str) -> str:
 
 
 def _read_integer(digits: str) -> str:
-    """Reads digits with their units; inner or leading zeros become one 零, zeros alone the empty string."""
+    """Reads an integer; leading zeros, and zeros inside, become one 零. Zeros alone become the empty string."""
     significant = digits.lstrip("0")
     if not significant:
         return ""
@@ -80,7 +80,7 @@ def _read_date(date: str) -> str:
 
 _YEAR = r"(?:[089]\d|(?:19|20)\d{2})年"
 _MONTH = r"\d{1,2}月(?:\d{1,2}[日号])?"
-# Readers of each pattern's first group. Possessive quantifiers and look-behinds keep the search linear.
+# Pattern -> function that reads its first group. Possessive quantifiers and look-behinds keep the search linear.
 _RULES: dict[re.Pattern, Callable[[str], str]] = {
     re.compile(rf"\D({_YEAR}(?:{_MONTH})?|{_MONTH})"): _read_date,
     re.compile(rf"\D(\d+(?:\.\d+)?[多余几]?{_MONEY_UNIT}(?:\d{_MONEY_UNIT}?)?)"): _read_numbers,
@@ -98,7 +98,7 @@ _RULES: dict[re.Pattern, Callable[[str], str]] = {
 def chinese_to_pinyin(text: str) -> str:
     """Romanizes Chinese characters in Hanyu Pinyin with tone digits (5 is neutral), without spaces; other text is kept.
 
-    你好 becomes `"ni3hao3"`. A character with several readings gets the first. Needs pypinyin.
+    你好 becomes `"ni3hao3"`. Of several readings, the first is used. Raises `ImportError` without pypinyin.
     """
     pypinyin = import_extra("pypinyin", "Chinese text")
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)

@@ -29,7 +29,7 @@ from myxtts.__main__ import main  # noqa: E402
 from myxtts.apps.server import options, serving  # noqa: E402
 from myxtts.apps.server.serving import log_as_json  # noqa: E402
 from myxtts.audio.encoding import write_audio  # noqa: E402
-from myxtts.audio.files import to_pcm16  # noqa: E402
+from myxtts.audio.files import to_int16  # noqa: E402
 from myxtts.inference.code_engine import MOST_ROWS  # noqa: E402
 from myxtts.storage.speakers import write_speaker_clips  # noqa: E402
 
@@ -83,7 +83,7 @@ def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, 
     text = "one two three. four five."
     whole = synthesizer.speak(text, folders[1] / "low.wav", "en", seed=3)
     _, _, pcm = live.speech(text, seed=3)
-    assert is_alike(pcm, to_pcm16(whole.samples))
+    assert is_alike(pcm, to_int16(whole.samples).tobytes())
     at_once = live.speech(text, seed=3, response_format="wav", stream=False)
     assert is_alike(at_once[2][44:], pcm) and int(at_once[1]["content-length"]) == len(at_once[2])
     is_open = live.speech(text, seed=3, response_format="wav")

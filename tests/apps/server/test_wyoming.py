@@ -15,7 +15,7 @@ from wyoming.info import Describe, Info  # noqa: E402
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeVoice  # noqa: E402
 
 from myxtts.apps.server.wyoming_protocol import serve_wyoming  # noqa: E402
-from myxtts.audio.files import to_pcm16  # noqa: E402
+from myxtts.audio.files import to_int16  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_text_becomes_the_sound_that_the_model_makes_of_it(live):
     events = talk(live, Synthesize("one two.", SynthesizeVoice("low")), last="audio-stop")
     assert events[0].type == "audio-start" and events[0].data["rate"] == 24000 and events[0].data["width"] == 2
     expected = live.speaker.synthesizer.speak("one two.", live.voices / "low.wav", "en").samples
-    assert is_alike(sound(events), to_pcm16(expected))
+    assert is_alike(sound(events), to_int16(expected).tobytes())
 
 
 def test_text_that_comes_in_parts_is_spoken_by_sentences(live):
