@@ -66,7 +66,7 @@ def together(count, work):
 
 def test_gathered_values_come_in_order_and_bit_for_bit():
     def work(workers):
-        given = [workers.gather([workers.index, 0.1 + workers.index]), workers.tell(f"of {workers.index}")]
+        given = [workers.gather([workers.index, 0.1 + workers.index]), workers.ask(lambda: f"of {workers.index}")]
         workers.close()
         return given
 

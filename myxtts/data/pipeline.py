@@ -244,7 +244,7 @@ def stream_batches(
         last_reference = [batches]
         del batches
         if not sys.is_finalizing():  # no new thread runs then
-            AbandonedThread(last_reference.clear, "myxtts-ended-reader").start()
+            AbandonedThread(target=last_reference.clear, name="myxtts-ended-reader", daemon=False).start()
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
