@@ -1,7 +1,7 @@
 """Makes a `DevicePlan` for this machine and applies it to TensorFlow.
 
-A plan must be applied before TensorFlow's runtime starts, so this module imports TensorFlow only where it is needed: a
-program parses its command line, calls `early_gpu_configuration`, and then imports the rest.
+A plan must be applied before TensorFlow's runtime starts, so a program calls `early_gpu_configuration` first and then
+imports TensorFlow.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from myxtts.config.checks import UserError, counted, say
+from myxtts.config.checks import counted, say
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
 from myxtts.devices.machine import short_name
@@ -21,18 +21,11 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 """The last request to `early_gpu_configuration`, and its plan, which was applied."""
 
 
-class PlacementError(UserError):
-    """Model variables are not on the plan's devices."""
-
-
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the plan for these GPUs, and applies it unless it was applied before.
+    """Returns the plan for these GPUs; applies it by `early_gpu_configuration` unless it was applied before.
 
-    Without GPUs, returns the plan that was applied before, or else single mode on TensorFlow's first device, without
-    configuring anything.
-
-    Raises:
-        DeviceError: As in `early_gpu_configuration`.
+    Without arguments, returns the plan that was applied before. If there is none, returns single mode on TensorFlow's
+    first device and configures nothing.
     """
     pair = data_gpu, model_gpu
     if _applied and pair in ((None, None), (_applied[1].data_gpu, *_applied[1].model_gpus)):
@@ -62,7 +55,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 
 def _request(data_gpu, model_gpu, virtual_devices=None, **options):
-    """Makes a `DeviceRequest`; environment variables give the virtual devices and the accelerator if they are None."""
+    """Makes a `DeviceRequest`; environment variables give virtual devices and accelerator if the options do not."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
@@ -153,10 +146,9 @@ def apply_plan(plan: DevicePlan) -> None:
 
 
 def configure_for_speech() -> None:
-    """Configures the devices for synthesis: the accelerator named by the environment variable, and memory growth.
+    """Configures devices for synthesis: the accelerator of the environment variable, and memory growth.
 
-    Raises:
-        DeviceError: The accelerator is not available.
+    Raises `DeviceError` if the accelerator is not available.
     """
     import tensorflow as tf
 
@@ -204,7 +196,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes the plan's GPUs visible, with memory growth or limits; `narrowed`: the environment hides all others."""
+    """Makes the plan's GPUs visible, with memory growth or limits; if `narrowed`, all others are hidden already."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
@@ -252,29 +244,20 @@ def _accelerator_variable():
     return next(given, "auto")
 
 
-def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> list[str]:
-    """Checks that variables are on the plan's model devices; returns a message for each variable that is not.
+def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:
+    """Checks that variables are on the plan's model devices; returns a summary for the log.
 
     Accepts variables of Keras and of TensorFlow, also distributed ones, which need a component on each model device.
+    Raises `DeviceError` with the names of variables that are on other devices.
     """
-    strays = []
+    named_variables, strays = list(named_variables), []
     for name, variable in named_variables:
         # `value` is an attribute of Keras variables and a method of TensorFlow's.
         held = variable if callable(variable.value) else variable.value
         devices = tuple(short_name(component.device) for component in getattr(held, "values", (held,)))
         if devices != plan.model_devices:
             strays.append(f"{name} lives on {', '.join(devices)} instead of {', '.join(plan.model_devices)}")
-    return strays
-
-
-def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:
-    """Checks that all variables are on the plan's model devices; returns a summary for the log.
-
-    Raises:
-        PlacementError: Some variables are on other devices; the message names them.
-    """
-    named_variables = list(named_variables)
-    if strays := audit_placement(named_variables, plan):
+    if strays:
         wrong = f"{len(strays)} of {len(named_variables)} variables are on the wrong device"
-        raise PlacementError(f"{wrong}: {'; '.join(strays)}. Build them in the scope of {plan.model_device}.")
+        raise DeviceError(f"{wrong}: {'; '.join(strays)}. Build them in the scope of {plan.model_device}.")
     return f"Placement audit: {len(named_variables)} variables, all on {', '.join(plan.model_devices)}"

@@ -18,7 +18,7 @@ ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a h
 
 
 class DeviceError(UserError):
-    """The requested devices are not available, or the request contradicts itself."""
+    """The requested devices are not available or contradict each other, or variables are on the wrong device."""
 
 
 @dataclass(frozen=True)

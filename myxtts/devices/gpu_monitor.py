@@ -78,8 +78,7 @@ class GPUReport:
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
         """Returns maximum memory and mean utilization by role: `data_gpu_mb`, `data_gpu_percent` and so on, if known.
 
-        Args:
-            roles: Role of each monitored GPU, in the order of the report, such as `("data", "model")`.
+        `roles` has the role of each monitored GPU, in the order of the report, such as `("data", "model")`.
         """
         found = {}
         for role in dict.fromkeys(roles) if self.gpus else ():
@@ -113,26 +112,21 @@ def nvml() -> Iterator[ModuleType]:
         pynvml.nvmlShutdown()
 
 
-def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
-    """Lists the NVIDIA GPUs visible to this process, in CUDA's order.
-
-    Args:
-        visible_devices: Value of `CUDA_VISIBLE_DEVICES`; None reads the environment variable. Entries are indices,
-            UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
-
-    Raises:
-        NVMLUnavailable: NVML cannot be read.
-    """
+def list_gpus() -> tuple[GPU, ...]:
+    """Lists the NVIDIA GPUs visible to this process, in CUDA's order; raises `NVMLUnavailable`."""
     with nvml() as pynvml:
         found = []
-        for entry, handle in _visible(pynvml, visible_devices):
+        for entry, handle in _visible(pynvml):
             total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
             found.append(GPU(entry, pynvml.nvmlDeviceGetName(handle), total // BYTES_PER_MB))
         return tuple(found)
 
 
-def _visible(pynvml, visible):
-    """Yields each entry of `CUDA_VISIBLE_DEVICES` and its NVML handle; the arguments are those of `list_gpus`."""
+def _visible(pynvml, visible=None):
+    """Yields each entry of `visible` (None: `CUDA_VISIBLE_DEVICES`) and its NVML handle.
+
+    Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     entries = map(str, range(len(handles))) if visible is None else visible.split(",")

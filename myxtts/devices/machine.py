@@ -21,15 +21,12 @@ from myxtts.config.checks import UserError, counted
 from myxtts.storage.files import AnyPath
 
 BYTES_PER_GB = 2**30
-PROBE_BYTES = 64 * 2**20
-"""Number of bytes after which `probe_files` reads no further file."""
 BFLOAT16_CAPABILITY = (8, 0)
 """First CUDA compute capability with bfloat16 tensor cores (Ampere)."""
 FLOAT16_CAPABILITY = (7, 0)
 """First CUDA compute capability with tensor cores, for float16 (Volta)."""
 BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of bfloat16 instructions in /proc/cpuinfo: Intel and AMD, Arm."""
-DEVICE_NAME = re.compile(r"(cpu|gpu)(?::(\d+))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,8 @@ class PeakMemory:
         self.peak = max(self.peak, resident_bytes())
 
 
-def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = PROBE_BYTES) -> dict[str, Any]:
-    """Measures the free space of a folder's disk, and the reading speed on some of its files.
+def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
+    """Measures the free space of a folder's disk, and the reading speed on its files until `most_bytes` are read.
 
     Returns:
         `folder`; `free`, in bytes; `read_per_second`, in bytes, None if it was not measured; and `note`, which tells
@@ -184,15 +181,14 @@ def default_device() -> str:
 
 def check_device(name: str | None) -> None:
     """Raises `UserError` unless a device name is None or well-formed; needs no TensorFlow."""
-    if name is not None and not DEVICE_NAME.fullmatch(name):
+    if name is not None and not re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE):
         raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
 
 
 def device_named(name: str, setting: str = "--device") -> str:
     """Converts `cpu`, `gpu:1` or `/GPU:1` to TensorFlow's short device name; starts TensorFlow's runtime.
 
-    Raises:
-        UserError: There is no such device; the message names `setting`, the source of the name.
+    Raises `UserError` with the name of the `setting` if there is no such device.
     """
     import tensorflow as tf
 

@@ -15,25 +15,20 @@ from tensorflow.python.eager.context import context
 
 from myxtts.config.checks import UserError
 from myxtts.devices.device_plan import DeviceError, DevicePlan
-from myxtts.devices.machine import runs_on_cpu, short_name
+from myxtts.devices.machine import runs_on_cpu
 
-HEARTBEAT_MS = 60_000
-"""Silence after which TensorFlow aborts collectives; longer than our own health checks, which name the worker."""
 _JOB = "/job:worker/replica:0/task:"
 
 
 class Cluster:
     """Connects this process to the other workers; every worker constructs it, before TensorFlow's runtime starts.
 
-    Args:
-        addresses: `host:port` of every worker, the same list on all workers.
-        index: Position of this worker in `addresses`.
-        plan: Devices of this worker.
-        timeout_seconds: Time limit for all workers to connect.
+    `addresses` has `host:port` of every worker, the same on all; `index` is this worker's position in `addresses`;
+    `timeout_seconds` is the time limit for all workers to connect.
 
     Raises:
         UserError: A worker is missing or cannot be reached, or the port is taken.
-        DeviceError: TensorFlow's runtime is initialized already, or uses other devices than the plan.
+        DeviceError: TensorFlow's runtime is initialized already.
     """
 
     def __init__(self, addresses: tuple[str, ...], index: int, plan: DevicePlan, timeout_seconds: float):
@@ -41,7 +36,7 @@ class Cluster:
             "standalone",
             service_leader=f"{_JOB}0",
             cluster_register_timeout_in_ms=int(1000 * timeout_seconds),
-            heartbeat_timeout_in_ms=HEARTBEAT_MS,
+            heartbeat_timeout_in_ms=60_000,  # longer than our own health checks, which name the lost worker
             coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=len(addresses))],
         )
         context().coordination_service.cluster_register_with_barrier = True
@@ -65,11 +60,7 @@ class Cluster:
             context().set_config_key_value(key, value)
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
-        """Waits for a value, at most `seconds` (0: no limit); returns None after that time.
-
-        Raises:
-            ConnectionError: Worker 0 is gone.
-        """
+        """Returns a value, or None after `seconds` (0: no limit); raises `ConnectionError` if worker 0 is gone."""
         with _reaching_worker_0(), suppress(tf.errors.DeadlineExceededError):
             return context().get_config_key_value(key, int(1000 * seconds))
         return None
@@ -111,8 +102,4 @@ def _make_strategy(addresses, index, plan):
 
     # TensorFlow's own choice is every GPU of a worker, including the data GPU, or the first CPU device.
     CollectiveAllReduceExtended._initialize_local_devices = model_devices
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    taken = tuple(short_name(device) for device in strategy.extended.worker_devices)
-    if taken != plan.model_devices:
-        raise DeviceError(f"Each worker must train on {plan.model_devices}. TensorFlow took {taken}.")
-    return strategy
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)

@@ -16,7 +16,6 @@ PATIENCE_SECONDS = 2 * LOST_SECONDS
 """Time limit for the other workers to end after one has failed."""
 LOST_PATIENCE_SECONDS = 15.0
 """Time limit after a worker was lost: the others notice at once, and a hanging one never ends by itself."""
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
@@ -26,13 +25,14 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     `restarts` times; the run resumes from the last checkpoint.
 
     Returns:
-        Exit code: 0 if all succeeded, `LOST_EXIT_CODE` if a worker was lost, else the first worker's that failed.
+        0 if all workers succeeded, `LOST_EXIT_CODE` if one was lost, else the exit code of the first one that failed.
     """
     workers, is_stopped = [], threading.Event()
     # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
     if sys.platform == "linux":
-        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        # PR_SET_PDEATHSIG of prctl(2) is 1: the workers end if this process is killed.
+        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
     def forward(number, frame):
         is_stopped.set()

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import myxtts
 from myxtts.config.checks import UserError, printable, say
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.storage.files import new_hasher
+from myxtts.storage.files import digest_bytes
 
 CHECK_SECONDS = 2.0
 """Time between health checks."""
@@ -144,7 +144,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Checks the time limit, and on the chief the other workers, on the others the chief."""
+        """Checks regularly that the others (on the chief) or the chief respond, and the time limit of `watch`."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -197,10 +197,9 @@ def join_workers(
     _current = workers = Workers(addresses, index, Cluster(addresses, index, plan, timeout_seconds))
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     devices = [name.strip("/").split(":")[0] for name in plan.model_devices]
-    hasher, root = new_hasher(6), Path(myxtts.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    versions["MyXTTS"] = f"{myxtts.__version__} ({hasher.hexdigest()})"
+    root = Path(myxtts.__file__).parent
+    code = b"".join(f"{file.relative_to(root)}\n".encode() + file.read_bytes() for file in sorted(root.rglob("*.py")))
+    versions["MyXTTS"] = f"{myxtts.__version__} ({digest_bytes(code, 6)})"
     with leaving_together(workers):
         workers.require_equal("--workers", addresses, "Give all of them in the same order.")
         workers.require_equal("versions", versions, "Install the same versions on every machine.")
@@ -211,19 +210,17 @@ def join_workers(
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """Ends the other workers too if the `with` block raises an error, which they print."""
+    """Ends the other workers too if the `with` block raises an error; they print the error."""
     try:
         yield
-    except WorkerLost:
-        raise
-    except (KeyboardInterrupt, SystemExit) as error:  # SystemExit: SIGTERM before training
-        workers.leave("was stopped at once", getattr(error, "code", 130))
-        raise
-    except (UserError, OSError) as error:
-        workers.leave(f"ended: {error}", 2)
-        raise
     except BaseException as error:
-        workers.leave(f"failed: {type(error).__name__}: {error}", 1)
+        why, code = f"failed: {type(error).__name__}: {error}", 1
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # SystemExit: SIGTERM before training
+            why, code = "was stopped at once", getattr(error, "code", 130)
+        elif isinstance(error, (UserError, OSError)):
+            why, code = f"ended: {error}", 2
+        if not isinstance(error, WorkerLost):
+            workers.leave(why, code)
         raise
 
 
