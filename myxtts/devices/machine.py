@@ -123,7 +123,7 @@ class PeakMemory:
 
 
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    """Measures the free space of a folder's disk, and the reading speed on its files until `most_bytes` are read.
+    """Measures the free space of a folder's disk, and the speed of reading files until `most_bytes` are read.
 
     Returns:
         `folder`; `free`, in bytes; `read_per_second`, in bytes, None if it was not measured; and `note`, which tells

@@ -43,7 +43,7 @@ class Shapes:
     codes: int
     frames: int
     slice_frames: int = 32
-    """Frames per slice that trains the waveform decoder."""
+    """Frames per training slice of the waveform decoder."""
 
     @classmethod
     def of_data(

@@ -36,7 +36,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     they take little memory until they are copied. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
-        The saved object: usually a dictionary of arrays by name, or a dictionary with such a one under `"model"`.
+        The saved object: usually a dictionary of arrays by name, or one that has it under `"model"`.
         Objects of unknown classes become `StubObject`s.
 
     Raises:
