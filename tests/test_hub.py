@@ -179,7 +179,7 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     assert say.main(["--checkpoint", "hf://emma/voice", "--list-speakers"]) == 0
     kept = without_places(tiny_run_config("/home/emma/data", tmp_path / "run", training={"init_from": NAME}))
     assert kept.data.train_data is None and kept.training.init_from == NAME
-    with pytest.raises(HubError, match="must be pushed to hf://owner/name"):
+    with pytest.raises(HubError, match="must be hf://owner/name"):
         push(None, "emma/voice")
 
 

@@ -19,7 +19,7 @@ BUDGETS = {
     "distributed": 460,
     "hearing": 790,
     "inference": 2000,
-    "interchange": 3080,
+    "interchange": 3070,
     "memory": 580,
     "models": 1980,
     "runs": 2310,

@@ -13,7 +13,6 @@ import numpy as np
 from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
-from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
@@ -74,10 +73,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Converts a Coqui model that is new or has changed to a folder in the user's cache; returns the folder.
-
-    Raises the errors of `import_coqui`.
-    """
+    """Converts a new or changed Coqui model by `import_coqui` to a folder in the user's cache; returns the folder."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
@@ -85,7 +81,6 @@ def imported_release(model: Path) -> Path:
     output = cache / f"{stem}-{digest_bytes(content.encode(), 4)}"
     if not output.is_dir():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
-        filter_native_errors()
         cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
         for stale in cache.glob(f"{glob.escape(stem)}-*"):

@@ -147,11 +147,7 @@ def _pickle(value, arrays):
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):
-        if not isinstance(value, (bool, int, float, str, list, tuple, type(None))):
-            raise TypeError(f"A PyTorch checkpoint of weights cannot hold a {type(value).__name__}.")
         return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
-    if value.dtype not in _STORAGE_NAMES:
-        raise TypeError(f"A PyTorch checkpoint cannot hold an array of dtype {value.dtype}. Cast it first.")
     arrays.append(value)
     strides = tuple(math.prod(value.shape[axis + 1 :]) for axis in range(value.ndim))
     storage_class = b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"

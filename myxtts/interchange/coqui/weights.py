@@ -132,10 +132,7 @@ shape that the tensor has (None: all axes). GPT-2's linear layers and transposed
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of layers, given as rows `("kind name weight", *released shape)`.
-
-    `theirs` is the prefix of the released names, `ours` that of our weights.
-    """
+    """Yields the `Tensor`s of rows `("kind name weight", *released shape)`; `theirs` and `ours` prefix the names."""
     for row, *shape in rows:
         kind, name, weight = row.split()
         for ends, our_end, layout, axis in _KINDS[kind]:

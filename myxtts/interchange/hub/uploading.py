@@ -16,7 +16,7 @@ from myxtts.config.checks import printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
-from myxtts.interchange.hub.fetching import HubError, hub_errors, import_hub, is_hub_name, parse_hub_name
+from myxtts.interchange.hub.fetching import hub_errors, import_hub, is_hub_name, parse_hub_name
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_text
 from myxtts.storage.speakers import SPEAKERS_FILE
@@ -36,11 +36,9 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
         HubError: `target` is not a hub name, or the hub reports an error.
         UserError: The model has no tokenizer.
     """
-    if not is_hub_name(target):
-        raise HubError(f"A model must be pushed to hf://owner/name. Received: {target}.")
+    (repository, branch), hub = parse_hub_name(str(target)), import_hub()
     from myxtts.inference.loading import save_to_preset  # imports TensorFlow, which the card does not need
 
-    (repository, branch), hub = parse_hub_name(target), import_hub()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "model")
         save_to_preset(model, folder)
