@@ -1,4 +1,4 @@
-"""Conversions in both directions with a crash at their operations on the file system, each or some of them."""
+"""Conversions in both directions that crash at each, or some, of their file system operations."""
 
 import itertools
 import shutil
@@ -14,18 +14,18 @@ from myxtts.storage.files import remove_leftovers
 
 
 def digests(folder):
-    """Content of each file in a folder, by its path there."""
+    """Content of each file in a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, every: int = 1) -> int:
-    """Converts a released model `in`, or some weights `out`, with a crash at every so manyth operation in turn.
+    """Converts a released model (`in`) or weights (`out`) repeatedly, each time with a crash at a later operation.
 
     Raises:
-        AssertionError: What was left is neither whole nor nothing.
+        AssertionError: A crash left an incomplete output.
 
     Returns:
-        The operations that the conversion makes.
+        Number of operations of a conversion.
     """
     files = {"model": "model.pth", "vocab": "vocab.json", "dvae": "dvae.pth", "mel_stats": "mel_stats.pth"}
     files |= {"speakers": "speakers_xtts.pth", "config": "config.json"}

@@ -20,7 +20,7 @@ _in_helper = False
 
 
 def on_logical_devices(test):
-    """Decorates a module-level function: it is run in the helper process. Arguments and result must be picklable."""
+    """Decorates a module-level function: it runs in the helper process. Arguments and result must be picklable."""
 
     @functools.wraps(test)
     def run(*arguments, **keywords):
@@ -56,7 +56,7 @@ def _end_with_the_suite():
 def _call(module, name, arguments, keywords):
     from myxtts.devices import configuration as devices
 
-    devices._applied = None  # each test configures, and says so, as a new process would
+    devices._applied = None  # so that each test configures the devices, as a new process does
     return getattr(importlib.import_module(module), name)(*arguments, **keywords)
 
 

@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 def state_dicts(config):
-    """`model.pth` and `dvae.pth` of the released layout, with every weight drawn by name."""
+    """`model.pth` and `dvae.pth` in the released layout, with random weights seeded by their names."""
 
     def drawn(tensors):
         return {
@@ -61,7 +61,7 @@ def state_dicts(config):
 
 
 def write_release(folder, config=MINIMAL, model=None, dvae=True, settings=SETTINGS):
-    """The files of a released model; `model` replaces what is stored in `model.pth`."""
+    """Writes the files of a released model; `model` replaces the contents of `model.pth`."""
     folder.mkdir(exist_ok=True)
     model_tensors, dvae_tensors = state_dicts(config)
     write_torch_checkpoint(folder / "model.pth", {"model": model_tensors} if model is None else model)
@@ -80,12 +80,12 @@ def write_release(folder, config=MINIMAL, model=None, dvae=True, settings=SETTIN
 
 
 def convert(*arguments):
-    """Exit code of `myxtts convert`."""
+    """Runs `myxtts convert` and returns the exit code."""
     return main(["convert", *map(str, arguments)])
 
 
 def weights(folder):
-    """All weights of a converted folder, `{part: {name: array}}`."""
+    """Reads all weights of a converted folder, `{part: {name: array}}`."""
     return {
         part: CheckpointStore(folder / part).read(0, ("model",))[0]["model"]
         for part in PARTS

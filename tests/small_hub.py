@@ -1,4 +1,4 @@
-"""A hub of models on the loopback interface, as far as `huggingface_hub` asks for it: with breaks on demand."""
+"""A small model hub on the loopback interface for `huggingface_hub`, which can break connections on demand."""
 
 import base64
 import hashlib
@@ -10,14 +10,14 @@ from urllib.parse import unquote, urlsplit
 
 
 class SmallHub:
-    """Repositories by name, `{path: content}`; `requests` has what was asked for, as `(method, path, headers)`."""
+    """Repositories by name, `{path: content}`; `requests` lists the requests, `(method, path, headers)`."""
 
     def __init__(self):
         self.repositories, self.requests, self.gated = {}, [], set()
         self.cut_after = {}
-        """Bytes after which the next answer with a file breaks off, by its path."""
+        """Number of bytes after which the next response with a file breaks off, by path."""
         self.altered = {}
-        """What is sent in place of a file's content, by its path."""
+        """Content that is sent instead of a file's own, by path."""
         hub = self
 
         class Handler(_Handler):
@@ -37,7 +37,7 @@ class SmallHub:
         self._thread.join()
 
     def add(self, name, folder):
-        """Makes a repository of what is in a folder."""
+        """Makes a repository from the files of a folder."""
         paths = (path for path in folder.rglob("*") if path.is_file())
         self.repositories[name] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
@@ -48,17 +48,17 @@ class SmallHub:
 
 
 def git_digest(content):
-    """SHA-1 of a file as git names it."""
+    """SHA-1 of a file, computed like git's."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def is_large(path):
-    """Whether the hub keeps a file under its SHA-256 and not as git does."""
+    """Whether the hub identifies a file by its SHA-256 instead of git's SHA-1."""
     return path.endswith((".pth", ".safetensors"))
 
 
 def digest(path, content):
-    """The name of a file's content: what the header ETag says."""
+    """Digest of a file's content, the value of the header ETag."""
     return hashlib.sha256(content).hexdigest() if is_large(path) else git_digest(content)
 
 

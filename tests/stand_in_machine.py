@@ -1,4 +1,4 @@
-"""A machine with GPUs for tests without one: a stand-in `tensorflow` module and NVML list, under CUDA's rules."""
+"""Simulates a machine with GPUs: a stand-in `tensorflow` module and NVML list that follow CUDA's rules."""
 
 import contextlib
 import os
@@ -67,17 +67,17 @@ config = SimpleNamespace(
 
 @contextlib.contextmanager
 def stand_in_machine(num_gpus, nvml=True, memory_mb=24000, **environment):
-    """Inside, this process is one on a machine with so many GPUs, TensorFlow not imported and nothing configured.
+    """Simulates a machine with GPUs in a `with` block, where TensorFlow is not imported and nothing is configured.
 
     Args:
-        num_gpus: GPUs of the machine; their boards are called "0", "1", ...
+        num_gpus: Number of GPUs; their boards are called "0", "1", ...
         nvml: Whether NVML can be read.
         memory_mb: Memory of each GPU.
-        environment: Variables the user set, such as `CUDA_VISIBLE_DEVICES`; the others this package reads are unset.
+        environment: Variables of the user, such as `CUDA_VISIBLE_DEVICES`; the package's others are unset.
 
     Yields:
-        A function that returns the stand-in TensorFlow once something has imported it. Its `boards()` lists the board
-        behind each logical GPU, its `state` what was configured.
+        A function that returns the stand-in TensorFlow after its import. `boards()` of it lists the board of each
+        logical GPU, and `state` holds the configuration.
     """
 
     def list_gpus():

@@ -223,7 +223,7 @@ def test_a_command_ends_with_its_code_while_native_code_is_still_busy(end, code)
 import atexit, sys, time
 from myxtts.devices.tensorflow_start import AbandonedThread, run_to_exit
 def main():
-    AbandonedThread(lambda: time.sleep(600), "busy").start()
+    AbandonedThread(target=lambda: time.sleep(600), name="busy", daemon=False).start()
     print("done")
     {end}
 atexit.register(print, "put away")

@@ -1,4 +1,4 @@
-"""`myxtts convert --from-coqui`: every layout of a release becomes the same model, which speaks; flaws are named."""
+"""`myxtts convert --from-coqui`: all layouts of a release become the same model, which speaks; errors name flaws."""
 
 import functools
 import json
@@ -68,7 +68,7 @@ def test_converted_weights_fit_the_model_and_lie_right(released, converted):
 
 def test_a_converted_model_has_the_settings_and_shapes_of_its_files(released, converted):
     config = config_from_dict(read_json(converted / "config.json"))
-    # No file tells the shape of the other decoder.
+    # No file has the shape of the other decoder.
     others = {name: getattr(MINIMAL, name) for name in ("size", "decoder_blocks", "decoder_width")}
     assert replace(config.model, **others) == replace(MINIMAL, start_text_token=3)
     assert (config.sampling.temperature, config.sampling.top_k, config.sampling.top_p) == (0.6, 40, 0.9)
@@ -80,7 +80,7 @@ def test_a_converted_model_has_the_settings_and_shapes_of_its_files(released, co
 
 
 def test_released_shape_is_the_size_big():
-    """Without a config.json, from nothing but the shapes that the released files have."""
+    """Derives the settings without config.json, from the released tensor shapes alone."""
     big = ModelConfig("big", num_text_tokens=6681)
     shapes = {name: shape for tensor in coqui.model_tensors(big) for name, shape in zip(tensor.names, tensor.shapes)}
     settings = read_settings(None, None)
@@ -185,7 +185,7 @@ def test_a_model_without_dvae_speaks_with_its_mel_scale(tmp_path, capsys, monkey
             assert rate == 24000 and len(samples)
             spoken.append(samples)
         assert say(folders[0], "--speaker", "Bo/Li") == 0
-    # The decoder speaks in both; the latents, and so the codes, would be others with another mel scale.
+    # Both have a decoder; with another mel scale the latents, and so the codes, would differ.
     np.testing.assert_array_equal(*spoken)
     shutil.rmtree(folders[0] / "decoder")
     capsys.readouterr()
@@ -236,7 +236,7 @@ FLAWS = {
     ),
     "gpt.text_head.bias is (60,) int64": lambda m: m.update({"gpt.text_head.bias": np.ones(60, np.int64)}),
     "no tensor gpt.conditioning_perceiver.latents": lambda m: m.pop("gpt.conditioning_perceiver.latents"),
-    "mel_scale.fb is not that of XTTS v2": lambda m: m.update(
+    "mel_scale.fb differs from XTTS v2": lambda m: m.update(
         {"hifigan_decoder.speaker_encoder.torch_spec.1.mel_scale.fb": np.eye(257, 64, dtype=np.float32)}
     ),
     "mel_stats differ": lambda m: m.update({"mel_stats": 2 * m["mel_stats"]}),
@@ -244,7 +244,7 @@ FLAWS = {
         {name: m[name][:20] for name in ("gpt.text_embedding.weight", "gpt.text_head.weight", "gpt.text_head.bias")}
     ),
     "holds gpt.mel_head.bias twice": lambda m: m.update({"xtts.gpt.mel_head.bias": m["gpt.mel_head.bias"]}),
-    "'gpt.extra' is something else": lambda m: m.update({"gpt.extra": "text"}),
+    "'gpt.extra' is not a tensor": lambda m: m.update({"gpt.extra": "text"}),
 }
 
 

@@ -1,4 +1,4 @@
-"""`myxtts convert --to-coqui`: a converted model gives back the files that it came from."""
+"""`myxtts convert --to-coqui`: exporting a converted model restores the original files."""
 
 import shutil
 from dataclasses import replace
@@ -30,7 +30,7 @@ RELEASED_SHAPE = replace(
 
 @pytest.fixture(scope="module")
 def released_shape(tmp_path_factory):
-    """A model whose decoder has the released shape, converted."""
+    """A converted model whose decoder has the released shape."""
     release = write_release(tmp_path_factory.mktemp("shaped") / "in", RELEASED_SHAPE)
     assert convert("--from-coqui", release / "model.pth", "--output", release / "out") == 0
     return release
@@ -65,7 +65,7 @@ def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory):
-    """What a run leaves that trained all its stages from scratch, and the model."""
+    """Folder of a run that trained all stages from scratch, and the model."""
     tokenizer = XTTSTokenizer.train([("one two three", "en")], 50)
     lengths = dict(max_text_tokens=402, max_audio_tokens=605)
     model = XTTS(replace(RELEASED_SHAPE, num_text_tokens=tokenizer.num_tokens, **lengths), PARTS)

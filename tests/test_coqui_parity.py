@@ -1,6 +1,6 @@
-"""The model against what the reference computed from the same weights: the tiny checkpoint of the shared folder.
+"""Compares the model with outputs of coqui-tts for the same weights: the tiny checkpoint of the shared folder.
 
-Figures are maximum absolute differences in float32, unless a comment says otherwise.
+Tolerances are maximum absolute differences in float32, unless a comment says otherwise.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def model(synthesizer):
 
 @pytest.fixture(scope="module")
 def batch(reference):
-    """The batch that losses, logits and gradients of the reference belong to."""
+    """The batch for which the reference computed losses, logits and gradients."""
     code_lengths = -(-reference["gpt/wav_lengths"] // 1024)
     return GPTBatch(
         tf.range(3),
@@ -60,7 +60,7 @@ def objective(synthesizer):
 
 @pytest.fixture(scope="module")
 def gradients(objective, batch):
-    """The weighted loss and its gradients by our names."""
+    """The weighted loss, and its gradients by our weight names."""
     return objective.gradients(batch)
 
 
@@ -124,7 +124,7 @@ def test_losses_equal_the_reference(objective, batch, reference):
     plain, _ = objective.losses(batch)
     assert plain["text"] == pytest.approx(float(reference["gpt/noidx/loss_text"]), abs=1e-5)
     assert plain["codes"] == pytest.approx(float(reference["gpt/noidx/loss_mel"]), abs=1e-5)
-    # The reference hides targets in the last row only, and counts their place in units of 256 samples.
+    # The reference hides targets in the last row only, and counts their positions in units of 256 samples.
     span = np.zeros((3, 2), np.int32)
     span[-1] = reference["gpt/cond_idxs_samples"][-1] // 256
     masked, _ = objective.losses(batch._replace(conditioning_codes=tf.constant(span)))

@@ -1,4 +1,4 @@
-"""`--device-plan auto`: which plans are measured, which is taken, and what is said about it."""
+"""`--device-plan auto`: which plans are measured, which one is selected, and what is printed."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from myxtts.runs.setup import choose, quickest_devices
 
 
 def asked_for(*flags):
-    """Configuration and device options of a command line, as the command hands them to `quickest_devices`."""
+    """Configuration and device options of a command line, as the command passes them to `quickest_devices`."""
     arguments = build_parser().parse_args(["--train-data", "x", *flags])
     return config_from_arguments(arguments), start_options({**vars(arguments)}).devices
 

@@ -1,4 +1,4 @@
-"""What `myxtts export` writes speaks as the model does, and the ONNX engine draws what TensorFlow draws."""
+"""An exported model speaks like the original, and the ONNX engine samples the same codes as TensorFlow."""
 
 import errno
 import json
@@ -49,7 +49,7 @@ def synthesizer():
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1})  # tracing takes longest
     model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
     random = np.random.default_rng(0)
-    for variable in model.trainable_variables:  # far from initial values, so that nothing is zero or one by chance
+    for variable in model.trainable_variables:  # far from initial values, which are often zero or one
         variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))
     model.mel_stats.assign(np.full(80, 3.0, "float32"))
     return Synthesizer(model, tokenizer, config, compiled=False)
@@ -57,7 +57,7 @@ def synthesizer():
 
 @pytest.fixture(scope="module")
 def run(synthesizer, tmp_path_factory):
-    """A folder with one voice."""
+    """A model folder with one voice."""
     config, random = synthesizer.model.config, np.random.default_rng(1)
     latents = random.standard_normal((1, config.num_latents, config.width)).astype("float32")
     vector = random.standard_normal((1, config.speaker_width)).astype("float32")
@@ -79,14 +79,14 @@ def export(run, synthesizer):
 
 @pytest.fixture(scope="module")
 def exported(export, tmp_path_factory):
-    """What `myxtts export` wrote."""
+    """An exported folder."""
     folder = tmp_path_factory.mktemp("exported")
     assert export(folder) == 0
     return folder
 
 
 def draw(synthesizer, speaker, values, number):
-    """The stream of the Keras model, and what `speak.py` gives for the same."""
+    """The stream of the Keras model, and the codes of `speak.py` for the same input."""
     ids = speaker.vocabulary.encode(" ".join(WORDS[number : number + 2]), "en")
     latents = speaker.voices["emma"][0]
     stream = synthesizer.engine.open(ids, latents[None], SamplingConfig(**values), 5, number)

@@ -1,6 +1,6 @@
-"""Small files made to hang, crash or be quoted: refused with a sentence, in bounded time and memory.
+"""Small files that try to hang or crash a parser are refused with a short error, in bounded time and memory.
 
-What could take forever runs in a process of its own with limits on its processor time and memory.
+Files that could hang are read in a separate process with limits of processor time and memory.
 """
 
 import json
@@ -32,7 +32,7 @@ READERS = {
 
 
 def refusal(path):
-    """The sentence with which a process of 20 s of processor time and 2 GB refuses a file."""
+    """Error message for a file, read in a process limited to 20 s of processor time and 2 GB."""
     program = f"""
 import sys
 from myxtts.config.checks import UserError
@@ -60,7 +60,7 @@ except UserError as error:
 
 
 DOUBLED = b"N" + b"2\x86" * 60
-"""A tuple of two of the tuple before, sixty times: 2^60 values in 121 bytes."""
+"""Sixty nested tuples, each with the previous one twice: 2^60 values in 121 bytes."""
 AS_KEY = b"\x80\x02}" + DOUBLED + b"Ns."
 HOSTILE_PICKLES = {
     "doubled_key": (AS_KEY, "repeats its values"),

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, fetched from and pushed to a small one on the loopback interface."""
+"""Models are downloaded from and uploaded to a small hub on the loopback interface."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ NAME = "hf://coqui/XTTS-v2"
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """A released model with card and licence. Not to be changed."""
+    """A released model with card and licence; tests must not change it."""
     folder = write_release(tmp_path_factory.mktemp("release") / "xtts")
     (folder / "README.md").write_text(CARD)
     (folder / "LICENSE.txt").write_text("Non-commercial use only.")
@@ -45,7 +45,7 @@ def release(tmp_path_factory):
 
 @pytest.fixture
 def server(release, tmp_path, monkeypatch):
-    """A hub with the release on it, for a user with an empty cache."""
+    """A hub that has the release, and a user with an empty cache."""
     with SmallHub() as small:
         small.add("coqui/XTTS-v2", release)
         use_hub(monkeypatch, small.url, tmp_path / "hf")
@@ -53,7 +53,7 @@ def server(release, tmp_path, monkeypatch):
 
 
 def use_hub(monkeypatch, url, home):
-    """What `HF_ENDPOINT`, `HF_HOME` and the like do to the library when it is imported."""
+    """Sets what the library reads from `HF_ENDPOINT`, `HF_HOME` and others when it is imported."""
     constants = {"ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_HUB_DISABLE_XET": True}
     constants["HUGGINGFACE_CO_URL_TEMPLATE"] = url + "/{repo_id}/resolve/{revision}/{filename}"
     for name, value in constants.items():
@@ -179,7 +179,7 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     assert say.main(["--checkpoint", "hf://emma/voice", "--list-speakers"]) == 0
     kept = without_places(tiny_run_config("/home/emma/data", tmp_path / "run", training={"init_from": NAME}))
     assert kept.data.train_data is None and kept.training.init_from == NAME
-    with pytest.raises(HubError, match="must be pushed to hf://owner/name"):
+    with pytest.raises(HubError, match="must be hf://owner/name"):
         push(None, "emma/voice")
 
 

@@ -19,7 +19,7 @@ BUDGETS = {
     "distributed": 490,
     "hearing": 770,
     "inference": 2000,
-    "interchange": 3140,
+    "interchange": 3070,
     "memory": 580,
     "models": 1940,
     "runs": 2310,

@@ -1,4 +1,4 @@
-"""`myxtts doctor`: what is read of the machine and its containers, what is measured, and what is said about it."""
+"""`myxtts doctor`: limits of the machine and its containers, measurements, and the printed report."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ def memory_of_16_gb(monkeypatch):
 
 
 def fake_root(folder, files):
-    """A file system of `{path: text}`."""
+    """Writes files, given as `{path: text}`."""
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -1,4 +1,4 @@
-"""`myxtts plan`: weights against built models, terms against what they are made of, and what is printed."""
+"""`myxtts plan`: weights compared with built models, activations with traced graphs, and the printed report."""
 
 import functools
 import json
@@ -88,7 +88,7 @@ def test_memory_efficient_attention_is_linear_in_the_sequence():
     for attention, power in (("standard", 2), ("memory-efficient", 1)):
         first, second, third = (activations(codes, attention) for codes in (100, 300, 500))
         curved = (third - second) - (second - first)
-        # The mask of which position sees which, one byte a pair, is all that grows with the square.
+        # Only the attention mask grows quadratically, with one byte per pair of positions.
         assert (curved > 10 * 4 * 8 * 200**2) == (power == 2)
 
 
@@ -110,7 +110,7 @@ def test_largest_batch_fits_and_one_clip_more_does_not(optimizations):
 
 
 def kept_numbers(variables, loss_of, shape, reads=lambda operation: True):
-    """How many numbers of the traced forward pass TensorFlow's own gradient functions read."""
+    """Counts the floats of a traced forward pass that TensorFlow's gradient functions read."""
     kept = {}
 
     @tf.function
@@ -151,7 +151,7 @@ def test_dvae_holds_the_tensors_that_its_backward_pass_reads():
 
 
 def test_speaker_encoder_holds_the_tensors_that_its_backward_pass_reads(monkeypatch):
-    blocks = (2, 1, 1, 1)  # instead of sixteen: they are what takes time to trace
+    blocks = (2, 1, 1, 1)  # instead of sixteen, which take long to trace
     monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", blocks)
     monkeypatch.setattr(
         "myxtts.models.speaker_encoder.SpeakerEncoder", functools.partial(SpeakerEncoder, num_blocks=blocks)

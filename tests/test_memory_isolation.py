@@ -1,4 +1,4 @@
-"""The trainer under memory isolation, and that the mode changes where a run computes and not what."""
+"""Trainer with memory isolation; the mode changes the device of a computation but not the result."""
 
 import contextlib
 import inspect
@@ -14,7 +14,7 @@ STEPS = 50
 
 
 def make_trainer(mode, corpus, folder):
-    """A GPT trainer with dropout and augmentation, its data set, and the batches' device."""
+    """A GPT trainer with dropout and augmentation, its data set, and the device of its batches."""
     import keras
     import tensorflow as tf
 
@@ -48,7 +48,7 @@ def make_trainer(mode, corpus, folder):
 
 @on_logical_devices
 def run(mode, corpus, folder):
-    """Losses of every step, what validation said, and the trainer's public face after a run."""
+    """Losses of every step, validation losses, and the trainer's public attributes after a run."""
     from myxtts.training.trainer import XTTSTrainer
     from myxtts.training.watching.callbacks import Callback
 

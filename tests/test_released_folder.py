@@ -1,4 +1,4 @@
-"""The folder of a released model is taken wherever a model is named."""
+"""Commands accept the folder of a released model."""
 
 from dataclasses import replace
 

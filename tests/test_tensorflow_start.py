@@ -1,4 +1,4 @@
-"""What a command's standard error shows: what Python prints and errors of native code, and no start-up messages."""
+"""Standard error of a command shows Python's output and errors of native code, but no start-up messages."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""PyTorch checkpoints: files written by PyTorch itself, round trips, damage of every kind, hostile pickles."""
+"""PyTorch checkpoints: files written by PyTorch, round trips, damaged files, hostile pickles."""
 
 import pickle
 import struct
@@ -39,7 +39,7 @@ def write_zip(path, pickled, storages=(), compression=zipfile.ZIP_STORED):
 
 
 def tensor_opcodes(num_values, offset, size, stride, storage="FloatStorage"):
-    """Protocol 2 opcodes of one tensor, as torch.save writes them but with claims of our choice."""
+    """Protocol 2 opcodes of a tensor as `torch.save` writes them, but with any sizes."""
 
     def text(value):
         return b"X" + struct.pack("<I", len(value)) + value.encode()
@@ -106,7 +106,7 @@ def test_written_checkpoint_is_read_back(tmp_path):
 
 
 class Calls:
-    """Pickles as a call of any function."""
+    """An object that pickles as a call of any function."""
 
     def __init__(self, function, *args):
         self._call = (function, args)
@@ -115,7 +115,7 @@ class Calls:
         return self._call
 
     def __call__(self):
-        """A callable, as pickling asks of what stands first in a call."""
+        """Makes the object callable, as `pickle` requires of the function in a call."""
 
 
 def run_if_called(path):

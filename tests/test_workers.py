@@ -1,4 +1,4 @@
-"""Workers find each other, agree, refuse what does not fit, and end together when one is gone."""
+"""Workers connect, exchange values, refuse different settings, and end together when one is lost."""
 
 import json
 import socket
@@ -47,7 +47,7 @@ class Board:
 
 
 def together(count, work):
-    """What `work(workers)` returns or raises for each of so many workers, in threads of this process."""
+    """Runs `work(workers)` for `count` workers in threads; returns the result or the error of each."""
     addresses, board, found = tuple(f"127.0.0.1:{place}" for place in range(1, count + 1)), Board(), {}
 
     def run(index):
@@ -66,7 +66,7 @@ def together(count, work):
 
 def test_gathered_values_come_in_order_and_bit_for_bit():
     def work(workers):
-        given = [workers.gather([workers.index, 0.1 + workers.index]), workers.tell(f"of {workers.index}")]
+        given = [workers.gather([workers.index, 0.1 + workers.index]), workers.ask(lambda: f"of {workers.index}")]
         workers.close()
         return given
 

@@ -1,4 +1,4 @@
-"""Two workers on this machine take the steps of one process."""
+"""Two workers on this machine have the losses of one process."""
 
 import json
 

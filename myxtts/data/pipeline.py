@@ -241,7 +241,7 @@ def stream_batches(
         last_reference = [batches]
         del batches
         if not sys.is_finalizing():  # then threads cannot start
-            AbandonedThread(last_reference.clear, "myxtts-ended-reader").start()
+            AbandonedThread(target=last_reference.clear, name="myxtts-ended-reader", daemon=False).start()
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:

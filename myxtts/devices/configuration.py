@@ -1,7 +1,7 @@
-"""Device configuration: makes a `DevicePlan` for this machine and applies it to TensorFlow.
+"""Makes a `DevicePlan` for this machine and applies it to TensorFlow.
 
-A plan must be applied before TensorFlow's runtime starts, so this module does not import TensorFlow: parse the command
-line, call `early_gpu_configuration`, then import the rest.
+A plan must be applied before TensorFlow's runtime starts, so a program calls `early_gpu_configuration` first and then
+imports TensorFlow.
 """
 
 import os
@@ -10,35 +10,22 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from myxtts.config.checks import UserError, counted, say
-from myxtts.devices.device_plan import (
-    ACCELERATOR_VARIABLES,
-    DeviceError,
-    DevicePlan,
-    DeviceRequest,
-    listed,
-    plan_devices,
-)
+from myxtts.config.checks import counted, say
+from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
 from myxtts.devices.machine import short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
 _applied: tuple[DeviceRequest, DevicePlan] | None = None
-"""Last request to `early_gpu_configuration`, and the plan it applied."""
-
-
-class PlacementError(UserError):
-    """Variables that are not on the plan's devices."""
+"""The last request to `early_gpu_configuration`, and its plan, which was applied."""
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the plan for these GPUs, applied now if need be; without GPUs, the one already applied.
+    """Returns the plan for these GPUs; applies it by `early_gpu_configuration` unless it was applied before.
 
-    Without either, the plan is single mode on TensorFlow's first device, and nothing is configured.
-
-    Raises:
-        DeviceError: As in `early_gpu_configuration`.
+    Without arguments, returns the plan that was applied before. If there is none, returns single mode on TensorFlow's
+    first device and configures nothing.
     """
     pair = data_gpu, model_gpu
     if _applied and pair in ((None, None), (_applied[1].data_gpu, *_applied[1].model_gpus)):
@@ -51,42 +38,41 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
 
 
 def count_gpus() -> int:
-    """Counts the GPUs visible to this process, by NVML or, without an NVIDIA driver, by TensorFlow."""
+    """Number of GPUs visible to this process, counted by NVML or, without an NVIDIA driver, by TensorFlow."""
     gpus = _nvml_gpus()
     return len(_physical_gpus() if gpus is None else gpus)
 
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
-    """Raises the errors of `early_gpu_configuration` that need no TensorFlow; applies nothing."""
+    """Raises the errors of `early_gpu_configuration` that can be found without TensorFlow; configures nothing."""
     request, gpus = _request(data_gpu, model_gpu, **options), _nvml_gpus()
     if gpus is None and "tensorflow" in sys.modules:
         gpus = _physical_gpus()
     num_gpus = len(gpus or ())
     if gpus is None and any(map(os.path.exists, GPU_DRIVER_PLACES)):  # only TensorFlow can count them
-        num_gpus = max((index for index in (data_gpu, *request.models) if index is not None), default=0) + 2
+        num_gpus = max(data_gpu or 0, *request.models, 0) + 2
     plan_devices(num_gpus=num_gpus, **vars(request))
 
 
-def _request(data_gpu, model_gpu, model_gpus=None, virtual_devices=None, accelerator=None, **limits):
-    """Returns the `DeviceRequest` of the options; environment variables replace None."""
+def _request(data_gpu, model_gpu, virtual_devices=None, **options):
+    """Makes a `DeviceRequest`; environment variables give virtual devices and accelerator if the options do not."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
             raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}.")
         virtual_devices = int(value)
-    accelerator = _accelerator_variable() if accelerator is None else accelerator
-    gpus = dict(data_gpu=data_gpu, model_gpu=model_gpu, model_gpus=tuple(model_gpus or ()))
-    return DeviceRequest(**gpus, virtual_devices=virtual_devices, accelerator=accelerator, **limits)
+    gpus = dict(data_gpu=data_gpu, model_gpu=model_gpu, virtual_devices=virtual_devices)
+    return DeviceRequest(**{"accelerator": _accelerator_variable()} | gpus | options)
 
 
 def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> DevicePlan:
-    """Plans this machine's devices, applies and prints the plan; called before TensorFlow's devices are initialized.
+    """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
-    Takes the fields of `DeviceRequest`. None reads `virtual_devices` from `MYXTTS_VIRTUAL_DEVICES` and `accelerator`
-    from `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. The same call again returns the same plan.
+    The arguments are the fields of `DeviceRequest`. By default `MYXTTS_VIRTUAL_DEVICES` gives `virtual_devices`, and
+    `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR` gives `accelerator`. Repeating a call returns the same plan.
 
     Raises:
-        DeviceError: As in `plan_devices` and `apply_plan`; or another GPU pair was configured in this process.
+        DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.
     """
     global _applied
     request = _request(data_gpu, model_gpu, **options)
@@ -116,10 +102,10 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 
 
 def apply_plan(plan: DevicePlan) -> None:
-    """Applies a plan to the environment and TensorFlow without starting its runtime, and prints each step.
+    """Applies a plan to the environment and to TensorFlow, whose runtime does not start yet; prints each step.
 
-    In Multi-GPU Mode soft placement is off, so that a missing device is an error instead of a CPU, and the device
-    policy is `silent`: a tensor from another device is copied.
+    In Multi-GPU Mode soft placement is off, so that a missing device is an error and not replaced by the CPU. The
+    device policy is `silent`: a tensor from another device is copied.
 
     Raises:
         DeviceError: TensorFlow sees other GPUs than the plan, is built for another accelerator, or its runtime was
@@ -127,7 +113,7 @@ def apply_plan(plan: DevicePlan) -> None:
     """
     if plan.is_dual:
         say(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
-        say(f"Model Training GPU: {listed(plan.model_gpus)}")
+        say(f"Model Training GPU: {','.join(map(str, plan.model_gpus))}")
     narrowed = _narrow_environment(plan)
     import tensorflow as tf
 
@@ -138,7 +124,7 @@ def apply_plan(plan: DevicePlan) -> None:
         elif tf.config.get_visible_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")
         cpu, count = tf.config.list_physical_devices("CPU")[0], 1 + plan.num_replicas
-        # A process that has enough logical devices already (a notebook, a test run) keeps them.
+        # A process that already has enough logical devices (a notebook, a test run) keeps them.
         if plan.virtual and len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:
@@ -162,8 +148,7 @@ def apply_plan(plan: DevicePlan) -> None:
 def configure_for_speech() -> None:
     """Configures devices for synthesis: the accelerator of the environment variable, and memory growth.
 
-    Raises:
-        DeviceError: That accelerator is not available.
+    Raises `DeviceError` if the accelerator is not available.
     """
     import tensorflow as tf
 
@@ -172,7 +157,7 @@ def configure_for_speech() -> None:
     accelerator, gpus = _accelerator_variable(), tf.config.get_visible_devices("GPU")
     plan_devices(num_gpus=len(gpus), accelerator=accelerator)
     _require_build(tf, accelerator)
-    with suppress(RuntimeError):  # the devices are in use already, in a notebook for example
+    with suppress(RuntimeError):  # the devices are in use already, for example in a notebook
         if accelerator == "cpu" and gpus:
             tf.config.set_visible_devices([], "GPU")
         for gpu in gpus:
@@ -180,6 +165,7 @@ def configure_for_speech() -> None:
 
 
 def _require_build(tf, accelerator):
+    """Raises `DeviceError` unless this TensorFlow is built for the accelerator."""
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
         rule = f"{ACCELERATOR_VARIABLES[0]}={accelerator} needs a TensorFlow built with {accelerator}"
@@ -187,28 +173,30 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` to the plan's GPUs; returns False if TensorFlow was imported already.
+    """Sets `CUDA_VISIBLE_DEVICES` to the plan's GPUs; returns False if the plan has none or TensorFlow was imported.
 
-    A reversed pair needs the variable: `set_visible_devices` numbers GPUs in ascending order.
+    After that import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     """
     if not (plan.is_dual and plan.visible_ids):
         return False
     if "tensorflow" not in sys.modules:
         if "CUDA_VISIBLE_DEVICES" not in os.environ:
-            # As NVML and nvidia-smi number GPUs; a list of the user's was written for the order in force.
+            # The order of NVML and nvidia-smi. A list set by the user refers to the user's own order.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
         return True
     if list(plan.visible) != sorted(plan.visible):
+        pair, ids = ",".join(map(str, plan.visible)), ",".join(plan.visible_ids)
         raise DeviceError(
-            f"GPUs {listed(plan.visible)} in this order need CUDA_VISIBLE_DEVICES before TensorFlow is imported, but "
+            f"GPUs {pair} in this order need CUDA_VISIBLE_DEVICES before TensorFlow is imported, but "
             f"{_importers_of_tensorflow()}. Call early_gpu_configuration first, or set CUDA_DEVICE_ORDER=PCI_BUS_ID "
-            f"CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} and name GPUs by their place in that list."
+            f"CUDA_VISIBLE_DEVICES={ids} and name GPUs by their position in that list."
         )
     return False
 
 
 def _configure_gpus(tf, plan, narrowed):
+    """Makes the plan's GPUs visible, with memory growth or limits; if `narrowed`, all others are hidden already."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
@@ -228,15 +216,17 @@ def _configure_gpus(tf, plan, narrowed):
 
 
 def _importers_of_tensorflow():
-    """Returns a clause that names the loaded modules that have imported TensorFlow."""
-    tensorflow = sys.modules["tensorflow"]
-    others = {name: m for name, m in list(sys.modules.items()) if name.partition(".")[0] not in ("tensorflow", "keras")}
-    held = {name: list(getattr(module, "__dict__", {}).values()) for name, module in others.items()}
-    names = sorted(name for name, values in held.items() if any(value is tensorflow for value in values))
+    """Returns a clause for error messages that names the loaded modules that have imported TensorFlow."""
+    tensorflow, names = sys.modules["tensorflow"], []
+    for name, module in sorted(sys.modules.items()):
+        values = list(getattr(module, "__dict__", {}).values())
+        if name.partition(".")[0] not in ("tensorflow", "keras") and any(value is tensorflow for value in values):
+            names.append(name)
     return f"TensorFlow was imported by {', '.join(names[:5])}" if names else "TensorFlow was imported"
 
 
 def _nvml_gpus():
+    """The GPUs that NVML lists, or None if NVML cannot be read."""
     try:
         return list_gpus()
     except NVMLUnavailable:
@@ -254,30 +244,20 @@ def _accelerator_variable():
     return next(given, "auto")
 
 
-def audit_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> list[str]:
-    """Returns a line for each variable that is not on the plan's model devices.
+def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:
+    """Checks that variables are on the plan's model devices; returns a summary for the log.
 
-    Variables are Keras's, TensorFlow's or distributed; each component of the latter must be on its replica's device.
+    Accepts variables of Keras and of TensorFlow, also distributed ones, which need a component on each model device.
+    Raises `DeviceError` with the names of variables that are on other devices.
     """
-    strays = []
+    named_variables, strays = list(named_variables), []
     for name, variable in named_variables:
         # `value` is an attribute of Keras variables and a method of TensorFlow's.
         held = variable if callable(variable.value) else variable.value
         devices = tuple(short_name(component.device) for component in getattr(held, "values", (held,)))
         if devices != plan.model_devices:
             strays.append(f"{name} lives on {', '.join(devices)} instead of {', '.join(plan.model_devices)}")
-    return strays
-
-
-def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:
-    """Checks that all variables are on the plan's model devices; returns a log line.
-
-    Raises:
-        PlacementError: Some are not; the message names them.
-    """
-    named_variables = list(named_variables)
-    strays = audit_placement(named_variables, plan)
     if strays:
         wrong = f"{len(strays)} of {len(named_variables)} variables are on the wrong device"
-        raise PlacementError(f"{wrong}: {'; '.join(strays)}. Build them in the scope of {plan.model_device}.")
+        raise DeviceError(f"{wrong}: {'; '.join(strays)}. Build them in the scope of {plan.model_device}.")
     return f"Placement audit: {len(named_variables)} variables, all on {', '.join(plan.model_devices)}"

@@ -1,6 +1,6 @@
-"""Device plan: which device prepares data and which train, computed from the request alone, without TensorFlow."""
+"""Device plan: which device prepares data and which devices train, computed without TensorFlow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from myxtts.config.checks import UserError, counted
@@ -15,31 +15,30 @@ VIRTUAL_NOTES = (
     "The memory limits are not enforced: virtual devices share the memory of this machine.",
 )
 ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a hard limit.",)
-PAIR = "--data-gpu and --model-gpu"
 
 
 class DeviceError(UserError):
-    """The requested devices are not available. The command line prints the message and exits with code 2."""
+    """The requested devices are not available or contradict each other, or variables are on the wrong device."""
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """Devices that prepare data and devices that train; device names come from here only."""
+    """The device that prepares data and the devices that train; all other modules take device names from a plan."""
 
     mode: str
-    """`single` (one device for both), `dual` (a device each) or `isolated` (a device each, with memory limits)."""
+    """`single` (one device for data and model), `dual` (separate devices) or `isolated` (`dual` with memory limits)."""
     data_device: str
-    """TensorFlow's name of the device that prepares batches."""
+    """TensorFlow name of the device that prepares batches."""
     model_devices: tuple[str, ...]
-    """TensorFlow's names of the devices that train, one per replica."""
+    """TensorFlow names of the devices that train, one per replica."""
     data_gpu: int | None = None
-    """Index of the data GPU among the GPUs visible to this process, or of the virtual device."""
+    """Index of the data GPU among the GPUs visible to this process, or index of its virtual device."""
     model_gpus: tuple[int, ...] = ()
-    """Indices of the model GPUs, likewise, in the order of `model_devices`."""
+    """Indices of the model GPUs or virtual devices, in the order of `model_devices`."""
     visible: tuple[int, ...] = ()
-    """Indices of the GPUs that TensorFlow sees, in its order."""
+    """Indices of the GPUs that TensorFlow sees, in TensorFlow's order."""
     visible_ids: tuple[str, ...] = ()
-    """The same as `CUDA_VISIBLE_DEVICES` entries, for CUDA and NVML; empty without GPUs."""
+    """`CUDA_VISIBLE_DEVICES` entries of the GPUs in `visible`; empty without GPUs."""
     data_memory_mb: int | None = None
     """Hard memory limit of the data device; None for no limit."""
     model_memory_mb: int | None = None
@@ -51,7 +50,7 @@ class DevicePlan:
     num_gpus: int = 0
     """Number of GPUs visible to the process when the plan was made."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user about this plan."""
+    """Remarks about this plan to print for the user."""
 
     @property
     def model_device(self) -> str:
@@ -65,12 +64,12 @@ class DevicePlan:
 
     @property
     def is_dual(self) -> bool:
-        """Whether data and model are on different devices (Multi-GPU Mode)."""
+        """Whether data and model have separate devices (Multi-GPU Mode)."""
         return self.data_device not in self.model_devices
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role of each GPU of `visible_ids`, `data` or `model`, as `GPUReport.figures` takes them."""
+        """Role of each GPU in `visible_ids`, `data` or `model`; the argument of `GPUReport.figures`."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:
@@ -84,26 +83,26 @@ class DevicePlan:
 
 @dataclass
 class DeviceRequest(DeviceOptions):
-    """Devices to train on. GPUs are indices among those visible to this process."""
+    """Options of the user that select devices. GPUs are given by their index among those visible to this process."""
 
     data_gpu: int | None = None
     model_gpu: int | None = None
-    """With `data_gpu`, or neither; or `model_gpus`."""
+    """Needs `data_gpu`; `model_gpus` replaces it."""
     accelerator: str = "auto"
     """One of `ACCELERATORS`."""
 
     @property
     def models(self) -> tuple[int, ...]:
         """All model GPUs."""
-        return self.model_gpus or (self.model_gpu,) * (self.model_gpu is not None)
+        return tuple(self.model_gpus or (self.model_gpu,) * (self.model_gpu is not None))
 
 
 def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request) -> DevicePlan:
-    """Assigns devices to roles. Pure: depends on its arguments alone.
+    """Chooses the device that prepares data and the devices that train; depends on nothing but its arguments.
 
     Args:
         num_gpus: Number of GPUs visible to this process.
-        gpus: Names and memory of the GPUs; None names them by index and does not check the limits.
+        gpus: The visible GPUs, to check memory limits; None numbers the GPUs and skips this check.
         request: Fields of `DeviceRequest`.
 
     Raises:
@@ -142,9 +141,9 @@ def _require(holds, message):
 
 def _check_request(request):
     """Raises `DeviceError` if the options contradict each other."""
-    models, paired = request.models, request.data_gpu is not None
+    models, paired, pair = request.models, request.data_gpu is not None, "--data-gpu and --model-gpu"
     virtual, accelerator = request.virtual_devices or 0, request.accelerator
-    variable, kinds, named = ACCELERATOR_VARIABLES[0], ", ".join(ACCELERATORS), listed(models)
+    variable, kinds, named = ACCELERATOR_VARIABLES[0], ", ".join(ACCELERATORS), ",".join(map(str, models))
     rule = f"--model-gpu and --model-gpus exclude each other. Received: {request.model_gpu} and {named}."
     _require(not request.model_gpus or request.model_gpu is None, rule)
     _require(accelerator in ACCELERATORS, f"{variable} must be one of {kinds}. Received: {accelerator}.")
@@ -154,13 +153,13 @@ def _check_request(request):
     rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual}."
     _require(virtual == 0 or 2 <= virtual <= 64, rule)
     given = "--data-gpu" if paired else f"--model-gpu{'s' * (len(models) > 1)}"
-    rule = f"Multi-GPU Mode needs both {PAIR} (data.data_gpu, data.model_gpu). Received: {given} alone."
+    rule = f"Multi-GPU Mode needs both {pair} (data.data_gpu, data.model_gpu). Received: {given} alone."
     _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
     rule = f"{variable}={accelerator} demands a GPU, but --virtual-devices are CPU devices. Leave one of them out."
     _require(not virtual or accelerator in ("auto", "cpu"), rule)
-    rule = f"{variable}=cpu forbids the GPUs of {PAIR}. Unset it, or add --virtual-devices 2."
+    rule = f"{variable}=cpu forbids the GPUs of {pair}. Unset it, or add --virtual-devices 2."
     _require(accelerator != "cpu" or not paired or virtual, rule)
-    rule = f"--enable-memory-isolation needs {PAIR}, which may name the same GPU. Received: neither."
+    rule = f"--enable-memory-isolation needs {pair}, which may name the same GPU. Received: neither."
     _require(not request.memory_isolation or paired or virtual, rule)
     given = request.data_gpu_memory, request.model_gpu_memory
     is_usual = given == (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory)
@@ -169,14 +168,14 @@ def _check_request(request):
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
-    """Raises `DeviceError` unless `count` devices, each a `noun`, can have these roles."""
+    """Raises `DeviceError` unless the indices name different devices of `count`; `noun` is the kind of device."""
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
     needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
-    flags = f"--data-gpu {data_gpu} with {flag} {listed(models)} (data.data_gpu, data.model_gpu) needs {needed} {noun}s"
+    named = f"--data-gpu {data_gpu} with {flag} {','.join(map(str, models))} (data.data_gpu, data.model_gpu)"
     hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
     hint = hint if noun == "GPU" else f"Raise --virtual-devices to {needed}."
-    rule = f"Insufficient GPUs for Multi-GPU Mode: {flags} and this process sees {count}."
+    rule = f"Insufficient GPUs for Multi-GPU Mode: {named} needs {needed} {noun}s and this process sees {count}."
     _require(needed <= count, f"{rule} {hint}")
     for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
         sees = f"this process sees {counted(count, noun)}, so the valid range is 0 to {count - 1}"
@@ -184,24 +183,17 @@ def _check_indices(data_gpu, models, isolation, count, noun):
 
 
 def _pair_plan(data_gpu, models, isolation, limits, ids, common):
-    """Makes the plan of a device for each role; `ids` is None for virtual devices.
+    """Makes a plan with separate devices for data and model; `ids` is None for virtual devices.
 
-    TensorFlow numbers logical devices through the GPUs as it sees them, and within each. The data GPU comes first, and
-    on it the data device.
+    TensorFlow numbers the logical devices of the first visible GPU, then those of the next. The data GPU is the first
+    one, and the data device is the first logical device on it.
     """
     virtual = ids is None
     visible = tuple(dict.fromkeys((data_gpu, *models)))
-    players = {"data": (data_gpu,), "model": models}
-    roles = [(role, gpu) for gpu in visible for role, gpus in players.items() if gpu in gpus]
+    roles = [("data", data_gpu), *(("model", gpu) for gpu in visible if gpu in models)]
     names = {role: f"/{'CPU' if virtual else 'GPU'}:{number}" for number, role in enumerate(roles)}
     notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
     mode, visible_ids = "isolated" if isolation else "dual", () if virtual else tuple(ids[gpu] for gpu in visible)
     devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
-    return DevicePlan(
-        mode, *devices, data_gpu, models, visible, visible_ids, *limits, virtual=virtual, notes=notes, **common
-    )
-
-
-def listed(indices: Iterable[int]) -> str:
-    """Joins numbers with commas."""
-    return ",".join(map(str, indices))
+    gpus = data_gpu, models, visible, visible_ids
+    return DevicePlan(mode, *devices, *gpus, *limits, virtual=virtual, notes=notes, **common)

@@ -1,7 +1,7 @@
-"""NVIDIA GPUs visible to this process, their utilization and memory, read from NVML (package `nvidia-ml-py`).
+"""Lists the NVIDIA GPUs visible to this process and monitors their utilization and memory.
 
-NVML needs no TensorFlow and reports utilization, which TensorFlow does not. Without it figures are "not available",
-never zero.
+The figures come from NVML (package `nvidia-ml-py`), which needs no TensorFlow and reports utilization, which TensorFlow
+does not. Without NVML, figures are "not available", never zero.
 """
 
 import os
@@ -17,12 +17,12 @@ BYTES_PER_MB = 2**20
 
 
 class NVMLUnavailable(RuntimeError):
-    """NVML cannot be read; the message is the reason."""
+    """NVML cannot be read; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class GPU:
-    """A GPU: `id` is its `CUDA_VISIBLE_DEVICES` entry, an index or a UUID; `memory_mb` its total memory."""
+    """A GPU with its total memory. `id` is its `CUDA_VISIBLE_DEVICES` entry, an index or a UUID."""
 
     id: str
     name: str
@@ -31,7 +31,7 @@ class GPU:
 
 @dataclass
 class GPUUsage:
-    """Utilization in percent and memory of a GPU since `start`; None if not reported."""
+    """Utilization (percent) and used memory (MB) of a GPU since `GPUMonitor.start`; None for figures not reported."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class GPUUsage:
     total_memory_mb: float = 0.0
 
     def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
-        """Updates means and maxima with a sample. A GPU reports utilization in all samples or in none."""
+        """Updates means and maxima with a sample; a GPU must report utilization in all samples or in none."""
         self.num_samples += 1
         self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
         self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb
@@ -55,7 +55,7 @@ class GPUUsage:
 
 @dataclass(frozen=True)
 class GPUReport:
-    """Usage of every watched GPU, or the reason why there is none."""
+    """Usage of every monitored GPU, or the reason why no GPU was monitored."""
 
     gpus: tuple[GPUUsage, ...]
     unavailable_reason: str | None = None
@@ -66,7 +66,7 @@ class GPUReport:
         return {"available": bool(gpus), "reason": self.unavailable_reason, "gpus": gpus}
 
     def describe(self) -> str:
-        """Returns one line per GPU, or one line with the reason why there is none."""
+        """Returns a text with a line per GPU, or a line with the reason why no GPU was monitored."""
         lines = []
         for gpu in self.gpus:
             mean, greatest = gpu.mean_utilization, gpu.max_utilization
@@ -76,9 +76,9 @@ class GPUReport:
         return "\n".join(lines) or f"GPU utilization: not available ({self.unavailable_reason})"
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns mean utilization and maximum memory by role: `data_gpu_mb`, `data_gpu_percent` and so on, if known.
+        """Returns maximum memory and mean utilization by role: `data_gpu_mb`, `data_gpu_percent` and so on, if known.
 
-        `roles` has the role of each watched GPU, in order: `("data", "model")`.
+        `roles` has the role of each monitored GPU, in the order of the report, such as `("data", "model")`.
         """
         found = {}
         for role in dict.fromkeys(roles) if self.gpus else ():
@@ -91,10 +91,10 @@ class GPUReport:
 
 @contextmanager
 def nvml() -> Iterator[ModuleType]:
-    """Initializes NVML for a `with` block, which gets the `pynvml` module.
+    """Initializes NVML for a `with` block and yields the module `pynvml`.
 
     Raises:
-        NVMLUnavailable: NVML is missing, or fails inside the block (a GPU fell off the bus).
+        NVMLUnavailable: NVML is missing, or fails inside the block because a GPU was lost.
     """
     try:
         import pynvml
@@ -112,26 +112,21 @@ def nvml() -> Iterator[ModuleType]:
         pynvml.nvmlShutdown()
 
 
-def list_gpus(visible_devices: str | None = None) -> tuple[GPU, ...]:
-    """Lists the NVIDIA GPUs visible to this process, in CUDA's order.
-
-    Args:
-        visible_devices: A value of `CUDA_VISIBLE_DEVICES`; None reads the variable. Entries are indices, UUIDs or
-            prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
-
-    Raises:
-        NVMLUnavailable: NVML cannot be read.
-    """
+def list_gpus() -> tuple[GPU, ...]:
+    """Lists the NVIDIA GPUs visible to this process, in CUDA's order; raises `NVMLUnavailable`."""
     with nvml() as pynvml:
         found = []
-        for entry, handle in _visible(pynvml, visible_devices):
+        for entry, handle in _visible(pynvml):
             total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
             found.append(GPU(entry, pynvml.nvmlDeviceGetName(handle), total // BYTES_PER_MB))
         return tuple(found)
 
 
-def _visible(pynvml, visible):
-    """Yields entries of `CUDA_VISIBLE_DEVICES` with their NVML handles; see `list_gpus`."""
+def _visible(pynvml, visible=None):
+    """Yields each entry of `visible` (None: `CUDA_VISIBLE_DEVICES`) and its NVML handle.
+
+    Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     entries = map(str, range(len(handles))) if visible is None else visible.split(",")
@@ -152,11 +147,11 @@ def _visible(pynvml, visible):
 class GPUMonitor:
     """Samples GPU utilization and memory in a thread, in a `with` block or from `start` to `stop`.
 
-    Sampling ends early if a GPU can no longer be read. Without GPU or NVML there are no samples; `report` says why.
+    Sampling ends early if a GPU can no longer be read. Without GPU or NVML, the report gives the reason.
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
-            the order of the report. None watches every visible GPU, an empty sequence none.
+            the order of the report. None monitors every visible GPU, an empty sequence no GPU.
         interval_seconds: Seconds between samples.
     """
 
@@ -167,10 +162,9 @@ class GPUMonitor:
         self._usages, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
-        """Restarts sampling. Returns the monitor."""
+        """Starts sampling anew, waits for the first sample and returns the monitor."""
         self.stop()
-        self._usages, self._reason = (), None
-        ready = threading.Event()
+        self._usages, self._reason, ready = (), None, threading.Event()
         self._stop.clear()
         self._thread = threading.Thread(None, self._sample_until_stopped, "gpu-monitor", (ready,), daemon=True)
         self._thread.start()
@@ -180,7 +174,7 @@ class GPUMonitor:
         return self
 
     def stop(self) -> GPUReport:
-        """Stops sampling, if it runs, and returns the report."""
+        """Stops sampling and returns the report."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -188,7 +182,7 @@ class GPUMonitor:
         return self.report()
 
     def report(self) -> GPUReport:
-        """Returns the report since `start`."""
+        """Returns the usage since `start`."""
         with self._lock:
             usages = tuple(replace(usage) for usage in self._usages if usage.num_samples)
         return GPUReport(usages, None if usages else self._reason or "no sample was taken")

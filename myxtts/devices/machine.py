@@ -1,7 +1,7 @@
-"""What this machine has for the process: processor, memory and disks, names of TensorFlow devices, and number formats.
+"""Processor, memory, disks and TensorFlow devices of this machine, and the number formats that a device computes.
 
-Limits come from control groups, versions 2 and 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/).
-Values that cannot be read are None.
+Limits of containers come from Linux control groups, version 2 or 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html
+and cgroup-v1/). Values that cannot be read are None.
 """
 
 import os
@@ -21,29 +21,25 @@ from myxtts.config.checks import UserError, counted
 from myxtts.storage.files import AnyPath
 
 BYTES_PER_GB = 2**30
-READ_CHUNK_BYTES = 2**20
-PROBE_BYTES = 64 * 2**20
-"""Size after which `probe_files` adds no further file."""
 BFLOAT16_CAPABILITY = (8, 0)
 """First CUDA compute capability with bfloat16 tensor cores (Ampere)."""
 FLOAT16_CAPABILITY = (7, 0)
 """First CUDA compute capability with tensor cores, for float16 (Volta)."""
 BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of bfloat16 instructions in /proc/cpuinfo: Intel and AMD, Arm."""
-DEVICE_NAME = re.compile(r"(cpu|gpu)(?::(\d+))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Processor:
-    """The CPU as this process may use it."""
+    """The CPU, and the share of it that this process may use."""
 
     name: str
     cores: int
     """Number of cores that this process may run on."""
     quota: float | None
-    """CPU time of the container, in cores; None for no limit."""
+    """CPU time limit of the container, in cores; None for no limit."""
     flags: frozenset[str]
-    """Instruction sets by the kernel's names, empty if unknown."""
+    """Instruction sets, by the names of the Linux kernel; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +48,11 @@ class Memory:
 
     total: int
     available: int
-    """Memory of the machine that is free without swapping, before any limit."""
+    """Memory of the whole machine that can be allocated without swapping."""
     limit: int | None
     """Memory limit of the container; None for no limit."""
     used_of_limit: int | None
-    """Part of the limit in use, without caches that can be dropped."""
+    """Memory of the container in use, without caches that the kernel can drop."""
 
     @property
     def usable(self) -> int:
@@ -67,7 +63,7 @@ class Memory:
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """Returns the processor and this process's share of it."""
+    """Reads the processor and the limits of this process; `root` is the root of the file system."""
     lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
@@ -81,7 +77,7 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Returns the state of main memory and the lowest limit of the container."""
+    """Reads the state of main memory and the lowest limit of the container; `root` is the root of the file system."""
     machine, found = psutil.virtual_memory(), []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"
@@ -97,18 +93,18 @@ def read_memory(root: Path = Path("/")) -> Memory:
 
 
 def resident_bytes() -> int:
-    """Returns the main memory of this process, in bytes."""
+    """Returns the main memory that this process uses, in bytes."""
     return psutil.Process().memory_info().rss
 
 
 def peak_resident_bytes() -> int:
-    """Returns the peak main memory of this process so far, in bytes (Linux)."""
+    """Returns the largest main memory that this process has used so far, in bytes (Linux only)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 class PeakMemory:
-    """Peak main memory of this process within a `with` block, sampled every 5 ms; then `peak`, in bytes."""
+    """Measures the peak main memory of this process in a `with` block, every 5 ms; `peak` holds it, in bytes."""
 
     def __enter__(self):
         self.peak, self._ended = resident_bytes(), threading.Event()
@@ -126,37 +122,37 @@ class PeakMemory:
         self.peak = max(self.peak, resident_bytes())
 
 
-def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = PROBE_BYTES) -> dict[str, Any]:
-    """Measures the free bytes of a folder's disk, and its reading speed on some of the data files there.
+def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
+    """Measures the free space of a folder's disk, and the speed of reading files until `most_bytes` are read.
 
     Returns:
-        `folder`, `free`, `read_per_second` in bytes (None if it was not measured), and `note`: what was read, or why
-        nothing was.
+        `folder`; `free`, in bytes; `read_per_second`, in bytes, None if it was not measured; and `note`, which tells
+        what was read, or why nothing was read.
     """
     count, total, seconds, note = 0, 0, 0.0, "not measured: no files"
+    if not hasattr(os, "posix_fadvise"):
+        paths, note = (), "not measured: this system cannot drop its file cache"
     for path in paths:
-        if not hasattr(os, "posix_fadvise"):
-            note = "not measured: this system cannot drop its file cache"
-        if not hasattr(os, "posix_fadvise") or total >= most_bytes:
+        if total >= most_bytes:
             break
         with open(path, "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             began = time.perf_counter()
-            while chunk := file.read(READ_CHUNK_BYTES):
+            while chunk := file.read(2**20):
                 total += len(chunk)
             seconds += time.perf_counter() - began
         count += 1
-        what = f"{counted(count, 'file')}, {total / 2**20:.0f} MB"
-        note = f"{what}, without this system's cache (the host of a virtual disk may have one)"
+        read = f"{counted(count, 'file')}, {total / 2**20:.0f} MB"
+        note = f"{read}, without this system's cache (the host of a virtual disk may have one)"
     found = {"folder": str(folder), "free": shutil.disk_usage(folder).free}
     return {**found, "read_per_second": total / seconds if count else None, "note": note}
 
 
 def _limiting_files(root, controller, *names):
-    """Yields the texts of `names` in this process's control group and in all above it, the innermost first.
+    """Reads the files `names` of this process's control group and of its parents, and yields their texts by group.
 
-    `controller` is empty for version 2. In a container the group's path may be that of the host, and the group itself
-    at the mount's root.
+    `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then the
+    group is at the root of the mount.
     """
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}
@@ -169,6 +165,7 @@ def _limiting_files(root, controller, *names):
 
 
 def _text(path):
+    """Text of a file, or None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
@@ -176,36 +173,35 @@ def _text(path):
 
 
 def default_device() -> str:
-    """Returns TensorFlow's name of the first visible GPU, or of the CPU."""
+    """Returns TensorFlow's name of the first visible GPU, or of the CPU without GPU."""
     import tensorflow as tf
 
     return "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
 
 
 def check_device(name: str | None) -> None:
-    """Raises `UserError` for a malformed device name; needs no TensorFlow."""
-    if name is not None and not DEVICE_NAME.fullmatch(name):
+    """Raises `UserError` unless a device name is None or well-formed; needs no TensorFlow."""
+    if name is not None and not re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE):
         raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
 
 
 def device_named(name: str, setting: str = "--device") -> str:
-    """Returns TensorFlow's short name of a device given as `cpu`, `gpu:1` or `/GPU:1`; starts its runtime.
+    """Converts `cpu`, `gpu:1` or `/GPU:1` to TensorFlow's short device name; starts TensorFlow's runtime.
 
-    Raises:
-        UserError: There is no such device; the message names the `setting`.
+    Raises `UserError` with the name of the `setting` if there is no such device.
     """
     import tensorflow as tf
 
-    there = [short_name(one.name) for one in tf.config.list_logical_devices()]
-    wanted = short_name(name if ":" in name else f"{name}:0").upper()
-    if wanted not in there:
-        known = ", ".join(one.strip("/").lower() for one in there)
+    devices = [short_name(one.name) for one in tf.config.list_logical_devices()]
+    device = short_name(name if ":" in name else f"{name}:0").upper()
+    if device not in devices:
+        known = ", ".join(one.strip("/").lower() for one in devices)
         raise UserError(f"{setting} must be one of {known}. Received: {name}.")
-    return wanted
+    return device
 
 
 def runs_on_cpu(device: str | None = None) -> bool:
-    """Whether a device, by default the default device, is a CPU; the name may be short or full."""
+    """Whether a device is a CPU, by short or full name; None stands for the default device."""
     return short_name(device or default_device()).upper().startswith("/CPU:")
 
 
@@ -216,10 +212,10 @@ def short_name(device: str) -> str:
 
 
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
-    """Returns the dtype policy to train with on a device, and the reason as a sentence.
+    """Returns the dtype policy to train with on a device, and the reason in words.
 
-    `auto` takes bfloat16 if the hardware has it, else float16 on GPUs with tensor cores, else float32. A GPU without
-    bfloat16 gets float32 instead, which is faster there. A CPU computes any format, maybe slowly.
+    `auto` selects bfloat16 if the hardware has it, else float16 on GPUs with tensor cores, else float32. A request for
+    bfloat16 becomes float32 on a GPU without it, where float32 is faster. A CPU computes every format, some slowly.
     """
     if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
@@ -241,7 +237,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
 
 
 def rounds_to_tf32(device: str) -> bool:
-    """Whether float32 matrix products on a device currently use TF32, by computing one."""
+    """Whether a device rounds float32 matrix products to TF32; computes one to find out."""
     import tensorflow as tf
 
     with tf.device(device):
@@ -250,7 +246,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of the GPUs from `device` on, the model GPUs, or None if unknown."""
+    """Lowest compute capability of the model GPUs, which are `device` and all after it; None if unknown."""
     import tensorflow as tf
 
     gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration

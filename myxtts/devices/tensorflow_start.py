@@ -1,4 +1,4 @@
-"""Start and end of processes with TensorFlow: its import, without start-up messages, and threads in native code."""
+"""Imports TensorFlow without its start-up messages, and ends processes whose threads still run native code."""
 
 import atexit
 import gc
@@ -14,6 +14,7 @@ from typing import NoReturn
 SPARED = ("jax", "sklearn", "matplotlib")
 """Optional packages that TensorFlow and Keras import if installed; they take a third of the import time."""
 GPU_DRIVER_PLACES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+"""Device files of GPU drivers."""
 NOISE = (
     r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
     r"^[IW][0-9]{4} [^ ]+ +[0-9]+ [^ ]+\.cc:[0-9]+]",
@@ -21,20 +22,20 @@ NOISE = (
     r"^E[0-9]{4} .*] Unable to register cu(DNN|FFT|BLAS) factory",
     r"^E[0-9]{4} .*] oneDNN supports DT_[A-Z0-9]+ only on platforms with AVX-512",
 )
-"""Messages to drop, as extended regular expressions of `grep -E`."""
+"""Messages to drop from standard error, as extended regular expressions of `grep -E`."""
 NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"
-"""Dropped only without a GPU; with one it says why the GPU cannot be used."""
+"""Message to drop only on machines without a GPU; on others it tells why the GPU cannot be used."""
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow for a command: filtered and fast."""
+    """Imports TensorFlow for a command: without optional packages, and without its messages on standard error."""
     filter_native_errors()
     import_sparingly()
 
 
 @contextmanager
 def starting_quietly() -> Iterator[None]:
-    """Filters standard error within a `with` block, for TensorFlow's start in somebody else's program."""
+    """Filters standard error in a `with` block, while TensorFlow starts in a program that is not ours."""
     before = os.dup(2)
     relay = _relay(before)
     try:
@@ -66,7 +67,7 @@ def import_sparingly() -> None:
 
 
 def filter_native_errors() -> None:
-    """Filters file descriptor 2 for the rest of the process, unless `sys.stderr` is redirected (notebook, test)."""
+    """Filters standard error for the rest of the process, unless `sys.stderr` is redirected (notebook, test)."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -76,17 +77,17 @@ def filter_native_errors() -> None:
 
 
 def _relay(output):
-    """Redirects file descriptor 2 to a `grep` that copies it without noise to another descriptor.
+    """Redirects file descriptor 2 to a `grep` process, which copies all but `NOISE` to the descriptor `output`.
 
-    Returns None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. A thread would not do: when TensorFlow
-    aborts, it would die before passing on the reason.
+    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. A thread cannot replace
+    the process: when TensorFlow aborts, the thread would end before it copies the reason.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":
         return None
     noise = [*NOISE] if any(map(os.path.exists, GPU_DRIVER_PLACES)) else [*NOISE, NOISE_WITHOUT_GPU]
     command = [grep, "-avE", "--line-buffered", "|".join(noise)]
-    # It ends with the last process that has the descriptor. In its own process group Ctrl-C does not reach it.
+    # It ends with the last process that has the descriptor. Ctrl-C does not reach it in its own process group.
     streams = dict(stdin=subprocess.PIPE, stdout=output, stderr=subprocess.DEVNULL)
     relay = subprocess.Popen(command, **streams, process_group=0, env={**os.environ, "LC_ALL": "C"})
     os.dup2(relay.stdin.fileno(), 2)
@@ -95,18 +96,14 @@ def _relay(output):
 
 
 class AbandonedThread(threading.Thread):
-    """Thread for a slow native call, which `run_to_exit` does not wait for.
+    """Thread for a slow native call, for which `run_to_exit` does not wait.
 
-    Not a daemon: if one returns from native code while Python shuts down, C++ aborts the process with SIGABRT. So plain
-    Python waits for this thread.
+    Must not be a daemon: if a daemon returns from native code while Python shuts down, the process aborts (SIGABRT).
     """
-
-    def __init__(self, target: Callable[[], object], name: str):
-        super().__init__(target=target, name=name, daemon=False)
 
 
 def run_to_exit(command: Callable[[], int | None]) -> NoReturn:
-    """Runs a command and ends the process with the exit code that it returns."""
+    """Runs a command and ends the process with the command's exit code, even if an `AbandonedThread` still runs."""
     try:
         code = command()
     except SystemExit as error:

@@ -1,7 +1,7 @@
-"""Connection of the workers in TensorFlow's runtime: strategy, messages, health checks.
+"""Connection of the workers in TensorFlow's runtime: strategy, key-value store, health checks.
 
-Messages use the key-value store of TensorFlow's coordination service, which runs in worker 0. Store and health checks
-have no public interface; they are those of `tensorflow.python.eager.context` (TensorFlow 2.21).
+The store belongs to TensorFlow's coordination service, which runs in worker 0. Store and health checks have no public
+interface; these are the ones of `tensorflow.python.eager.context` (TensorFlow 2.21).
 """
 
 import re
@@ -15,21 +15,20 @@ from tensorflow.python.eager.context import context
 
 from myxtts.config.checks import UserError
 from myxtts.devices.device_plan import DeviceError, DevicePlan
-from myxtts.devices.machine import runs_on_cpu, short_name
+from myxtts.devices.machine import runs_on_cpu
 
-HEARTBEAT_MS = 60_000
-"""Silence after which TensorFlow aborts collectives; longer than our own health checks, which name the worker."""
 _JOB = "/job:worker/replica:0/task:"
 
 
 class Cluster:
-    """Connection to the other workers, made before TensorFlow's runtime starts, when all workers call the constructor.
+    """Connects this process to the other workers; every worker constructs it, before TensorFlow's runtime starts.
 
-    `addresses` are `host:port` of every worker, the same on all; `timeout_seconds` limits the time to wait.
+    `addresses` has `host:port` of every worker, the same on all; `index` is this worker's position in `addresses`;
+    `timeout_seconds` is the time limit for all workers to connect.
 
     Raises:
         UserError: A worker is missing or cannot be reached, or the port is taken.
-        DeviceError: TensorFlow's runtime is initialized already, or uses other devices than the plan.
+        DeviceError: TensorFlow's runtime is initialized already.
     """
 
     def __init__(self, addresses: tuple[str, ...], index: int, plan: DevicePlan, timeout_seconds: float):
@@ -37,7 +36,7 @@ class Cluster:
             "standalone",
             service_leader=f"{_JOB}0",
             cluster_register_timeout_in_ms=int(1000 * timeout_seconds),
-            heartbeat_timeout_in_ms=HEARTBEAT_MS,
+            heartbeat_timeout_in_ms=60_000,  # longer than our own health checks, which name the lost worker
             coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=len(addresses))],
         )
         context().coordination_service.cluster_register_with_barrier = True
@@ -61,11 +60,7 @@ class Cluster:
             context().set_config_key_value(key, value)
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
-        """Waits for a value, at most `seconds` (0: no limit); returns None if it did not come.
-
-        Raises:
-            ConnectionError: Worker 0 is gone.
-        """
+        """Returns a value, or None after `seconds` (0: no limit); raises `ConnectionError` if worker 0 is gone."""
         with _reaching_worker_0(), suppress(tf.errors.DeadlineExceededError):
             return context().get_config_key_value(key, int(1000 * seconds))
         return None
@@ -75,7 +70,7 @@ class Cluster:
         context().delete_config_key_value(key)
 
     def failure(self, index: int, seconds: float) -> str | None:
-        """Checks that a worker answers within a time limit; returns None or what is wrong."""
+        """Checks that a worker responds within a time limit; returns what is wrong, or None for a healthy worker."""
         try:
             context().check_collective_ops_peer_health(f"{_JOB}{index}", timeout_in_ms=int(1000 * seconds))
         except tf.errors.DeadlineExceededError:
@@ -87,6 +82,7 @@ class Cluster:
 
 @contextmanager
 def _reaching_worker_0() -> Iterator[None]:
+    """Converts TensorFlow's errors in a `with` block to `ConnectionError`."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -94,26 +90,16 @@ def _reaching_worker_0() -> Iterator[None]:
 
 
 def _make_strategy(addresses, index, plan):
-    """Makes a `MultiWorkerMirroredStrategy` on all model devices: NCCL between GPUs, a ring between CPUs."""
-    kinds = tf.distribute.experimental.CommunicationImplementation
+    """Creates a `MultiWorkerMirroredStrategy` on the plan's model devices: NCCL between GPUs, a ring between CPUs."""
     kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
     # No `timeout_seconds`: TensorFlow would start a sleeping thread per operation and soon run out of threads.
-    way = kinds.RING if kind == "CPU" else kinds.NCCL
-    options = tf.distribute.experimental.CommunicationOptions(implementation=way)
+    options = tf.distribute.experimental.CommunicationOptions(implementation="RING" if kind == "CPU" else "NCCL")
     cluster = tf.train.ClusterSpec({"worker": list(addresses)})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, "", "worker", index, rpc_layer="grpc")
 
     def model_devices(extended, resolver, worker_device):
         return tuple(f"{worker_device}/device:{name.strip('/')}" for name in plan.model_devices), kind
 
-    # By default it takes every GPU of a worker, including the data GPU, or the first CPU device.
-    choose = CollectiveAllReduceExtended._initialize_local_devices
+    # TensorFlow's own choice is every GPU of a worker, including the data GPU, or the first CPU device.
     CollectiveAllReduceExtended._initialize_local_devices = model_devices
-    try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    finally:
-        CollectiveAllReduceExtended._initialize_local_devices = choose
-    taken = tuple(short_name(device) for device in strategy.extended.worker_devices)
-    if taken != plan.model_devices:
-        raise DeviceError(f"Each worker must train on {plan.model_devices}. TensorFlow took {taken}.")
-    return strategy
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)

@@ -1,4 +1,4 @@
-"""Workers on one machine, started and ended together (`myxtts launch`)."""
+"""Starts several workers on one machine and ends them together (`myxtts launch`)."""
 
 import ctypes
 import signal
@@ -15,33 +15,30 @@ from myxtts.distributed.workers import LOST_EXIT_CODE, LOST_SECONDS
 PATIENCE_SECONDS = 2 * LOST_SECONDS
 """Time limit for the other workers to end after one has failed."""
 LOST_PATIENCE_SECONDS = 15.0
-"""Time limit after one was lost: the others know at once, and one that hangs never ends by itself."""
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a worker that SIGTERM ended before it had anything to finish."""
-HOST = "127.0.0.1"
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+"""Time limit after a worker was lost: the others notice at once, and a hanging one never ends by itself."""
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     """Runs `count` processes of `myxtts ARGUMENTS --workers … --worker-index N` and prints their output.
 
-    Ctrl-C and SIGTERM are passed on to all of them. When a worker is lost, all end and are started again, up to
+    Ctrl-C and SIGTERM are forwarded to all workers. If a worker is lost, all workers end and are restarted, up to
     `restarts` times; the run resumes from the last checkpoint.
 
     Returns:
-        Exit code: 0 if all succeeded, `LOST_EXIT_CODE` if a worker was lost, else that of the first that failed.
+        0 if all workers succeeded, `LOST_EXIT_CODE` if one was lost, else the exit code of the first one that failed.
     """
     workers, is_stopped = [], threading.Event()
-    # In a session of its own, so that each gets a Ctrl-C of the terminal once, from here.
+    # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
     if sys.platform == "linux":
-        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        # PR_SET_PDEATHSIG of prctl(2) is 1: the workers end if this process is killed.
+        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
-    def pass_on(number, frame):
+    def forward(number, frame):
         is_stopped.set()
         _signal(workers, number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for attempt in range(restarts + 1):
             command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", ",".join(free_addresses(count))]
@@ -63,19 +60,19 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
 
 
 def free_addresses(count: int) -> tuple[str, ...]:
-    """Returns `count` addresses of this machine on free ports."""
+    """Returns `count` addresses of this machine with free ports."""
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return tuple(f"{HOST}:{one.getsockname()[1]}" for one in held)
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return tuple(f"127.0.0.1:{one.getsockname()[1]}" for one in held)
 
 
 def _signal(workers, number):
     for worker in workers:
-        worker.send_signal(number)  # no effect on one that has ended
+        worker.send_signal(number)  # no effect on a process that has ended
 
 
 def _follow(workers):
-    """Prints the workers' output until all have ended; returns the exit code for all."""
+    """Prints the workers' output until all have ended; returns the exit code of the launch."""
 
     def show(index, worker):
         for line in worker.stdout:
@@ -84,15 +81,15 @@ def _follow(workers):
     readers = [threading.Thread(target=show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
         reader.start()
-    failed_at = None
+    deadline = None
     while running := [worker for worker in workers if worker.poll() is None]:
-        codes = [worker.returncode for worker in workers if worker.returncode]
-        if codes and failed_at is None:
-            if TERMINATED in codes:  # it ended before it connected, so the others do not know
+        codes = _failures(workers)
+        if codes and deadline is None:
+            if 128 + signal.SIGTERM in codes:  # it ended before it connected, so the others do not know
                 _signal(running, signal.SIGTERM)
-            failed_at = time.monotonic()
-            patience = LOST_PATIENCE_SECONDS if _is_lost(codes) else PATIENCE_SECONDS
-        if failed_at is not None and time.monotonic() - failed_at > patience:
+            patience = LOST_PATIENCE_SECONDS if LOST_EXIT_CODE in codes else PATIENCE_SECONDS
+            deadline = time.monotonic() + patience
+        if deadline is not None and time.monotonic() > deadline:
             for worker in running:
                 print(f"Worker {workers.index(worker)} did not end within {patience:.0f} s and was killed.", flush=True)
                 worker.kill()
@@ -100,10 +97,10 @@ def _follow(workers):
         time.sleep(0.05)
     for reader in readers:
         reader.join(LOST_SECONDS)
-    codes = [worker.returncode for worker in workers if worker.returncode]
-    return LOST_EXIT_CODE if _is_lost(codes) else next(iter(codes), 0)
+    codes = _failures(workers)
+    return LOST_EXIT_CODE if LOST_EXIT_CODE in codes else next(iter(codes), 0)
 
 
-def _is_lost(codes):
-    """Whether a worker reported another as lost, or was killed."""
-    return any(code == LOST_EXIT_CODE or code < 0 for code in codes)
+def _failures(workers):
+    """Exit codes of the workers that failed; a killed worker counts as lost."""
+    return [LOST_EXIT_CODE if worker.returncode < 0 else worker.returncode for worker in workers if worker.returncode]

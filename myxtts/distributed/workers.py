@@ -1,7 +1,7 @@
-"""Workers of a run: processes, on one machine or several, that train one model together.
+"""Workers: the processes, on one machine or several, that train one model together.
 
-Gradients use TensorFlow's collectives; everything else, such as a request to stop, is gathered as JSON through
-`Cluster`. Worker 0 is the chief; only it writes files.
+TensorFlow's collectives sum the gradients; other values, such as a request to stop, are exchanged as JSON through
+`Cluster`. Worker 0 is the chief, the only one that writes files.
 """
 
 import importlib.metadata
@@ -20,30 +20,29 @@ from typing import Any, NoReturn
 import myxtts
 from myxtts.config.checks import UserError, printable, say
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.storage.files import new_hasher
+from myxtts.storage.files import digest_bytes
 
 CHECK_SECONDS = 2.0
 """Time between health checks."""
 LOST_SECONDS = 30.0
-"""Time limit of a health check; a killed process fails it at once."""
+"""Time limit of a health check; the check of a killed process fails at once."""
 LOST_EXIT_CODE = 75
 """Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h); the same command resumes."""
 FAREWELL_SECONDS = 5.0
-"""Time that worker 0 gives the others to end when one is lost."""
-REFUSED_EXIT_CODE, INTERRUPTED_EXIT_CODE = 2, 130
+"""Time that worker 0 waits for the others to end after one was lost."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
-"""Key of the message that ends all workers."""
+"""Key of the message that ends all workers: index of the worker that ended, reason, exit code."""
 
 
 class WorkerLost(UserError):
-    """A worker no longer answers."""
+    """Another worker no longer responds."""
 
     exit_code = LOST_EXIT_CODE
 
 
 class Workers:
-    """The processes that train together, by default only this one; `join_workers` connects several."""
+    """The processes that train together: by default this process alone; `join_workers` connects several."""
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
@@ -60,11 +59,11 @@ class Workers:
             threading.Thread(target=self._check_health, name="myxtts-workers-health", daemon=True).start()
 
     def name(self, index: int) -> str:
-        """Returns a worker's name for messages."""
+        """Returns the name of a worker in messages."""
         return f"worker {index} ({self.addresses[index]})"
 
     def gather(self, value: Any = None) -> list:
-        """Returns the JSON values of all workers, in their order; all workers must call this."""
+        """Collects a JSON value from each worker and returns all values in worker order; every worker must call it."""
         if self.count == 1:
             return [value]
         if self._closed.is_set():
@@ -88,26 +87,22 @@ class Workers:
                 self._cluster.write(f"{key}/{self.index}", content)
                 content = read(key)
         except ConnectionError as error:
-            self.part_of(error)
+            self.raise_lost(error)
         self._round += 1
         return json.loads(content)
 
-    def tell(self, value: Any = None) -> Any:
-        """Broadcasts the chief's value to all workers and returns it."""
-        return self.gather(value if self.is_chief else None)[0]
-
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Calls a function on the chief alone and returns its result, a JSON value, on all workers."""
-        return self.tell(call() if self.is_chief else None)
+        """Calls a function on the chief only and returns the result, a JSON value, on all workers."""
+        return self.gather(call() if self.is_chief else None)[0]
 
     def agree(self, event: threading.Event) -> bool:
-        """Sets every worker's event if that of any worker is set; returns whether it is."""
+        """Sets the event on all workers if it is set on any worker; returns whether it is set."""
         if is_set := any(self.gather(event.is_set())):
             event.set()
-        return is_set  # not the event itself, which may have been set since on one worker alone
+        return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers unless their JSON values are equal; `what` names the value."""
+        """Raises `UserError` on all workers unless all have the same JSON value; `what` is the value's name."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -118,13 +113,13 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Sets a time limit for the collectives that follow, after which all workers end; None removes it."""
+        """Sets a time limit for the next collectives; when it expires, all workers end. None removes the limit."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
-    def part_of(self, error: BaseException) -> None:
-        """Raises `WorkerLost` from an error of a collective, if there are several workers.
+    def raise_lost(self, error: BaseException) -> None:
+        """Raises `WorkerLost` for an error of a collective, if there are several workers.
 
-        If another worker is gone, the health check ends the process first.
+        Waits first: if another worker is gone, the health check ends this process with the name of that worker.
         """
         if self.count == 1:
             return
@@ -134,10 +129,10 @@ class Workers:
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
-        """Ends the other workers with an exit code; they print the reason."""
+        """Ends all other workers with an exit code; each prints the reason `why`."""
         if self.count > 1 and not self._closed.is_set():
             self._closed.set()
-            self._tell_end(self.index, why, code)
+            self._send_end(self.index, why, code)
 
     def close(self) -> None:
         """Waits until all workers have finished."""
@@ -145,11 +140,11 @@ class Workers:
             self.gather()
             self._closed.set()
             if self.is_chief:
-                self._tell_end()  # ends the listening threads
+                self._send_end()  # ends the listening threads
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Checks the other workers, if this is the chief, else the chief."""
+        """Checks regularly that the others (on the chief) or the chief respond, and the time limit of `watch`."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -161,20 +156,20 @@ class Workers:
 
     def _listen(self):
         with suppress(ConnectionError):  # the health check names who is gone
-            if end := json.loads(self._cluster.read(_END)):  # empty: worker 0 has finished
+            if end := json.loads(self._cluster.read(_END)):  # empty when all workers have finished
                 self._end(*end)
 
-    def _tell_end(self, *end):
+    def _send_end(self, *end):
         with suppress(ConnectionError):  # another worker was first, or the chief is gone
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Ends this process and all others, because worker `ended` has ended."""
+        """Ends all workers with an exit code, because worker `ended` has ended for the reason `why`."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         self._ending.set()
-        if ended:  # worker 0 itself can take no message
-            self._tell_end(ended, why, code)
+        if ended:  # without worker 0 no message can be sent
+            self._send_end(ended, why, code)
         sentence = printable(f"{self.name(ended).capitalize()} {why}.".replace("..", "."))
         logging.getLogger("myxtts").error("%s", sentence)
         print(f"Error: {sentence}", file=sys.stderr, flush=True)
@@ -185,13 +180,13 @@ class Workers:
 def join_workers(
     addresses: tuple[str, ...], index: int, plan: DevicePlan, settings: dict, timeout_seconds: float
 ) -> Workers:
-    """Connects the workers, once per process, and checks that they agree; without addresses, works alone.
+    """Connects the workers, once per process, and checks that all run the same code with the same settings.
 
     Called after the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
-    be equal on all workers; see `Cluster` for the other arguments.
+    be equal on all workers; the other arguments are those of `Cluster`. Without addresses, this process works alone.
 
     Raises:
-        UserError: A worker is missing, cannot be reached or differs from worker 0; a port is taken.
+        UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
     """
     global _current
     if not addresses or _current.addresses == addresses:
@@ -202,10 +197,9 @@ def join_workers(
     _current = workers = Workers(addresses, index, Cluster(addresses, index, plan, timeout_seconds))
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     devices = [name.strip("/").split(":")[0] for name in plan.model_devices]
-    hasher, root = new_hasher(6), Path(myxtts.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        hasher.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    versions["MyXTTS"] = f"{myxtts.__version__} ({hasher.hexdigest()})"
+    root = Path(myxtts.__file__).parent
+    code = b"".join(f"{file.relative_to(root)}\n".encode() + file.read_bytes() for file in sorted(root.rglob("*.py")))
+    versions["MyXTTS"] = f"{myxtts.__version__} ({digest_bytes(code, 6)})"
     with leaving_together(workers):
         workers.require_equal("--workers", addresses, "Give all of them in the same order.")
         workers.require_equal("versions", versions, "Install the same versions on every machine.")
@@ -216,18 +210,17 @@ def join_workers(
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """If the `with` block raises an error, ends the other workers too; they print the error."""
+    """Ends the other workers too if the `with` block raises an error; they print the error."""
     try:
         yield
-    except WorkerLost:
-        raise
     except BaseException as error:
-        end = f"failed: {type(error).__name__}: {error}", 1
+        why, code = f"failed: {type(error).__name__}: {error}", 1
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # SystemExit: SIGTERM before training
-            end = "was stopped at once", getattr(error, "code", INTERRUPTED_EXIT_CODE)
+            why, code = "was stopped at once", getattr(error, "code", 130)
         elif isinstance(error, (UserError, OSError)):
-            end = f"ended: {error}", REFUSED_EXIT_CODE
-        workers.leave(*end)
+            why, code = f"ended: {error}", 2
+        if not isinstance(error, WorkerLost):
+            workers.leave(why, code)
         raise
 
 
@@ -235,14 +228,14 @@ _current = Workers()
 
 
 def current_workers() -> Workers:
-    """Returns the workers that this process has joined, or itself alone."""
+    """Returns the `Workers` that this process has joined, or `Workers` of this process alone."""
     return _current
 
 
 def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
-    """Ends this process without clean-up, which could wait for locks of interrupted code.
+    """Ends this process without clean-up, which could wait forever for a lock of interrupted code.
 
-    Worker 0, which runs the coordination service, first waits until the others have ended, at most `seconds`.
+    Worker 0, which runs the coordination service, first waits at most `seconds` for the other workers to end.
     """
     logging.shutdown()
     sys.stdout.flush()

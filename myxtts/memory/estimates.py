@@ -1,12 +1,10 @@
-"""Memory of training the GPT and the DVAE, from `ModelConfig` alone, without TensorFlow.
+"""Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads, as TensorFlow runs the layers without XLA; each function lists them. The peak of a step is at the start of the
-backward pass (all activations), at the update (all gradients), or, with long conditioning and short text, at the start
-of the conditioning encoder's backward pass; the largest of the three counts.
+reads when TensorFlow runs the layers without XLA; each function lists them, with W for the model width. The peak of a
+step is the largest of three: the start of the backward pass (all activations), the update (all gradients), and, with
+long conditioning and short text, the start of the conditioning encoder's backward pass.
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
-
-W in docstrings is the model width.
 """
 
 import math
@@ -21,37 +19,37 @@ from myxtts.config.stages import StageConfig
 FLOAT = 4
 """Bytes of a float32."""
 TEXT_MARKS, AUDIO_MARKS = 2, 5
-"""Positions that teacher forcing adds to text (`[START]`, `[STOP]`) and to codes (one start, four stops)."""
+"""Numbers of positions that teacher forcing adds to text (`[START]`, `[STOP]`) and to codes (one start, four stops)."""
 CHUNK_KEYS = 256
 """Keys per chunk of memory-efficient attention."""
 TOKENS_PER_SECOND = 7
-"""Text tokens per second of speech, roughly."""
+"""Approximate number of text tokens per second of speech."""
 MOST_CLIPS = 2**16
-"""Upper limit of the search for the largest batch."""
+"""Upper limit of `largest_batch`."""
 RESERVED_GB = 1.0
-"""GPU memory left to CUDA's context, library workspaces and fragmentation; a usual figure, not measured."""
+"""GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual figure, not measured."""
 UNFOLDED_BYTES = 2**25
-"""Largest part of a convolution's input that TensorFlow unfolds at a time: what fits a CPU's last-level cache."""
+"""Largest buffer into which TensorFlow unfolds a convolution's input: the size of a CPU's last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
-"""Shapes, in multiples of W, of a block's kernels; all can have LoRA adapters."""
+"""Shapes of the kernels of a GPT block that can have LoRA adapters, in multiples of W."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips, text tokens, codes (both without start and stop), conditioning frames."""
+    """Sizes of a padded batch: clips; text tokens and codes per clip, without start and stop; conditioning frames."""
 
     batch: int
     text: int
     codes: int
     frames: int
     slice_frames: int = 32
-    """Waveform decoder frames per slice."""
+    """Frames per training slice of the waveform decoder."""
 
     @classmethod
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Sizes of a batch whose longest clip has `seconds` (None: `data.max_seconds`), cropped as a stage does."""
+        """Sizes of a batch whose longest clip has `seconds` (None: `data.max_seconds`), cropped as `settings` say."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
@@ -62,7 +60,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Optimizations:
-    """Training switches that change memory, named as in `TrainingConfig`."""
+    """Settings of training that change memory."""
 
     precision: str = "float32"
     gradient_checkpointing: bool = False
@@ -78,13 +76,18 @@ class Optimizations:
         """Bytes per number in the layers' compute dtype."""
         return FLOAT if self.precision == "float32" else 2
 
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes per number of the copies that mixed precision makes in its compute dtype; 0 in float32."""
+        return 0 if self.precision == "float32" else 2
+
 
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Memory of training in bytes, by use."""
 
     parameters: int
-    """Weights, frozen ones included."""
+    """Trained and frozen weights."""
     slots: int
     """AdamW's two moments for each trained weight."""
     averages: int
@@ -92,31 +95,31 @@ class MemoryEstimate:
     accumulators: int
     """Gradient accumulators."""
     gradients: int
-    """Gradients of the trained weights and, at the update, their clipped copies."""
+    """Gradients of the trained weights, and their clipped copies at the update."""
     activations: int
     """Tensors of the forward pass that the backward pass reads."""
     working: int
     """Temporary tensors of the block that is being computed."""
     conditioning: int = 0
-    """Activations, temporary tensors and gradients when the backward pass reaches the conditioning encoder."""
+    """Activations, temporary tensors and gradients at the start of the conditioning encoder's backward pass."""
 
     @property
     def resident(self) -> int:
-        """Bytes that stay between steps."""
+        """Bytes that are allocated between steps."""
         return self.parameters + self.slots + self.averages + self.accumulators
 
     @property
     def step(self) -> int:
-        """Bytes on top during a step."""
+        """Bytes that a step needs in addition to `resident`."""
         return max(self.activations + self.working, self.conditioning, self.gradients)
 
     @property
     def peak(self) -> int:
-        """Largest number of bytes at one time."""
+        """Largest number of bytes that are allocated at the same time."""
         return self.resident + self.step
 
     def as_dict(self) -> dict[str, int]:
-        """The estimate as JSON types."""
+        """The fields and the sums `resident`, `step` and `peak` by name."""
         return asdict(self) | {"resident": self.resident, "step": self.step, "peak": self.peak}
 
 
@@ -124,6 +127,7 @@ PLAIN = Optimizations()
 
 
 def _dense(inputs, outputs):
+    """Number of weights of a dense layer with bias."""
     return (inputs + 1) * outputs
 
 
@@ -142,7 +146,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Numbers of trained and of other weights of the DVAE; the others are codebook, its averages and the mel scale."""
+    """Number of trained weights of the DVAE, and number of the others: codebook, its averages and the mel scale."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -152,7 +156,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Numbers of weights that LoRA trains: adapters, and the text table with its head."""
+    """Number of weights of the adapters, and number of weights of text embedding and text head; LoRA trains both."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
@@ -161,10 +165,10 @@ def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, i
 def _block_activations(model, positions, optimizations):
     """Activations of one transformer block, bytes per clip.
 
-    Per position: of each norm its input, Keras's product of variance and gamma, and its output (2 x 3 W); query, key
-    and value (3 W); merged heads (W); of the tanh-GELU its input, tanh, sum, half and product (5 x 4 W); byte masks of
-    both residual dropouts (2 W). Per head and pair of positions: the softmax, and of its dropout the mask and the
-    result. Mixed precision halves all but two of a norm's tensors and the softmax.
+    Per position: input, Keras's product of variance and gamma, and output of both norms (2 x 3 W); query, key and value
+    (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); byte masks of both residual
+    dropouts (2 W). Per head and pair of positions: the softmax, and mask and result of its dropout. Mixed precision
+    halves all of them but two tensors per norm and the softmax.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.gradient_checkpointing:
@@ -177,21 +181,21 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Activations of attention beyond query, key, value and merged heads, bytes per query."""
+    """Activations of attention other than query, key, value and merged heads, bytes per query."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
     if optimizations.gradient_checkpointing:
         return heads * keys * FLOAT * dropout  # random numbers of the dropout mask
     output = width * number * (number == FLOAT)  # before heads are merged; read by the float32 gradient
-    return output + heads * keys * (FLOAT + (number + 1 if dropout else number * (number < FLOAT)))
+    return output + heads * keys * (FLOAT + (number + 1 if dropout else optimizations.cast_bytes))
 
 
 def _conditioning_activations(model, frames, optimizations):
     """Activations of the conditioning encoder, bytes per clip.
 
-    Its input; per block, the group norm's input in float32 and output (2 W), query, key and value (3 W), merged heads
-    (W) and the softmax.
+    The mel spectrogram; per block, the group norm's input in float32 and its output (2 W), query, key and value (3 W),
+    merged heads (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
     linear = width * (number if optimizations.gradient_checkpointing else FLOAT) + (1 + 3 + 1) * width * number
@@ -202,18 +206,18 @@ def _conditioning_activations(model, frames, optimizations):
 def _perceiver_activations(model, frames, optimizations):
     """Activations of the perceiver, bytes per clip.
 
-    Per layer: the concatenated latents and frames (W), their keys and values, the softmax; per latent 2 W, query,
+    Per layer: concatenated latents and frames (W), their keys and values, and the softmax. Per latent: 2 W, query,
     output and merged heads, and about eight hidden widths of the gated MLP.
     """
     width, number = model.width, optimizations.compute_bytes
     context, attended = frames + model.num_latents, model.perceiver_heads * model.perceiver_head_width
-    softmax = model.perceiver_heads * model.num_latents * context * (FLOAT + number * (number < FLOAT))
+    softmax = model.perceiver_heads * model.num_latents * context * (FLOAT + optimizations.cast_bytes)
     own = model.num_latents * (2 * width + 3 * attended + 8 * (width * 8 // 3)) * number
     return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
 def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the GPT on batches of these `shapes`; `model.num_text_tokens` must be set."""
+    """Estimates the memory of training the GPT; `model.num_text_tokens` must be set."""
     count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
     adapters, text_weights = count_lora(model, optimizations)
     trained = adapters + text_weights if uses_lora else count
@@ -222,29 +226,30 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
     blocks = model.layers * _block_activations(model, positions, optimizations)
     # After the last block: the slice without latents, two norms as in a block, and the inputs of both heads.
     top = positions * model.width * (2 * (2 * FLOAT + number) + number)
-    mask = positions**2
     conditioning = _conditioning_activations(model, frames, optimizations)
     perceiver = _perceiver_activations(model, frames, optimizations)
     logits = FLOAT * (text * model.num_text_tokens + audio * model.num_audio_tokens)
-    copies = count * number * (number < FLOAT)
+    copies = count * optimizations.cast_bytes
     if uses_lora:  # the sums of kernels and adapters
         areas = (math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
         copies += model.layers * sum(areas) * model.width**2 * number
     # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or those of attention if
-    # they are more. Without checkpointing, a block's backward pass makes no more than it frees.
+    # they are larger. Without checkpointing, a block's backward pass allocates no more than it frees.
     recomputed = max(positions * 20 * model.width * number, _attention_workspace(model.heads, positions, optimizations))
     attending = _attention_workspace(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
-    batch = shapes.batch
-    terms = dict(
+    batch, mask = shapes.batch, positions**2
+    return with_optimizer(
+        trained,
+        count + adapters - trained,
+        optimizations,
         activations=batch * (blocks + top + mask + conditioning + perceiver + logits) + copies,
         working=batch * recomputed * optimizations.gradient_checkpointing,
         conditioning=batch * (conditioning + attending) + FLOAT * trained,
     )
-    return with_optimizer(trained, count + adapters - trained, optimizations, **terms)
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Makes an estimate from the numbers of trained and other weights and the terms that depend on the batch."""
+    """Makes an estimate from the numbers of trained and other weights; `terms` are the other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -256,10 +261,10 @@ def with_optimizer(trained: int, others: int, optimizations: Optimizations, **te
 
 
 def _attention_workspace(heads, positions, optimizations):
-    """Size of the temporary tensors in attention's backward pass, bytes per clip.
+    """Temporary tensors of the backward pass of attention, bytes per clip.
 
-    Standard: gradients of scores and softmax, and the softmax if recomputed. Memory-efficient: per chunk, four float32
-    tensors (probabilities, their gradient, its correction, the product) and one in the compute dtype.
+    Standard: gradients of scores and softmax, and the softmax if it is recomputed. Memory-efficient: per chunk, four
+    float32 tensors (probabilities, gradient, correction, product) and one in the compute dtype.
     """
     if optimizations.attention == "memory-efficient":
         return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
@@ -270,16 +275,16 @@ def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizatio
     """Estimates the memory of training the DVAE; only precision, accumulation and averages change it."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
-    # Per code, four mel frames. H are hidden channels, 2 H those of residual blocks. Encoder: the padded mel; outputs
-    # of both strided convolutions, the first with a padded copy (2 x 2 H + 2 H). Per block: both ReLU outputs and the
+    # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;
+    # outputs of both strided convolutions, the first also padded (2 x 2 H + 2 H). Per block: both ReLU outputs and the
     # sum (3 x 2 H). Decoder: its input (2 H); upsampled inputs of the last convolutions (2 x 2 H, 4 x 2 H) and their
     # outputs (2 x 2 H, 4 H); the last block's sum is freed. In float32: vectors, quantized vectors, their difference,
-    # the decoder's input, and twice the mel for the loss.
+    # the decoder's input, and the mel twice for the loss.
     hidden, wide, mels = model.dvae_hidden, 2 * model.dvae_hidden, MEL_FRAMES_PER_CODE * model.num_mels
     blocks = 2 * model.dvae_residual_blocks * 3 * wide
     layers = mels + (2 * 2 + 4) * hidden + (1 + 1 + 2 + 4 + 2) * wide + blocks - (wide if blocks else 0)
     activations = batch_codes * (layers * number + (4 * model.codebook_width + 2 * mels) * FLOAT)
-    activations += trained * number * (number < FLOAT)
+    activations += trained * optimizations.cast_bytes
     # The widest convolution, the decoder's second to last, computes its kernel's gradient from its unfolded input.
     working = min(batch_codes * MEL_FRAMES_PER_CODE * 3 * wide * number, UNFOLDED_BYTES)
     return with_optimizer(trained, others, optimizations, activations=activations, working=working)
@@ -288,7 +293,6 @@ def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizatio
 def largest_batch(
     model: ModelConfig, shapes: Shapes, optimizations: Optimizations, memory: float, estimate: Callable = estimate_gpt
 ) -> int:
-    """Largest batch size that fits into `memory` bytes by a stage's `estimate`, or 0; `shapes.batch` is ignored."""
-
+    """Largest batch size whose `estimate` fits into `memory` bytes; 0 if one clip does not fit."""
     peak = lambda batch: estimate(model, replace(shapes, batch=batch), optimizations).peak
     return bisect_right(range(1, MOST_CLIPS), memory, key=peak)

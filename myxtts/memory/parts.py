@@ -1,4 +1,4 @@
-"""Memory of training the speaker encoder and the waveform decoder; see `memory/estimates.py`."""
+"""Estimates the memory of training the speaker encoder and the waveform decoder, like `memory/estimates.py`."""
 
 import math
 from dataclasses import replace
@@ -9,25 +9,25 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMP
 from myxtts.memory.estimates import FLOAT, PLAIN, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes, with_optimizer
 
 ATTENTION_WIDTH = 128
-"""Hidden channels of the encoder's pooling."""
+"""Hidden channels of the speaker encoder's pooling."""
 FRAMES_PER_SECOND = 100
 TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Layer sizes in `models/waveform_decoders.py` and `models/discriminators.py`; must match them."""
+"""Layer sizes; must equal those in `models/waveform_decoders.py` and `models/discriminators.py`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' channels by model size, 1 for other sizes."""
 KEPT_MAPS = 1.94
-"""Copies of the feature maps at the peak, as measured; the discriminators run one after another."""
+"""Measured number of copies of the feature maps at the peak; the discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
-"""Numbers per sample that the spectral losses keep, as measured."""
+"""Measured number of floats per sample that the spectral losses keep."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Context frames of a slice; `istft` has six more for each block beyond four."""
+"""Context frames of a slice by decoder type; `istft` has six more for each block beyond four."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
-    """Numbers of trained and of other weights of the speaker encoder; the others are batch-norm statistics."""
+    """Number of trained weights of the speaker encoder, and number of batch-norm statistics."""
     inputs = model.speaker_channels[0]
     kernels, normalized, bands = 9 * inputs + inputs, inputs, SPEAKER_NUM_MELS
     for group, (width, count) in enumerate(zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True)):
@@ -53,10 +53,10 @@ def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimiza
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
     frames = round(FRAMES_PER_SECOND * shapes.codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) + 1
-    # Per block: the inputs of both norms in float32 (mixed precision keeps both forms), their outputs, and the output;
-    # the first block of a group adds the shortcut's norm and its input, padded and strided. The stem is a convolution
-    # and a norm. The pooling keeps four copies of the frames and two of its hidden layer.
-    normed = FLOAT + number * (number < FLOAT)
+    # Per block: the inputs of both norms (in mixed precision also in float32), their outputs, and the block's output;
+    # the first block of a group adds the shortcut's norm and input, padded and strided. The stem is a convolution and
+    # a norm. The pooling keeps four copies of the frames and two of its hidden layer.
+    normed = FLOAT + optimizations.cast_bytes
     bands, kept, widest, before = SPEAKER_NUM_MELS, 0, 0, None
     for width, count in zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True):
         if before is not None:
@@ -67,7 +67,7 @@ def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimiza
         kept += image * (count * (2 * normed + 3 * number) + (before is None) * (normed + number))
         widest, before = max(widest, 9 * image * number), width
     kept += frames * (4 * bands * before + 2 * ATTENTION_WIDTH) * FLOAT
-    activations = shapes.batch * kept + trained * number * (number < FLOAT)
+    activations = shapes.batch * kept + trained * optimizations.cast_bytes
     working = min(shapes.batch * widest, UNFOLDED_BYTES)
     return with_optimizer(trained, others, optimizations, activations=activations, working=working)
 
@@ -91,12 +91,12 @@ def count_decoder(model: ModelConfig) -> int:
 
 
 def count_discriminators(model: ModelConfig) -> int:
-    """Number of weights of the discriminators for this model size."""
+    """Number of weights of the discriminators."""
     return sum((taps * inputs + 1) * outputs for taps, inputs, outputs, _ in _discriminator_layers(model, 0))
 
 
 def _discriminator_layers(model, samples):
-    """Yields taps, inputs, outputs and output positions of every discriminator layer for one clip."""
+    """Yields of each discriminator layer: kernel size, input channels, output channels, output positions per clip."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1
@@ -119,10 +119,10 @@ def _discriminator_layers(model, samples):
 def _decoder_activations(model, frames, number):
     """Activations of the decoder, bytes per clip.
 
-    `istft`, with D channels, per block: the padded input (2 D), the convolution's output, two tensors of the norm and
-    one of its modulation, four of the tanh-GELU (3 D each), the branch's output, scaled output and sum. The head has
-    about three float32 numbers per sample of the transform. `hifigan`, per residual step: both ReLU inputs, the first
-    convolution's output, and the sum.
+    `istft` with D channels, per block: the padded input (2 D), the convolution's output, two tensors of the norm and
+    one of the modulation, four of the tanh-GELU (3 D each), output and scaled output of the branch, and the sum. The
+    head keeps about three float32 numbers per sample of the transform. `hifigan`, per residual step: both ReLU inputs,
+    the first convolution's output, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
@@ -139,8 +139,8 @@ def _decoder_activations(model, frames, number):
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
     """Estimates the memory of training the decoder; only precision, accumulation and averages change it.
 
-    The peak is in the decoder's update, which keeps the feature maps of recordings and generated audio, the latter
-    before and after activation.
+    The peak is in the decoder's update, which keeps the feature maps of recordings, and those of generated audio before
+    and after the activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes
@@ -150,6 +150,6 @@ def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimiza
     maps = sum(outputs * positions for _, _, outputs, positions in _discriminator_layers(model, samples))
     spectra = SPECTRAL_NUMBERS * samples * FLOAT
     kept = maps * KEPT_MAPS * number + spectra + _decoder_activations(model, shapes.slice_frames + context, number)
-    activations = math.ceil(shapes.batch * kept) + trained * number * (number < FLOAT)
+    activations = math.ceil(shapes.batch * kept) + trained * optimizations.cast_bytes
     estimate = with_optimizer(trained, 0, optimizations, activations=activations, working=0)
-    return replace(estimate, averages=FLOAT * decoder * optimizations.ema)  # not of the discriminators
+    return replace(estimate, averages=FLOAT * decoder * optimizations.ema)  # discriminators have no averages

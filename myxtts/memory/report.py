@@ -1,4 +1,4 @@
-"""Estimates by stage, their check against weights, and the report: memory and largest batch under each optimization."""
+"""The estimate of each stage, and the report of `myxtts plan`: memory and largest batch under each optimization."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,27 +23,26 @@ ESTIMATES: dict[str, Callable] = {
     "speaker": parts.estimate_speaker,
     "decoder": parts.estimate_decoder,
 }
-"""Estimate of each stage that has one; called like `estimates.estimate_gpt`."""
+"""Function that estimates the memory of each stage; the arguments are those of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "ema": 0.0}
-"""The switches that change memory, each with the choice that needs most, which stands for `auto`."""
-ACCUMULATED = 4
-"""Batches that the report's example of gradient accumulation splits a batch into."""
+"""Switches that change memory, and the value assumed for `auto`: the one that needs most memory."""
 SHOWN = {
     "none": Optimizations(),
     "mixed precision": Optimizations(precision="mixed_bfloat16"),
     "gradient checkpointing": Optimizations(gradient_checkpointing=True),
     "memory-efficient attention": Optimizations(attention="memory-efficient"),
     "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
-    f"accumulation of {ACCUMULATED} parts": Optimizations(accumulation=ACCUMULATED),
+    "accumulation of 4 parts": Optimizations(accumulation=4),
     "LoRA of rank 16": Optimizations(lora_rank=16),
     "weight averaging (EMA)": Optimizations(ema=True),
 }
-"""The rows of the report; those without effect on a stage are left out."""
+"""Rows of the report; a row that changes nothing for a stage is left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
+"""Columns of the report."""
 
 
-def asked_for(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the optimizations of a configuration, and the assumed value of each switch that is `auto`."""
+def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
+    """Returns the optimizations of a configuration, and the values assumed for switches that are `auto`, by name."""
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
@@ -58,7 +57,7 @@ class MemoryReport(dict[str, Any]):
         variants = self["variants"]
         width = max(map(len, variants))
         longest = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self["longest_clip"].items())
-        # On a narrow terminal the last columns, which include the peak.
+        # A narrow terminal shows the last columns only, which include the peak.
         terms = TERMS[-max(1, (shutil.get_terminal_size((200, 24)).columns - width - 9) // 13) :]
         lines = [f"{self['stage'].upper()} stage, size {self['model_size']}; longest clip {longest}", "", "MEMORY, MB:"]
         lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in terms)]
@@ -79,21 +78,17 @@ class MemoryReport(dict[str, Any]):
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:
-    """Estimates memory and largest batches of a stage under every optimization that changes its memory.
+    """Estimates memory and largest batches of a stage by optimization; raises `ConfigError` if it has no estimate.
 
     Args:
         config: Configuration with `model.num_text_tokens` set.
-        stage: Name of the stage.
         clip_seconds: Longest clip of the data; None takes `data.max_seconds`.
-        gpus_gb: GPU memories to fit batches into, in GB.
-
-    Raises:
-        ConfigError: There is no estimate for the stage.
+        gpus_gb: Sizes of GPU memory, in GB, for which to find the largest batch.
     """
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)
     shapes = Shapes.of_data(config.data, settings.batch_size, clip_seconds, settings)
-    requested, settled = asked_for(config.training)
+    requested, settled = requested_optimizations(config.training)
     found, seen = {}, []
     for name, optimizations in {"as asked": requested, **SHOWN}.items():
         count = 1 if name == "as asked" else optimizations.accumulation
@@ -112,9 +107,9 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
 
 
 def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
-    """Raises `CheckpointError` for settings of a far larger model than the weights, which could take all memory.
+    """Raises `CheckpointError` if the settings describe a far larger model than the stored parts of the model.
 
-    `stores` are the checkpoints of the model's parts, by part.
+    Building it could take all memory.
     """
     for part in ESTIMATES.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]

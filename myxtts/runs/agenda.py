@@ -19,7 +19,7 @@ from myxtts.devices.configuration import plan_for
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus
 from myxtts.devices.machine import BYTES_PER_GB, read_memory, resident_bytes
 from myxtts.memory.estimates import RESERVED_GB, Shapes
-from myxtts.memory.report import ESTIMATES, asked_for
+from myxtts.memory.report import ESTIMATES, requested_optimizations
 from myxtts.runs.origin import tuned_stages
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import TAKEN_FROM, is_start
@@ -218,7 +218,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
             continue
         batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
         shapes = Shapes.of_data(config.data, batch, longest, settings)
-        found = estimate(config.model, shapes, asked_for(training)[0])
+        found = estimate(config.model, shapes, requested_optimizations(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         scratch = 0 if plan.visible_ids else int(CPU_SCRATCH * (found.peak - found.resident))

@@ -211,7 +211,8 @@ def examine_workers(config: XTTSConfig) -> list[str]:
         for _ in range(MESSAGES):
             workers.gather()
         lines.append(f"A message to all and back: {1000 * (time.perf_counter() - began) / MESSAGES:.1f} ms")
-        lines = workers.tell([*lines, *_sums(workers, training.worker_timeout_seconds)])
+        lines += _sums(workers, training.worker_timeout_seconds)
+        lines = workers.ask(lambda: lines)
         workers.close()
     return lines
 

@@ -50,7 +50,7 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
     if workers.is_chief:
         dataset, works = open_run(config, notify)
         settled = dataset.config.to_dict(), [work.stage for work in works if work.trains]
-    values, trained = workers.tell(settled)
+    values, trained = workers.ask(lambda: settled)
     if dataset is None:
         paths = {name: getattr(config.data, name) for name in (*PATHS, "audio_roots")}
         own = {name: getattr(config.training, name) for name in ("checkpoint_dir", "worker_index")}

@@ -192,7 +192,7 @@ class StageTrainer:
                 self.adopt_batching()
                 dataset = self.state.take_up(dataset, self.stage.name)
             except LOST_WORKER as error:
-                self.workers.part_of(error)  # names the lost worker, if there are several
+                self.workers.raise_lost(error)  # names the lost worker, if there are several
                 raise
         if self.watch.ended_early:
             self.checkpointer.go_back_to_best()

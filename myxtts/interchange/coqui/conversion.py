@@ -1,4 +1,4 @@
-"""Converts a released XTTS v2 checkpoint, or a fine-tune of one, to a model folder of this project, and back."""
+"""Converts a released or fine-tuned XTTS v2 checkpoint to a model folder of this project, and back."""
 
 import glob
 import os
@@ -13,7 +13,6 @@ import numpy as np
 from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
-from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
@@ -30,34 +29,31 @@ RELEASED_NAMES = {
     "speakers": "speakers_xtts.pth",
     "config": "config.json",
 }
-"""Fields of `CoquiFiles` and the names of these files in a release."""
-MODEL_NAMES = ("model.pth", "best_model.pth")
-"""Names of the weights in a release, and in a Coqui training folder."""
+"""File names in a release, by field of `CoquiFiles`."""
 _CONVERSION = 1
-"""Version of the conversion; cached folders of other versions are converted again."""
+"""Version of this module's output; models in the cache that another version wrote are converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
 class CoquiFiles:
-    """Paths of a released model's files; all but `model` and `vocab` are optional."""
+    """Paths of the files of a Coqui model; all but `model` and `vocab` are optional."""
 
     model: Path
-    """A released model, a trainer's checkpoint, or a bare state dict."""
+    """The weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """None uses the DVAE in a trainer's checkpoint, if there is one."""
+    """None takes the DVAE from a checkpoint of the trainer, if it contains one."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """None uses the settings in the checkpoint, else those of the released model."""
+    """None takes the settings from the checkpoint, or else from the released model."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Combines a model and the files `given` with the files of released names in the model's folder.
+        """Finds the files of a model in its folder by their names in a release; `given` paths replace them.
 
-        Raises:
-            CheckpointError: There is no vocabulary.
+        Raises `CheckpointError` if there is no vocabulary.
         """
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
@@ -69,28 +65,22 @@ class CoquiFiles:
 
 
 def find_release(source: str | os.PathLike) -> Path | None:
-    """Path of the weights of a Coqui model, given as its folder or its file; None for other sources."""
+    """Finds the weights of a Coqui model in its folder, or by the path of the weights; None for other sources."""
     path = Path(source)
-    if path.suffix == ".pth":
-        return path if path.is_file() else None
-    is_ours = (path / "gpt").is_dir()
-    return None if is_ours else next((path / name for name in MODEL_NAMES if (path / name).is_file()), None)
+    names = () if (path / "gpt").is_dir() else ("model.pth", "best_model.pth")  # a release, a training folder of Coqui
+    candidates = [path] if path.suffix == ".pth" else [path / name for name in names]
+    return next(filter(Path.is_file, candidates), None)
 
 
 def imported_release(model: Path) -> Path:
-    """Converts a Coqui model into the user's cache, if it or its files changed, and returns the folder.
-
-    Raises as `import_coqui`.
-    """
-    files = CoquiFiles.of(model)
-    cache = user_cache()
+    """Converts a new or changed Coqui model by `import_coqui` to a folder in the user's cache; returns the folder."""
+    files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
     stem = f"{model.resolve().parent.name}-{digest_bytes(str(model.resolve()).encode(), 4)}"
     output = cache / f"{stem}-{digest_bytes(content.encode(), 4)}"
     if not output.is_dir():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
-        filter_native_errors()
         cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
         for stale in cache.glob(f"{glob.escape(stem)}-*"):
@@ -101,28 +91,27 @@ def imported_release(model: Path) -> Path:
 
 @dataclass
 class Stored:
-    """A tensor of a released file, and its use."""
+    """A tensor of a Coqui model's file, and the weight that it is converted to."""
 
     file: str
     name: str
-    """Name in the file."""
+    """Name of the tensor in the file."""
     array: np.ndarray
     weight: str | None = None
-    """Name of the MyXTTS weight that it is converted to; None if it is not used."""
+    """Name of the MyXTTS weight that the tensor is converted to; None for an unused tensor."""
     reason: str | None = None
-    """Why it is not used."""
+    """Why the tensor is unused."""
 
 
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stored]]:
-    """Converts a model, tensor by tensor, into `output`, a new or empty folder.
+    """Converts a model, tensor by tensor, to the new or empty folder `output`, written completely or not at all.
 
     Returns:
-        The settings, and the use of each tensor in the files.
+        The settings, and all tensors of the files.
 
     Raises:
-        CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files do not belong together.
-            Nothing has been written.
-        TorchCheckpointError: A file is damaged, or asks to call a function.
+        CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
+        TorchCheckpointError: A file is damaged, or would call a function.
     """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -150,7 +139,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Collects all tensors by their current names; those of the DVAE get the prefix `dvae.`."""
+    """Reads all tensors by their current names; names of the DVAE's tensors get the prefix `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key = coqui.modern_name(name)
@@ -168,23 +157,23 @@ def _gather(files, checkpoint):
             raise CheckpointError(f"--mel-stats must be a file with one tensor. {files.mel_stats} is not.")
         inside = stored.setdefault(MEL_STATS, Stored(files.model.name, MEL_STATS, stats)).array
         if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # a bfloat16 model has 8 bits
-            raise CheckpointError(f"{files.mel_stats} and the model's own mel_stats differ: take those of one model.")
+            raise CheckpointError(f"{files.mel_stats} and the model's own mel_stats differ. Use files of one model.")
     return stored
 
 
 def _items(checkpoint, path):
-    """Items of a dictionary of tensors, or of the one in a trainer's checkpoint."""
+    """Returns names and tensors of a file, which are under `model` in a checkpoint of Coqui's trainer."""
     stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"{path} must hold tensors by name. Received: {brief(stored)}.")
     for name, value in stored.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            raise CheckpointError(f"{path} must hold tensors by name. {brief(name)} is something else.")
+            raise CheckpointError(f"{path} must hold tensors by name. {brief(name)} is not a tensor.")
     return stored.items()
 
 
 def _match(matched, stored):
-    """Notes the use of each stored tensor; all weights must have theirs, of the right shape and type."""
+    """Sets `weight` or `reason` of each stored tensor; raises `CheckpointError` for missing, wrong and unknown ones."""
     missing, wrong = [], []
     for tensor, keys in matched:
         for key, shape in zip(keys, tensor.shapes, strict=True):
@@ -206,23 +195,22 @@ def _match(matched, stored):
 
 
 def _check_front_end(stored):
-    """Refuses a speaker encoder with another spectrogram than the one that is computed here."""
+    """Raises `CheckpointError` if the speaker encoder needs another spectrogram than `audio.mel.SPEAKER_MEL`."""
     hertz = 700 * (10 ** np.linspace(0, np.log10(1 + SPEAKER_SAMPLE_RATE / 2 / 700), 66) - 1)  # HTK's mel scale
-    low, peak, high = hertz[:-2], hertz[1:-1], hertz[2:]
-    bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)[:, np.newaxis]
+    bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)
     expected = {
         "0.filter": np.array([[[-0.97, 1.0]]]),
         "1.spectrogram.window": 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400),
-        "1.mel_scale.fb": np.clip(np.minimum((bins - low) / (peak - low), (high - bins) / (high - peak)), 0, None),
+        "1.mel_scale.fb": np.transpose([np.interp(bins, hertz[i : i + 3], (0, 1, 0)) for i in range(64)]),
     }
     for name, values in expected.items():
         one = stored.get(name := f"{coqui.SPEAKER_FRONT_END}.{name}")
         if one and (one.array.shape != values.shape or not np.allclose(one.array.astype(float), values, atol=5e-3)):
-            raise CheckpointError(f"{name} is not that of XTTS v2: this speaker encoder needs another spectrogram.")
+            raise CheckpointError(f"{name} differs from XTTS v2: this speaker encoder needs another spectrogram.")
 
 
 def _write_parts(folder, stored, matched, config, files, with_dvae):
-    """Writes the checkpoint of each part; without a DVAE, `mel_stats` goes with the GPT."""
+    """Writes a checkpoint for each part of the model; without a DVAE, the GPT's also holds `mel_stats`."""
     parts = {}
     for tensor, keys in matched:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -239,6 +227,7 @@ def _write_parts(folder, stored, matched, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
+    """Yields the converted weights; raises `CheckpointError` for values that are not finite."""
     for tensor, keys in tensors:
         value = coqui.to_ours([stored[key].array for key in keys], tensor.layout)
         if not np.isfinite(value).all():
@@ -247,7 +236,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads `{name: (latents, vector)}`; like the reference, takes the two values of a voice by their order."""
+    """Reads voices by name, each latents and speaker vector; like the reference, relies on the order of these two."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -264,20 +253,20 @@ def _read_speakers(path, model):
 
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
-    """Writes `model.pth` and, next to it, `config.json`, `vocab.json`, `mel_stats.pth` and, if the model has them,
-    `dvae.pth` and `speakers_xtts.pth`.
+    """Writes a model for Coqui TTS: `model.pth`, `config.json`, `vocab.json`, `mel_stats.pth` and, if the model has a
+    DVAE or voices, `dvae.pth` and `speakers_xtts.pth`, all in one folder.
 
     Args:
         folder: A model of `import_coqui`, or a run whose stages are all trained.
         output: Path of the model file. None of the files may exist.
-        which: `best` or `last` checkpoint of the GPT and the waveform decoder.
+        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
     Returns:
         Paths of the files written.
 
     Raises:
-        CheckpointError: A part is missing, or the model has a shape that the reference does not support.
-        OSError: A file could not be written; then there is no model file.
+        CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
+        OSError: A file could not be written; then the model file does not exist.
     """
     folder, output = Path(folder), Path(output)
     config, vocabulary = read_config(folder), vocabulary_path(folder)
@@ -285,14 +274,11 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}
     if missing := [part for part in ("gpt", "speaker", "decoder") if not parts[part]]:
         raise CheckpointError(
-            f"{folder} has no {missing[0]}, which the reference needs. "
+            f"{folder} has no {missing[0]}, which coqui-tts needs. "
             f"Train it: python train_main.py --stage {missing[0]} --checkpoint-dir {folder} --train-data …"
         )
-    dvae, weights = parts.pop("dvae"), {}
-    for part in parts.values():
-        weights |= part
-    # `mel_stats` is stored with the DVAE, or with the GPT of a model without one.
-    if dvae:
+    dvae, weights = parts["dvae"], parts["gpt"] | parts["speaker"] | parts["decoder"]
+    if dvae:  # else the GPT's checkpoint holds `mel_stats`
         weights[MEL_STATS] = dvae.pop(MEL_STATS)
     counters, dvae_constants = coqui.constant_tensors(config.model)
     model = _released(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
@@ -309,7 +295,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         if os.path.lexists(path):
             raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    # All files are complete before the first is renamed; the model, which the stack leaves last, is renamed last.
+    # The stack renames the complete files in reverse order, so that the model file is the last to appear.
     with ExitStack() as stack:
         places = {path.name: stack.enter_context(write_whole(path)) for path in written}
         for name, content in files.items():
@@ -320,16 +306,19 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 
 def speaker_front_end() -> dict[str, np.ndarray]:
-    """Pre-emphasis, window and mel filters of the speaker encoder, which the released files store as tensors."""
-    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which importing does without
+    """Tensors of a release that hold pre-emphasis, window and mel filters of the speaker encoder."""
+    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which `import_coqui` does not need
 
-    root, taps = coqui.SPEAKER_FRONT_END, np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
-    spectrogram = {"spectrogram.window": SPEAKER_MEL.window_values(), "mel_scale.fb": SPEAKER_MEL.filterbank()}
-    return {f"{root}.0.filter": taps} | {f"{root}.1.{name}": values for name, values in spectrogram.items()}
+    root = coqui.SPEAKER_FRONT_END
+    return {
+        f"{root}.0.filter": np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32),
+        f"{root}.1.spectrogram.window": SPEAKER_MEL.window_values(),
+        f"{root}.1.mel_scale.fb": SPEAKER_MEL.filterbank(),
+    }
 
 
 def _read_part(folder, part, which):
-    """Reads the weights of a part by name, `mel_stats` with those of the GPT if stored there; empty if untrained."""
+    """Reads the weights of a part, and `mel_stats` if its checkpoint holds them, by name; empty without checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}
@@ -340,7 +329,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts our weights to released tensors by name, without copies where the layout allows it."""
+    """Converts our weights to tensors of a release, by name; tensors are views where the layout allows it."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")

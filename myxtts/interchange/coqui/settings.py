@@ -1,4 +1,4 @@
-"""Converts the settings of a released XTTS checkpoint to ours, and back."""
+"""Converts the settings of an XTTS checkpoint of coqui-tts (the reference) to `XTTSConfig`, and back."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
-"""Channels of an attention head in the released trunk, and in any perceiver."""
+"""Channels of an attention head in the released GPT, and in any perceiver of the reference."""
 _FIXED_ARGUMENTS = {
     "gpt_code_stride_len": CODE_STRIDE_SAMPLES,
     "input_sample_rate": MODEL_SAMPLE_RATE,
@@ -25,10 +25,10 @@ _FIXED_ARGUMENTS = {
     "gpt_use_perceiver_resampler": True,
     "cond_d_vector_in_each_upsampling_layer": True,
 }
-"""Fields of `model_args` with only one supported value."""
+"""Fields of `model_args` for which only one value is supported."""
 _SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
 _RELEASED = _SAMPLING | dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
-"""Values in the released model's `config.json`, for checkpoints without one."""
+"""Values of the released `config.json`, which replace missing ones."""
 _LONGEST_TRAINING_SECONDS = 11.6
 """Longest training clip of the released model: 255 995 samples at 22 050 Hz."""
 _FINE_TUNING = dict(
@@ -38,7 +38,7 @@ _FINE_TUNING = dict(
     conditioning_padding="zeros",
     augment=False,
 )
-"""`DataConfig` fields of the reference's recipe for fine-tuning."""
+"""Fields of `DataConfig` in the reference's recipe for fine-tuning."""
 _SHAPES_BY_DESIGN = dict(
     conditioning_blocks=6,
     num_latents=32,
@@ -51,17 +51,15 @@ _SHAPES_BY_DESIGN = dict(
     speaker_channels=(32, 64, 128, 256),
     speaker_width=512,
 )
-"""`ModelConfig` fields that no setting of the reference can change."""
-TensorShapes = Mapping[str, tuple[int, ...]]
-"""Shapes of tensors by name."""
+"""Fields of `ModelConfig` that no setting of the reference can change."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
-    """Reads the settings of a checkpoint; missing ones get the released model's values.
+    """Reads the settings of a checkpoint; missing settings get the values of the released model.
 
     Args:
-        path: Its `config.json`, or None.
-        stored: The `config` inside the checkpoint: a dictionary, an object of the reference, or None.
+        path: The checkpoint's `config.json`; None takes `stored`.
+        stored: Value of `config` in the checkpoint: a dictionary, an object of the reference, or None.
 
     Raises:
         CheckpointError: The file is not JSON, or a setting has an unsupported value.
@@ -84,24 +82,22 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
 
 
 def _fields(value):
-    """Settings in a dictionary, or in an object of the reference; empty for anything else."""
+    """Returns a dictionary unchanged, the attributes of an object of the reference, or {} for other values."""
     value = value.state if isinstance(value, StubObject) else value
     return value if isinstance(value, dict) else {}
 
 
 def _count(pattern, names):
-    """Returns one more than the highest number that `pattern` finds in names; 0 if it finds none."""
+    """Number of layers: one more than the highest number that the group of `pattern` matches in names; 0 if none."""
     found = (re.match(pattern, name) for name in names)
     return 1 + max((int(match.group(1)) for match in found if match), default=-1)
 
 
-def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:
-    """Derives `ModelConfig` from the shapes of tensors; those of the DVAE have the prefix `dvae.`.
+def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:
+    """Derives `ModelConfig` from the shapes of the tensors and the result of `read_settings`.
 
-    A missing DVAE gets the released shape. `settings` are those of `read_settings`.
-
-    Raises:
-        CheckpointError: A tensor that determines a size is missing, or settings and tensors disagree.
+    Names of the DVAE's tensors begin with `dvae.`. A missing DVAE gets the released shape. Raises `CheckpointError` if
+    a tensor that determines a size is missing, or if tensors, settings and vocabulary disagree.
     """
 
     def size(name, axis=0):
@@ -122,7 +118,7 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
         )
     heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
-        raise CheckpointError("No tensor shows the number of attention heads. Give its config.json with --config.")
+        raise CheckpointError("Tensors do not show the number of attention heads. Give the config.json by --config.")
     heads = width // _HEAD_WIDTH if heads is None else heads
     dvae = dict(dvae_hidden=512, codebook_width=512)
     if any(name.startswith("dvae.") for name in shapes):
@@ -155,7 +151,7 @@ def model_config(shapes: TensorShapes, settings: dict, tokenizer: XTTSTokenizer)
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Makes the `XTTSConfig` of a converted model: its sampling defaults and the recipe for fine-tuning."""
+    """Makes the `XTTSConfig` of a converted model, with its sampling defaults and the recipe for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_LONGEST_TRAINING_SECONDS, longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
@@ -166,21 +162,16 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """Makes the `config.json` with which the reference loads an exported model.
+    """Makes the `config.json` with which the reference loads an exported model; `languages` are its vocabulary's.
 
-    Args:
-        languages: Languages of its vocabulary.
-
-    Raises:
-        CheckpointError: The model has a shape that the reference does not support; the message names all settings.
+    Raises `CheckpointError` with all settings that the reference does not support if the model's shape has any.
     """
     model, sampling = config.model, config.sampling
     fixed = {name: (getattr(model, name), value) for name, value in _SHAPES_BY_DESIGN.items()}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
-    wrong = [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]
-    if wrong:
+    if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
         raise CheckpointError(
-            f"The reference's XTTS does not support this model's shape: {', '.join(wrong)}. Supported are converted "
+            f"coqui-tts does not support this model's shape: {', '.join(wrong)}. Supported are converted "
             "models, the sizes normal and big, and smaller ones with decoder_type hifigan."
         )
     numbers = "num_audio_tokens start_audio_token stop_audio_token start_text_token stop_text_token max_audio_tokens"

@@ -1,4 +1,4 @@
-"""Reads and writes PyTorch checkpoint files without PyTorch, and without running what a file asks to run."""
+"""Reads and writes PyTorch checkpoint files without PyTorch, and without running code from a file."""
 
 import itertools
 import math
@@ -24,26 +24,23 @@ from myxtts.storage.files import write_whole
 
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-_SIGNS_OF_DAMAGE = (
-    *(ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
-    *(struct.error, zipfile.BadZipFile),
-)
-"""What unpickling and unzipping raise over bytes that make no sense."""
+_SIGNS_OF_DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
+_SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
+"""Errors of unpickling and unzipping for bytes that make no sense."""
 
 
 def read_torch_checkpoint(path: str | os.PathLike) -> Any:
-    """Reads what `torch.save` wrote, with each tensor as a NumPy array.
+    """Reads a file of `torch.save`, with tensors as NumPy arrays; checksums are verified.
 
-    Both formats are read, the zip format and the one before PyTorch 1.6. Arrays are read-only views of the
-    memory-mapped file, so reading costs little memory until they are copied. Checksums are verified. bfloat16 arrays
-    have the dtype `ml_dtypes.bfloat16`.
+    Reads the zip format and the format before PyTorch 1.6. Arrays are read-only views of the memory-mapped file, so
+    they take little memory until they are copied. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
-        The saved object: usually a dictionary of names to arrays, or one that holds such a dictionary under `"model"`.
-        Objects of unknown classes are `StubObject`s.
+        The saved object: usually a dictionary of arrays by name, or one that has it under `"model"`.
+        Objects of unknown classes become `StubObject`s.
 
     Raises:
-        HostileCheckpointError: The file asks to call something, or its claims and its size do not agree.
+        HostileCheckpointError: The file would call a function, or declares larger sizes than it has.
         DamagedCheckpointError: The file is cut short, altered, or not a PyTorch checkpoint.
     """
     path = Path(path)
@@ -52,16 +49,16 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     data = np.memmap(path, dtype="uint8", mode="r")
     try:
         return _read_zip(path, data) if bytes(data[:4]) == b"PK\x03\x04" else _read_legacy(path, data)
-    except TorchCheckpointError:  # it says more than the signs of damage, of which it is one
+    except TorchCheckpointError:  # a ValueError, but with a better message
         raise
     except _SIGNS_OF_DAMAGE as error:
         raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error!s:.200}.") from error
 
 
 def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
-    """Writes a file that `torch.load(path, weights_only=True)` accepts, whole or not at all.
+    """Writes a file that `torch.load(path, weights_only=True)` can read, completely or not at all.
 
-    `checkpoint` is an array, or dictionaries of arrays and of values without arrays.
+    `checkpoint` is an array, or a dictionary of arrays, plain values and further dictionaries.
     """
     arrays = []
     pickled = b"\x80\x02" + _pickle(checkpoint, arrays) + b"."
@@ -91,10 +88,10 @@ def _read_zip(path, data):
         root, storages = pickles[0].removesuffix("data.pkl"), {}
 
         def content(name):
-            """Bytes of an entry, as a view of the mapped file."""
+            """Returns the bytes of an entry, as a view of the mapped file."""
             if (entry := entries.get(name)) is None or entry.header_offset < 0:
                 raise DamagedCheckpointError(f"{path} has no entry {brief(name)}.")
-            # Checks header and checksum, by plain reads: pages of a memory map would count as used memory.
+            # Verifies header and checksum by plain reads, because pages of a memory map would count as used memory.
             with archive.open(entry) as file:
                 while file.read(2**20):
                     pass
@@ -124,7 +121,7 @@ def _read_legacy(path, data):
         if num_values * dtype.itemsize > data.size:
             raise HostileCheckpointError(f"{path} claims {num_values} values for storage {key:.40}, more than it has.")
         claims[key] = (dtype, num_values)
-        return data[: num_values * dtype.itemsize].view(dtype)  # of the right size, which is all that counts yet
+        return data[: num_values * dtype.itemsize].view(dtype)  # a placeholder of the right size
 
     for number in range(5):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
@@ -146,15 +143,11 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """The opcodes that build `value`; arrays are appended to `arrays`, whose index is their storage key."""
+    """Returns the pickle opcodes that build `value`; appends its arrays to `arrays`, with the index as storage key."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):
-        if not isinstance(value, (bool, int, float, str, list, tuple, type(None))):
-            raise TypeError(f"A PyTorch checkpoint of weights cannot hold a {type(value).__name__}.")
         return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
-    if value.dtype not in _STORAGE_NAMES:
-        raise TypeError(f"A PyTorch checkpoint cannot hold an array of dtype {value.dtype}. Cast it first.")
     arrays.append(value)
     strides = tuple(math.prod(value.shape[axis + 1 :]) for axis in range(value.ndim))
     storage_class = b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"
@@ -165,7 +158,7 @@ def _pickle(value, arrays):
 
 
 def _aligned_entry(file, name, num_bytes=0):
-    """A zip entry whose content starts at a multiple of 64 bytes, as in files by PyTorch, so that it can be mapped."""
+    """Makes a zip entry whose content starts at a multiple of 64 bytes, like PyTorch's, so that it can be mapped."""
     entry = zipfile.ZipInfo(f"archive/{name}")
     entry.file_size = num_bytes
     padding = -(file.tell() + 34 + len(entry.filename)) % 64  # the header has 30 bytes, the start of the padding 4

@@ -1,9 +1,9 @@
-"""Reads the pickle of a PyTorch checkpoint without running it.
+"""Reads the pickle of a PyTorch checkpoint without importing or calling what the pickle names.
 
-A pickle is a program for a small machine whose instructions can call any function by name. The machine here builds
-containers and tensors and nothing else: an object of a class becomes a stub that only keeps its attributes, and a call
-of anything but the few functions in `_Machine.call` is refused with its name. Each value carries its weight, so that a
-small file cannot repeat or nest its values without end.
+A pickle is a program whose opcodes can call any function by name. The interpreter here builds containers and tensors
+only: an object of a class becomes a `StubObject` with the attributes, and a call of any function other than the few in
+`_Machine.call` is an error. The interpreter counts the values inside each value, so that a small file cannot nest or
+repeat values without limit.
 """
 
 import io
@@ -24,7 +24,7 @@ DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") fo
 """Dtype of each class of tensor storages."""
 MAX_PICKLE_BYTES = 64 * 2**20
 _MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
-"""Limits on a pickle, without tensor data; that of the released XTTS v2 model takes a hundredth of most of them."""
+"""Limits for a pickle, without tensor data; the released XTTS v2 model reaches a hundredth of most of them."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -32,69 +32,71 @@ _OPCODES = frozenset(
     "ADDITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD "
     "BINPERSID".split()
 )
-"""What torch.save and a plain object's state need."""
+"""Allowed opcodes: those of `torch.save`, and of plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""Which of the values that an opcode takes are hashed."""
+"""Operands that an opcode hashes, as a slice of all its operands."""
 _EMPTY = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
 class TorchCheckpointError(UserError):
-    """A PyTorch checkpoint that cannot be read."""
+    """A PyTorch checkpoint cannot be read."""
 
 
 class HostileCheckpointError(TorchCheckpointError):
-    """The file asks to call a function that no checkpoint needs, or claims sizes that it does not have."""
+    """The file would call a function that no checkpoint needs, or declares larger sizes than it has."""
 
 
 class DamagedCheckpointError(TorchCheckpointError):
-    """The file is cut short, altered, or not a PyTorch checkpoint at all."""
+    """The file is cut short, altered, or not a PyTorch checkpoint."""
 
 
 class _Global(str):
-    """Full name of a class or function in the file; it is never imported."""
+    """Full name of a class or function that the pickle names; it is never imported."""
 
 
 @dataclass(eq=False, repr=False)
 class StubObject:
-    """An object of a class: its code is never needed."""
+    """Replaces an object whose class is not imported."""
 
     class_name: str
-    """Full name of the class, as the file has it."""
+    """Full name of the class in the file."""
     state: Any = None
-    """What the file restores, usually a dictionary of attributes."""
+    """State of the object, usually a dictionary of attributes."""
 
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A value on the machine's stack."""
+    """A value on the stack."""
 
     value: Any
     weight: int = 1
-    """Values in it, each wherever it recurs, with 64 bytes of text as one: what it costs to walk through or hash it."""
+    """Cost of hashing the value: number of values in it, counted at each occurrence; 64 bytes of text are one."""
     depth: int = 0
+    """Levels of values inside the value."""
     is_held: bool = False
-    """Whether another value holds it; its weight counts there, so it may not grow any more."""
+    """Whether another value contains this one and has counted its weight; then this value may not grow."""
 
 
 def unpickle(
     pickled: bytes, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None
 ) -> tuple[Any, int]:
-    """The value of the first pickle in `pickled`, and the length of that pickle.
+    """Reads the first pickle in `pickled`; returns its value and its length in bytes.
 
     Args:
         source: Name of the file, for messages.
-        load_storage: Called with dtype, key and number of values; returns the values of a storage, 1-D.
+        load_storage: Function of dtype, key and number of values that returns the values of a storage, 1-D.
 
     Raises:
-        HostileCheckpointError: An opcode that no checkpoint has, a call, or more values, nesting or repetition than a
-            checkpoint has.
+        HostileCheckpointError: The pickle has an opcode or a call that no checkpoint needs, or exceeds a limit.
         DamagedCheckpointError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError: It is no pickle.
     """
     return _Machine(source, load_storage).run(pickled)
 
 
 class _Machine:
+    """Interpreter of one pickle."""
+
     def __init__(self, source, load_storage):
         self.source, self.load_storage = source, load_storage
         self.stack, self.marks, self.memo, self.work, self.num_odd_keys = [], [], {}, 0, 0
@@ -154,6 +156,7 @@ class _Machine:
         self.stack.append(whole)
 
     def make(self, name, values):
+        """Returns the value that opcode `name` makes of other values."""
         if name == "REDUCE":
             return self.call(*values)
         if name == "BINPERSID":
@@ -167,16 +170,17 @@ class _Machine:
         return values if name == "LIST" else tuple(values)
 
     def call(self, function, arguments):
-        """Calls one of the few functions that checkpoints need."""
+        """Calls one of the few functions that checkpoints need; raises `HostileCheckpointError` for others."""
         functions = {
             "torch._utils._rebuild_tensor_v2": self.tensor,
             "torch._utils._rebuild_tensor": self.tensor,
             "torch._utils._rebuild_parameter": lambda tensor, *_: _of_kind(np.ndarray, tensor),
             "collections.OrderedDict": lambda pairs=(): {_of_kind(str, name): one for name, one in pairs},
-            "numpy.dtype": _number_type,
-            "numpy.core.multiarray.scalar": _number,
-            "numpy._core.multiarray.scalar": _number,
-            # How protocol 2 spells a byte string.
+            # Numbers of NumPy, such as a loss that a trainer stored.
+            "numpy.dtype": lambda code, *_: np.dtype(re.fullmatch("[biuf][1248]", code)[0]),
+            "numpy.core.multiarray.scalar": _scalar,
+            "numpy._core.multiarray.scalar": _scalar,
+            # A byte string in protocol 2.
             "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
         if (known := functions.get(_of_kind(_Global, function))) is None:
@@ -187,6 +191,7 @@ class _Machine:
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
+        """Returns the values of a tensor storage."""
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
@@ -196,7 +201,7 @@ class _Machine:
         return self.load_storage(dtype, key, num_values)
 
     def tensor(self, storage, offset, size, stride, *_):
-        """A view of `storage`; NumPy itself refuses one that leaves it."""
+        """Returns a view of `storage`; NumPy raises an error for a view that exceeds it."""
         size, stride = tuple(size), tuple(stride)
         valid = len(size) <= _MAX_AXES and all(
             type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride)
@@ -211,6 +216,7 @@ class _Machine:
 
 
 def _literal(name, argument):
+    """Returns the value that an opcode without operands on the stack pushes."""
     if name in _EMPTY:
         return _Cell(_EMPTY[name]())
     if name in _CONSTANTS:
@@ -223,7 +229,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """A container with more values, or an object with its state."""
+    """Adds values to a container, or sets the state of an object."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -232,22 +238,17 @@ def _extended(name, whole, values):
         set.update(whole, values)
     elif isinstance(whole, np.dtype):
         return whole.newbyteorder(values[0][1])
-    elif not isinstance(whole, dict):  # that of a module has attributes, which are not needed
+    elif not isinstance(whole, dict):  # the attributes of a module's state dict are not needed
         _of_kind(StubObject, whole).state = values[0]
     return whole
 
 
 def _of_kind(kind, value):
-    """`value`, which must be of a class: others could be costly to hash, or shared behind the machine's back."""
+    """Returns `value` if it is of the class `kind`: values of others may be slow to hash, or hide further values."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
 
 
-def _number_type(code, *_):
-    """Type of a NumPy number, such as a loss that a trainer stored beside the weights."""
-    return np.dtype(re.fullmatch("[biuf][1248]", code)[0])
-
-
-def _number(dtype, content):
+def _scalar(dtype, content):
     return np.frombuffer(content, _of_kind(np.dtype, dtype))[0]

@@ -1,8 +1,8 @@
 """Maps the tensors of the released XTTS v2 checkpoint to our weights: names, shapes and layouts.
 
-`model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`. PyTorch stores output channels first,
-Keras last, and the speaker encoder's images are (mel, time) there and (time, mel) here, so most kernels have their axes
-reversed. Weight normalization in the waveform decoder is folded. Needs no PyTorch, TensorFlow or Keras.
+`model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`. Most kernels have reversed axes:
+PyTorch stores output channels first, Keras last, and the speaker encoder's images are (mel, time) there and (time, mel)
+here. Weight normalization in the waveform decoder is folded. Needs no PyTorch, TensorFlow or Keras.
 """
 
 import re
@@ -25,31 +25,31 @@ _SKIPPED = {
     r"torch_mel_spectrogram_(style_encoder|dvae)\..+": _FRONT_END,
     r"discrete_loss\..+": "state of a loss that is never used",
 }
-"""Why tensors of the released files have no weight here, by patterns of their names."""
+"""Why a released tensor has no weight in our model, by patterns of tensor names."""
 
 
 class Tensor(NamedTuple):
-    """One of our weights and its released tensors: one, or two with weight normalization."""
+    """One of our weights, and its released tensors: one, or two with weight normalization."""
 
     names: tuple[str, ...]
-    """Names in the released files."""
+    """Names of the released tensors."""
     shapes: tuple[tuple[int, ...], ...]
-    """Released shapes, in the order of the names."""
+    """Shapes of the released tensors."""
     part: str
-    """One of `models.xtts.PARTS`."""
+    """Part of our model, one of `models.xtts.PARTS`."""
     weight: str
-    """Our name within the part, see `XTTS.part_weights`."""
+    """Name of our weight in `XTTS.part_weights`."""
     layout: str
-    """Key of `_LAYOUTS`."""
+    """Conversion, a key of `_LAYOUTS`."""
 
 
 def skip_reason(name: str) -> str | None:
-    """Why a released tensor has no weight here; None for unknown names."""
+    """Returns why a released tensor has no weight in our model; None for unknown names."""
     return next((reason for pattern, reason in _SKIPPED.items() if re.fullmatch(pattern, name)), None)
 
 
 def modern_name(name: str) -> str:
-    """Current name of a tensor: without a trainer's prefix, with PyTorch's current names for weight normalization."""
+    """Removes the prefix of Coqui's trainer from a name, and updates PyTorch's old names of weight normalization."""
     return re.sub("weight_v$", _DIRECTION, re.sub(r"weight_g$", _GAIN, name.removeprefix("xtts.")))
 
 
@@ -60,9 +60,9 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Initial values of tensors that the reference requires but we do not have, for `model.pth` and `dvae.pth`.
+    """Returns tensors that coqui-tts requires and our model lacks: those of `model.pth`, and those of `dvae.pth`.
 
-    `conversion.speaker_front_end` has the constants of the speaker encoder's front end.
+    `conversion.speaker_front_end` has further ones of `model.pth`.
     """
     names = [tensor.names[0] for tensor in _speaker_encoder(config)]
     norms = [name.removesuffix("running_var") for name in names if name.endswith(".running_var")]
@@ -72,18 +72,18 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Shape of the weight that a `Tensor` becomes."""
+    """Returns the shape of our weight."""
     shape = tensor.shapes[-1]
     return {"same": shape, "pointwise": shape[1::-1]}.get(tensor.layout, shape[::-1])
 
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
-    """Converts the released values of a `Tensor`, in the order of its names, to our weight, float32."""
+    """Converts the arrays of a `Tensor`, in the order of `Tensor.names`, to our weight, float32."""
     return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
-    """Converts our weight to the released values of a `Tensor`, in the order of its names."""
+    """Converts our weight to the arrays of a `Tensor`, in the order of `Tensor.names`."""
     return _LAYOUTS[layout][1](array)
 
 
@@ -112,7 +112,7 @@ _LAYOUTS = {
     "pointwise": (lambda value: value[..., 0].transpose(), lambda weight: (weight.transpose()[..., np.newaxis],)),
     "weight_norm": (lambda *values: fold_weight_norm(*values).transpose(), _split_weight_norm),
 }
-"""Conversions from released values to our weight, and back."""
+"""Functions that convert released arrays to our weight, and back."""
 _BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)
 _NORM = (("weight", "/gamma", "same", None), ("bias", "/beta", "same", None))
 _STATISTICS = (("running_mean", "/moving_mean", "same", None), ("running_var", "/moving_variance", "same", None))
@@ -127,12 +127,12 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Tensors of each kind of layer: suffixes of the released and our name, layout, and the axis of the layer's shape that
-the tensor has (None: all). GPT-2's linear layers and transposed convolutions have inputs first."""
+"""Tensors of each kind of layer: suffix of the released name, suffix of our name, layout, and the axis of the layer's
+shape that the tensor has (None: all axes). GPT-2's linear layers and transposed convolutions have inputs first."""
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of rows `("kind name weight", *released shape)`, prefixed by `theirs` and `ours`."""
+    """Yields the `Tensor`s of rows `("kind name weight", *released shape)`; `theirs` and `ours` prefix the names."""
     for row, *shape in rows:
         kind, name, weight = row.split()
         for ends, our_end, layout, axis in _KINDS[kind]:
@@ -144,7 +144,7 @@ def _tensors(part, theirs, ours, rows):
 
 
 def _numbered(count, *rows):
-    """Repeats the rows `count` times, with the number in place of `#`."""
+    """Repeats rows of `_tensors` `count` times, with the number of the repetition in place of `#`."""
     return [(row.replace("#", str(i)), *shape) for i in range(count) for row, *shape in rows]
 
 

@@ -1,7 +1,7 @@
-"""Fetches models from the Hugging Face hub, `hf://owner/name[@revision]`, and converts them if necessary.
+"""Downloads models from the Hugging Face hub, `hf://owner/name[@revision]`, and converts them if necessary.
 
-`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The model of a commit is stored there too, in
-`myxtts/OWNER--NAME/COMMIT`, and opens without a network.
+`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The resulting model folders are stored there too,
+as `myxtts/OWNER--NAME/COMMIT`, and can be used without a network.
 """
 
 import hashlib
@@ -27,28 +27,22 @@ from myxtts.storage.speakers import SPEAKERS_FILE
 MODEL = "model.pth"
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
 _RELEASED_FILES = [MODEL, *RELEASED_NAMES.values()]
-TERMS = ["README.md", "LICENSE*", "LICENCE*"]
-"""Files with the licence, which are downloaded first."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
-"""Folders by name, so that a name means the same commit as long as the process runs."""
+"""Model folders by hub name, so that a process uses one commit of a model."""
 
 
 class HubError(UserError):
-    """A model of the hub cannot be downloaded or used."""
+    """A model on the hub cannot be downloaded, uploaded or used."""
 
 
 def is_hub_name(source: str | os.PathLike) -> bool:
-    """Whether `source` names a model on the hub and not a folder."""
+    """Whether `source` is a name on the hub, `hf://…`, and not a folder."""
     return isinstance(source, str) and source.startswith("hf://")
 
 
 def parse_hub_name(source: str) -> tuple[str, str]:
-    """Splits `hf://owner/name[@revision]` into `owner/name` and the branch, tag or commit.
-
-    Raises:
-        HubError: `source` has another form.
-    """
+    """Splits `hf://owner/name[@revision]` into `owner/name` and the branch, tag or commit; raises `HubError`."""
     match = _NAME.fullmatch(source)
     if not match or ".." in source:
         raise HubError(f"A model of the hub must be hf://owner/name or hf://owner/name@revision. Received: {source}.")
@@ -56,12 +50,12 @@ def parse_hub_name(source: str) -> tuple[str, str]:
 
 
 def full_name(source: str | os.PathLike) -> str:
-    """Name of the same model that is valid in any working directory: a hub name unchanged, a path made absolute."""
+    """Makes a path absolute; returns the name of a hub model or of the bundled model unchanged."""
     return os.fspath(source) if is_hub_name(source) or is_base(source) else str(Path(source).resolve())
 
 
 def import_hub() -> Any:
-    """Imports `huggingface_hub`. Raises `HubError` if it is not installed."""
+    """Imports `huggingface_hub`; raises `HubError` if it is not installed."""
     try:
         import huggingface_hub
         import huggingface_hub.constants
@@ -72,7 +66,7 @@ def import_hub() -> Any:
 
 
 def folder_here(source: str | os.PathLike | None) -> Path | None:
-    """Folder of a model on this machine; None for one of the hub, and if there is no model."""
+    """Returns the folder of a model on this machine; None for a hub name, and for a folder without a model."""
     if not source or is_hub_name(source):
         return None
     folder = local_folder(source)
@@ -80,15 +74,15 @@ def folder_here(source: str | os.PathLike | None) -> Path | None:
 
 
 def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Path:
-    """Returns the folder of a model, which is downloaded and converted if necessary.
+    """Returns the folder of a model; downloads and converts the model if necessary.
 
     Args:
-        source: A folder, which need not exist; a Coqui model's folder or its `model.pth`; `hf://owner/name[@revision]`;
-            or `base`, the bundled model.
-        accept_licence: Accepts the licence of a hub model; otherwise the user is asked, once per commit.
+        source: A folder, which need not exist; the folder or the `model.pth` of a Coqui model;
+            `hf://owner/name[@revision]`; or `base`, the bundled model.
+        accept_licence: Accepts the licence of a hub model; else the user is asked, once per commit.
 
     Raises:
-        UserError: The model cannot be downloaded, is of another kind, or its licence was not accepted.
+        UserError: The model cannot be downloaded or converted, or its licence was not accepted.
     """
     if is_base(source):
         return base_folder()
@@ -98,7 +92,8 @@ def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Pat
     (repository, revision), hub = parse_hub_name(source), import_hub()
     if source not in _FOUND or not _FOUND[source].is_dir():
         with hub_errors(source):
-            terms = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=TERMS))
+            patterns = ["README.md", "LICENSE*", "LICENCE*"]  # first the licence alone
+            terms = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
         home = Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"), terms.name)
         if not home.is_dir():
             _require_licence(source, terms, accept_licence)
@@ -112,7 +107,7 @@ def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Pat
 
 @contextmanager
 def hub_errors(source: str) -> Iterator[None]:
-    """Converts errors of `huggingface_hub` to a `HubError` that names `source`."""
+    """Converts errors of `huggingface_hub` in a `with` block to `HubError`, with the name `source`."""
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{parse_hub_name(source)[0]}"
@@ -136,7 +131,7 @@ def hub_errors(source: str) -> Iterator[None]:
 
 
 def ask_on_terminal(question: str) -> bool | None:
-    """Asks a yes-or-no question; None without a terminal."""
+    """Asks a yes-or-no question and returns the answer; None without a terminal."""
     if not (sys.stdin and sys.stdin.isatty()):
         return None
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -144,7 +139,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Whether the model card in the folder `terms` names a licence, and a clause that describes it."""
+    """Reads the licence in the folder `terms`; returns whether the model card names one, and a description."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -159,7 +154,7 @@ def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
 
 
 def _require_licence(source, terms, accepted):
-    """Shows the licence of a model, and raises `HubError` unless it is accepted."""
+    """Prints the licence of a model, and raises `HubError` unless the user accepts it."""
     has_licence, shown = describe_licence(source, terms)
     print(f"{shown}.", file=sys.stderr, flush=True)
     answer = accepted or ask_on_terminal("Do you accept it?" if has_licence else "Use the model without one?")
@@ -170,7 +165,7 @@ def _require_licence(source, terms, accepted):
 
 
 def _make_folder(source, snapshot, home):
-    """Checks the files of a download and makes the model's folder from them."""
+    """Checks the downloaded files and makes the model folder `home` from them."""
     from huggingface_hub.utils import filter_repo_objects
 
     paths = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
@@ -189,20 +184,20 @@ def _make_folder(source, snapshot, home):
         for path in paths:
             (new / path).parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(os.path.realpath(snapshot / path), new / path)  # neither is ever written to
+                os.link(os.path.realpath(snapshot / path), new / path)  # neither file is ever changed
             except OSError:
                 shutil.copyfile(snapshot / path, new / path)
 
 
 def check_digest(source: str, path: Path):
-    """Compares a file with its digest, which is its name in the hub's cache, and removes it if they differ."""
+    """Checks a file against its digest, which is its name in the hub's cache; removes the file if they differ."""
     blob = Path(os.path.realpath(path))
     if re.fullmatch("[0-9a-f]{64}", blob.name):
         hasher = hashlib.sha256()
     elif re.fullmatch("[0-9a-f]{40}", blob.name):
         hasher = hashlib.sha1(b"blob %d\0" % blob.stat().st_size)  # as git does
     else:
-        return  # a system without links keeps files under their own names
+        return  # on a system without links, files in the cache have their own names
     with open(blob, "rb") as file:
         digest = hashlib.file_digest(file, lambda: hasher).hexdigest()
     if digest != blob.name:

@@ -16,14 +16,14 @@ from myxtts.config.checks import printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
-from myxtts.interchange.hub.fetching import HubError, hub_errors, import_hub, is_hub_name, parse_hub_name
+from myxtts.interchange.hub.fetching import hub_errors, import_hub, is_hub_name, parse_hub_name
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json, write_text
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 
 def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads an `XTTS` with its card and voices to `hf://owner/name`, and returns its address.
+    """Uploads an `XTTS` with its card and voices to `target`, `hf://owner/name[@branch]`; returns its web address.
 
     Creates the repository if necessary, and removes the checkpoints of an earlier model from it. Paths of this machine
     and recordings of speakers are not uploaded.
@@ -36,11 +36,9 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
         HubError: `target` is not a hub name, or the hub reports an error.
         UserError: The model has no tokenizer.
     """
-    if not is_hub_name(target):
-        raise HubError(f"A model must be pushed to hf://owner/name. Received: {target}.")
+    (repository, branch), hub = parse_hub_name(str(target)), import_hub()
     from myxtts.inference.loading import save_to_preset  # imports TensorFlow, which the card does not need
 
-    (repository, branch), hub = parse_hub_name(target), import_hub()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "model")
         save_to_preset(model, folder)
@@ -62,7 +60,7 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
 
 
 def without_places(config: XTTSConfig) -> XTTSConfig:
-    """The settings without paths of this machine."""
+    """Returns the settings without paths of this machine."""
     data = replace(config.data, **dict.fromkeys((*PATHS, "vocabulary")), audio_roots=())
     base = config.training.init_from if is_hub_name(config.training.init_from) else None
     places = dict(checkpoint_dir="./checkpoints", tensorboard_log_dir=None, init_from=base)
@@ -70,7 +68,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Writes the `README.md` of a model on the hub, with data, steps and scores of the run in the folder `origin`."""
+    """Returns the `README.md` of a model on the hub, with data, steps and losses of the run in the folder `origin`."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -91,7 +89,7 @@ def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | 
 
 
 def _lists(origin):
-    """Yields title, number and minutes of each list of accepted clips."""
+    """Yields title, number of accepted clips and their minutes for the training and the validation set."""
     for name, title in (("train", "Training"), ("validation", "Validation")):
         path = origin / f"clips_{name}.csv"
         if path.is_file():
@@ -101,7 +99,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields each stage, its last and best step if it was trained, and step and losses of its best checkpoint."""
+    """Yields for each stage: name, (last step, best step) or False if untrained, step of the best losses, losses."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

@@ -1,4 +1,4 @@
-"""Writes ONNX graphs node by node, from Keras layers and NumPy-like expressions."""
+"""Builds ONNX graphs node by node, from Keras layers and NumPy-like expressions."""
 
 import importlib
 from functools import partialmethod
@@ -10,21 +10,16 @@ import numpy as np
 from myxtts.config.checks import UserError
 
 OPSET = 20
-"""Version of the standard operators: the first one with `Gelu`."""
-IR_VERSION = 10
+"""Version of ONNX's standard operators; the first one with `Gelu`."""
 FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
 """Number formats of exported matrices."""
 BLOCK = 32
-"""Weights of a column that share a scale in 8 bits; the rounding error is 0.4 % of the largest of them."""
+"""Number of weights that share a scale in 8 bits; the rounding error is 0.4 % of the largest one."""
 
 
 def import_package(name: str) -> ModuleType:
-    """Imports `onnx`, which writes graphs, or `onnxruntime`, which runs them.
-
-    Raises:
-        UserError: It is not installed.
-    """
+    """Imports `onnx`, which writes graphs, or `onnxruntime`, which runs them; raises `UserError` if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -35,7 +30,7 @@ def quantized(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Quantizes a matrix `(K, N)` to 8 bits, in the layout of ONNX Runtime's `MatMulNBits`.
 
     Returns:
-        Values `(N, ceil(K / 32), 32)` uint8, where 128 means zero, and the scale of each block, float32.
+        Values `(N, ceil(K / 32), 32)` uint8, where 128 means zero, and scales `(N, ceil(K / 32))` float32.
     """
     columns = np.pad(kernel.T, ((0, 0), (0, -kernel.shape[0] % BLOCK))).reshape(kernel.shape[1], -1, BLOCK)
     scales = np.abs(columns).max(axis=-1) / 127
@@ -44,7 +39,7 @@ def quantized(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Tensor:
-    """Output of a node. Operators and methods add nodes; operands may also be numbers, arrays and Keras variables."""
+    """Output of a node. Operators and methods add nodes; operands may also be numbers, arrays or Keras variables."""
 
     def __init__(self, graph: "Builder", name: str):
         self.graph, self.name = graph, name
@@ -59,11 +54,11 @@ class Tensor:
     __and__, __or__ = partialmethod(_combine, "And"), partialmethod(_combine, "Or")
 
     def cast(self, dtype: Any) -> "Tensor":
-        """Converts to another dtype."""
+        """Converts the tensor to a NumPy dtype."""
         return self.graph.op("Cast", self, to=self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, *shape: int) -> "Tensor":
-        """Reshapes; 0 keeps the length of an axis, -1 stands for what is left."""
+        """Reshapes; a length of 0 keeps that of the input, -1 is computed from the others."""
         return self.graph.op("Reshape", self, shape)
 
     def transpose(self, *order: int) -> "Tensor":
@@ -71,39 +66,32 @@ class Tensor:
         return self.graph.op("Transpose", self, perm=order)
 
     def unsqueeze(self, *axes: int) -> "Tensor":
-        """Adds axes of length 1."""
+        """Inserts axes of length 1."""
         return self.graph.op("Unsqueeze", self, axes)
 
     def slice(self, axis: int, start: Any, end: Any) -> "Tensor":
-        """Part of an axis; `start` and `end` are numbers or tensors `(1,)`."""
+        """Takes `start:end` of an axis; both are numbers or tensors `(1,)`."""
         start, end = ([one] if isinstance(one, int) else one for one in (start, end))
         return self.graph.op("Slice", self, start, end, [axis])
 
     def split(self, parts: int) -> list["Tensor"]:
-        """Equal parts of the last axis."""
+        """Splits the last axis into equal parts."""
         return self.graph.op("Split", self, outputs=parts, axis=-1, num_outputs=parts)
 
     def length(self, axis: int) -> "Tensor":
-        """Length of an axis, `(1,)` int64."""
+        """Returns the length of an axis, `(1,)` int64."""
         return self.graph.op("Shape", self, start=axis, end=axis + 1)
 
 
 class Builder:
-    """A graph under construction.
-
-    Args:
-        name: Name of the graph.
-        weights: `float32`, or `int8` for the matrices of `linear`.
-    """
+    """Builds one graph; `weights` is the number format of the matrices of `linear`, one of `WEIGHTS`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
-        self._nodes, self._arrays, self._inputs, self._outputs = [], [], [], []
-        self._known: dict[tuple, Tensor] = {}
-        self._count = 0
+        self._nodes, self._arrays, self._inputs, self._outputs, self._count = [], [], [], [], 0
 
     def input(self, name: str, dtype: Any, *shape: int | str) -> Tensor:
-        """Declares an input; axes of variable length have a name instead of a number."""
+        """Declares an input; an axis of variable length has a name instead of a number."""
         self._inputs.append(self._declared(name, dtype, shape))
         return Tensor(self, name)
 
@@ -117,7 +105,7 @@ class Builder:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Adds a node and returns its output, or a list of several; inputs that are no tensors become constants."""
+        """Adds a node and returns its output, or a list of `outputs`; other inputs than tensors become constants."""
         inputs = [one if isinstance(one, Tensor) else self.constant(one) for one in inputs]
         found = [self._new(kind) for _ in range(outputs)]
         names = [one.name for one in inputs], [one.name for one in found]
@@ -125,34 +113,26 @@ class Builder:
         return found[0] if outputs == 1 else found
 
     def constant(self, value: Any, dtype: Any = None) -> Tensor:
-        """Stores an array in the file; without a `dtype` floats become float32. Equal small arrays are stored once."""
-        array = np.asarray(value)
-        dtype = dtype or (np.float32 if array.dtype.kind == "f" else array.dtype)
-        array = np.ascontiguousarray(array, dtype).reshape(array.shape)
-        key = (array.dtype.str, array.shape, array.tobytes() if array.size < 64 else self._count)
-        if key not in self._known:
-            self._known[key] = self._new("weight")
-            self._arrays.append(self.onnx.numpy_helper.from_array(array, self._known[key].name))
-        return self._known[key]
+        """Stores an array in the graph; without a `dtype` floats become float32."""
+        array, found = np.asarray(value), self._new("weight")
+        array = array.astype(dtype or (np.float32 if array.dtype.kind == "f" else array.dtype), order="C", copy=False)
+        self._arrays.append(self.onnx.numpy_helper.from_array(array, found.name))
+        return found
 
     def _new(self, kind):
         self._count += 1
         return Tensor(self, f"{kind}_{self._count}")
 
-    def concat(self, *parts: Any, axis: int) -> Tensor:
-        """Concatenates along an axis."""
-        return self.op("Concat", *parts, axis=axis)
-
     def count(self, length: Any) -> Tensor:
-        """The numbers 0, 1, … below a length `(1,)`, int64."""
+        """Returns the numbers 0, 1, … below `length`, which is `(1,)` int64."""
         return self.op("Range", 0, self.op("Squeeze", length), 1)
 
     def linear(self, x: Tensor, layer: Any, activation: str | None = None) -> Tensor:
-        """Applies a Keras Dense layer, `(..., K)` to `(..., N)`."""
+        """Applies a Keras Dense layer and an ONNX activation, `(..., K)` to `(..., N)`."""
         kernel = np.asarray(layer.kernel)
         if self.weights == INT8:
             values, scales = quantized(kernel)
-            # Level 4 also rounds the input to 8 bits, block by block.
+            # Level 4 rounds the input to 8 bits too, block by block.
             shape = dict(K=kernel.shape[0], N=kernel.shape[1], bits=8, block_size=BLOCK, accuracy_level=4)
             x = self.op("MatMulNBits", x, values, scales.ravel(), domain="com.microsoft", **shape)
         else:
@@ -168,28 +148,28 @@ class Builder:
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization over the last axis; one without a scale needs `width`."""
+        """Applies a Keras LayerNormalization over the last axis; `width` is needed for a layer without scale."""
         scale = layer.gamma if layer.scale else np.ones(width)
         return self.op("LayerNormalization", x, scale, *[layer.beta] * layer.center, axis=-1, epsilon=layer.epsilon)
 
     def model(self) -> Any:
-        """The complete, checked graph as an `onnx.ModelProto`."""
+        """Checks the graph and returns it as an `onnx.ModelProto`."""
         helper = self.onnx.helper
         graph = helper.make_graph(self._nodes, self.name, self._inputs, self._outputs, self._arrays)
         domains = {node.domain for node in self._nodes}
         opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(domains)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="myxtts")
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="myxtts")
         self.onnx.checker.check_model(model)
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the file; weights beyond the format's limit of 2 GB go into a second file next to it."""
+        """Writes the graph to a file; weights beyond the format's limit of 2 GB go to a second file next to it."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")
 
     def session(self, threads: int = 0) -> Any:
-        """Opens the graph in ONNX Runtime on the CPU; 0 threads means all cores."""
+        """Loads the graph into ONNX Runtime on the CPU; 0 threads means all cores."""
         onnxruntime = import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

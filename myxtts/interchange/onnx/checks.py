@@ -1,4 +1,4 @@
-"""Compares an exported model, run by `speak.py`, with the Keras model."""
+"""Compares an exported model with the Keras model; `speak.py` runs the exported one."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,21 +15,21 @@ from myxtts.interchange.onnx.builder import FLOAT32
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 
 LIMITS = {"float32": 1e-4, "int8": 0.1}
-"""Largest difference of a graph's output, relative to the model's, both as root mean squares."""
+"""Largest difference of an output, as root mean square relative to that of the Keras model, by number format."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""The encoders may also differ by `ROUNDINGS` times the effect of relative noise of `ROUNDING` on the samples: they can
-amplify the last bit of a sample, which processors round differently."""
+"""An encoder can amplify the last bit of a sample, which processors round differently, so its output may also differ by
+`ROUNDINGS` times the effect of noise on the samples, which has the relative size `ROUNDING`."""
 NUM_SENTENCES, MOST_CODES = 8, 48
-"""Number of sentences along which the GPT is compared, and codes of each."""
+"""Number of sentences for which the GPT is compared, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Share of sampled codes that may differ. With float32 only ties of rounding do."""
+"""Share of sampled codes that may differ; in float32 only codes with equal scores do."""
 LONG_TEXTS, LACKING = 2.2, 0.4
-"""Length of the long text, relative to the longest text that the model speaks at once, and the share of its audio that
-may be missing."""
+"""Length of the long text, relative to the longest text that the model speaks at once, and the largest share of its
+audio that may be missing."""
 
 
 class Finding(NamedTuple):
-    """Result of one comparison: a relative difference and its limit."""
+    """Result of one comparison: what was compared, the relative difference, and its limit."""
 
     what: str
     value: float
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the difference is within the limit; NaN is not."""
+        """Whether the difference is within the limit; false for NaN."""
         return bool(self.value <= self.limit)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
-    """Compares encoders and decoder on random input, the tokenizer and the GPT along sentences, and a long text."""
+    """Compares encoders and decoder on random input, tokenizer and GPT on random sentences, and a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
     yield from _other_graphs(speaker, synthesizer.model, random)
     yield from _sentences(speaker, synthesizer, random, LIMITS[weights])
@@ -53,6 +53,7 @@ def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Fi
 
 
 def _difference(found, expected):
+    """Root mean square of the difference, relative to that of `expected`; infinite for different shapes."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if found.shape != expected.shape:
         return float("inf")
@@ -91,7 +92,7 @@ def _other_graphs(speaker, model, random):
 
 
 def _sentences(speaker, synthesizer, random, limit):
-    """Compares ids, and the GPT's states and samples after the model's earlier codes; every second text is greedy."""
+    """Compares token ids, and states and codes of the GPT after the same codes; every second sentence is greedy."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [latents[None] for latents, _ in speaker.voices.values()]
     voices = voices or [_normal(random, 1, config.num_latents, config.width)]
@@ -125,7 +126,7 @@ def _sentences(speaker, synthesizer, random, limit):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Compares how `speak.py` and the model split a text that is too long to speak at once, and how long they speak."""
+    """Compares the pieces of a text that is too long to speak at once, and the duration of its speech."""
     settings, config = speaker.config, synthesizer.model.config
     languages = [code for code in settings["languages"] if code not in settings["written_as_it_sounds"]]
     if not languages:

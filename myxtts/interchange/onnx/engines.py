@@ -1,4 +1,4 @@
-"""Sampling engines: the GPT's steps in ONNX Runtime, for CPUs, and the choice of the fastest exact engine."""
+"""`choose_engine` selects the engine that samples codes; `OnnxSteps` is the one that uses ONNX Runtime, for CPUs."""
 
 import importlib.util
 import logging
@@ -20,26 +20,23 @@ from myxtts.models.gpt import GPT
 logger = logging.getLogger(__name__)
 
 MOST_WEIGHT_BYTES = 10**9
-"""Largest GPT for which ONNX Runtime is the default. The 1.5 GB of XTTS v2 take 38 s to convert and a third copy in
-memory, which does not pay for a single text."""
+"""Size of the largest GPT for which ONNX Runtime is the default. XTTS v2 has 1.5 GB, which take 38 s to convert and a
+third copy in memory: too much for a single text."""
 
 
 def choose_engine(weight_bytes: int) -> str:
-    """Name of the fastest engine that samples the same codes as TensorFlow, for a GPT of this size."""
+    """Returns the name of the fastest engine for a GPT of this size that samples the same codes as TensorFlow."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-    # Opening a graph needs three copies of the weights: the model's, the graph's and the session's.
+    # The Keras model, the graph and the session of ONNX Runtime each have a copy of the weights.
     fits = weight_bytes <= MOST_WEIGHT_BYTES and 3 * weight_bytes < psutil.virtual_memory().available
     on_gpu = bool(tf.config.get_visible_devices("GPU"))
     return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
 
 
 def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
-    """Loads a model with an engine: one of `ENGINES`, or by default the one of `choose_engine`.
+    """Loads a model like `Synthesizer.load`, with an engine of `ENGINES`; None stands for that of `choose_engine`.
 
-    `options` are those of `Synthesizer.load`.
-
-    Raises:
-        UserError: The engine is unknown, or a package is missing.
+    Raises `UserError` if the engine is unknown or a package is missing.
     """
     require(engine in (None, *ENGINES), "--engine", f"one of {', '.join(ENGINES)}", engine)
     synthesizer = Synthesizer.load(folder, which, **options)
@@ -51,30 +48,30 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
 
 
 class OnnxSteps:
-    """The methods of `TensorflowSteps` on arrays, with a copy of the GPT's weights.
+    """Runs the GPT in ONNX Runtime, with a copy of its weights; has the methods of `TensorflowSteps`, on arrays.
 
-    The keys of a `RowState` are `(B, heads, D, S)` here. `draw` writes into the cache of the state that it is given,
-    which must not be used again.
+    In a `RowState`, keys are `(B, heads, D, S)`. `draw` changes the cache of its argument `state`, which must not be
+    used again.
 
     Args:
         weights: `float32`, which samples the same codes as TensorFlow, or `int8`.
-        threads: Threads of ONNX Runtime; 0 means all cores.
+        threads: Number of threads of ONNX Runtime; 0 means all cores.
     """
 
     def __init__(self, gpt: GPT, config: ModelConfig, weights: str = INT8, threads: int = 0):
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
         self._reading = build_reading(gpt, config, weights).session(threads)
-        # One thread is fastest for sorting a thousand scores.
+        # Sorting a thousand scores is fastest in one thread.
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Reads prompts `(B, N, width)` and `(B, L)` and the start code; `text_mask` is `(B, L)` bool."""
+        """Reads prompts: latents `(B, N, width)`, text ids `(B, L)` with a bool mask `(B, L)`, and the start code."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
         values = [np.zeros((rows, config.heads, 1, depth), np.float32)] * config.layers
         mask = np.pad(text_mask, ((0, 0), (config.num_latents, 1)), constant_values=True)
-        mask = np.pad(mask, ((0, 0), (1, 0)))  # the one row of the empty cache
+        mask = np.pad(mask, ((0, 0), (1, 0)))  # hides the only position of the empty cache
         code, index = np.full(rows, config.start_audio_token, np.int32), np.zeros(rows, np.int32)
         logits, hidden, *new = self._read(latents, text, code, index, mask, keys, values)
         seen = np.zeros(logits.shape, bool)
@@ -87,7 +84,7 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects `rows` of a state and `start:end` of their cache, padded by `before` and `after` empty positions."""
+        """Selects rows of a state and `start:end` of their cache, padded by `before` and `after` empty positions."""
         room = (before, after)
         keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)
@@ -100,11 +97,11 @@ class OnnxSteps:
         return RowState(*caches, *map(join, state[2:], other[2:]))
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """False: nothing needs compiling."""
+        """Returns False, because this engine compiles nothing."""
         return False
 
     def compile(self, num_rows: int, cache_size: int) -> None:
-        """Does nothing."""
+        """Does nothing, because this engine compiles nothing."""
 
     def draw(self, state: RowState, request: Request) -> tuple[np.ndarray, np.ndarray, int, RowState]:
         """Samples codes as `TensorflowSteps.draw`."""

@@ -1,6 +1,6 @@
-"""An exported folder as a model for the server, with MyXTTS's text front end and audio reader.
+"""Lets the server speak with an exported folder, without TensorFlow and Keras.
 
-Imports neither TensorFlow nor Keras.
+Unlike `speak.py` alone, it has MyXTTS's text front end and reads all audio formats.
 """
 
 import logging
@@ -29,17 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 def is_exported(folder: str | PathLike) -> bool:
-    """Whether a folder is an export of `myxtts export`."""
+    """Whether a folder was written by `myxtts export`."""
     return (Path(folder) / "gpt.onnx").is_file() and (Path(folder) / "voices.npz").is_file()
 
 
 class ExportedModel:
-    """An exported model with the methods of `Synthesizer` that the server uses.
+    """An exported model; has the methods of `Synthesizer` that the server uses.
 
-    It speaks one sentence at a time, in the calling thread.
-
-    Raises:
-        CheckpointError: A file of the folder is missing or damaged.
+    Speaks one sentence at a time, in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path):
@@ -55,12 +52,12 @@ class ExportedModel:
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """Stands for the condition of a `CodeEngine`, on which the server waits; never notified."""
+        """Replaces `CodeEngine.changed`, the condition on which the server waits; never notified."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
-        """Language of each of its voices, by name; None if unknown."""
+        """Language of each stored voice, by name; None if unknown."""
 
     def as_voice(self, voice: str | Path) -> Voice:
-        """The voice of a name in `speakers`, of a recording, or of a `*.voice` file."""
+        """Returns the voice of a name in `speakers`, of a recording, or of a `*.voice` file."""
         if Path(voice).suffix == VOICE_SUFFIX:
             found = Voice.load(voice)
             if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
@@ -74,22 +71,23 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
+        """Latents and speaker vector of the model's shapes, all zero."""
         shapes = [("num_latents", "width"), ("speaker_width",)]
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads the graphs that speak, unless `which` is `none`. `check` has no effect."""
+        """Loads the graphs, unless `which` is `none`; `check` has no effect."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
-        """Speaks a text, as `Synthesizer.stream`; `check` and `hurry` have no effect."""
+        """Starts to speak a text, like `Synthesizer.stream`; `check` and `hurry` have no effect."""
         return ExportedStream(self, text, *manner)
 
 
 @dataclass
 class ExportedStream:
-    """Speech of one text, with the methods of `SpeechStream`; each call of `more` speaks one piece."""
+    """Speech of one text; has the methods of `SpeechStream`. Each call of `more` speaks one piece."""
 
     model: ExportedModel
     pieces: Sequence[Piece]
@@ -101,21 +99,21 @@ class ExportedStream:
     finished: bool = False
     num_codes: int = 0
     spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """Text, first sample and end of each sentence whose audio is out."""
+    """Text, first sample and end of each piece that was spoken."""
     num_samples: int = 0
     num_rows: ClassVar[int] = 1
 
     def open(self) -> None:
-        """Does nothing."""
+        """Does nothing: `more` needs no preparation."""
 
     look_ahead = open
 
     def ready(self) -> bool:
-        """Whether `more` has audio to give."""
+        """Whether `more` can be called."""
         return not self.finished
 
     def more(self) -> np.ndarray:
-        """Samples of the next piece and the pause after it, `(S,)` float32."""
+        """Speaks the next piece; returns its samples and the pause after it, `(S,)` float32."""
         exported, number = self.model.exported, len(self.spans)
         piece, voice = self.pieces[number], (self.voice.latents[0], self.voice.speaker[0])
         ids = self.model.text_front.ids(piece.text, self.language)
@@ -125,12 +123,12 @@ class ExportedStream:
             logger.warning("Speech was cut off after %d codes.", len(codes))
         self.num_codes += len(codes)
         self.spans.append((piece.text, self.num_samples, self.num_samples + len(samples)))
-        self.finished = self.finished or len(self.spans) == len(self.pieces)
+        self.finished |= len(self.spans) == len(self.pieces)
         if not self.finished:
             samples = np.concatenate([samples, silence(piece.pause_seconds, self.model.sample_rate)])
         self.num_samples += len(samples)
         return samples
 
     def close(self) -> None:
-        """Cancels what has not been spoken."""
+        """Cancels the pieces that have not been spoken."""
         self.finished = True

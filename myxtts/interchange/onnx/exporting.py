@@ -1,4 +1,4 @@
-"""Exports a trained model as ONNX graphs with `speak.py`, which needs no MyXTTS, or a page that speaks in a browser."""
+"""Exports a trained model as ONNX graphs, with `speak.py`, which needs no MyXTTS, or with a page for browsers."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 FORMATS = ("onnx", "web")
-"""`web` adds a page that speaks in a browser."""
+"""Forms of an export; `web` adds a page that speaks in a browser."""
 MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
@@ -41,7 +41,7 @@ PAGE = Path(__file__).parent / "web"
 
 
 class Package(NamedTuple):
-    """A release of an npm package, and those of its files that the page needs, in `folder`."""
+    """A release of an npm package; `files` of it go to a `folder` of the page; `integrity` is its SHA-512 in base64."""
 
     name: str
     version: str
@@ -81,11 +81,11 @@ def export_model(
 
     Args:
         folder: A training run, or a model converted by `myxtts convert`.
-        output: New or empty folder; written only if the comparison succeeds.
+        output: New or empty folder, written only if the comparison succeeds.
         form: One of `FORMATS`.
-        weights: `float32`, or `int8` for the GPT's matrices, the default for `web`.
-        which: `best` or `last` checkpoint.
-        tell: Called with the result of each comparison.
+        weights: Number format of the GPT's matrices, `float32` or `int8`; None takes `int8` for `web`, else `float32`.
+        which: Checkpoint to export, `best` or `last`.
+        tell: Function that is called with each result of the comparison.
 
     Raises:
         UserError: The model cannot be exported, a package is missing, or a graph differs from the model.
@@ -126,17 +126,9 @@ def export_model(
 
 
 def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
-    """Contents of `config.json`, which `speak.py` reads."""
+    """Returns the contents of `config.json`, which `speak.py` reads."""
     config, data = synthesizer.config, synthesizer.config.data
     seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
-    listening = {
-        "sample_rate": MODEL_SAMPLE_RATE,
-        "speaker_sample_rate": SPEAKER_SAMPLE_RATE,
-        "most_samples": int(config.sampling.reference_seconds * MODEL_SAMPLE_RATE),
-        "piece_samples": int(seconds * MODEL_SAMPLE_RATE),
-        "least_samples": SHORTEST_CHUNK_SAMPLES,
-        "repeats": data.conditioning_padding == "repeat",
-    }
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
     sampling = "temperature", "top_k", "top_p", "repetition_penalty"
     by_espeak = ((code, espeak_voice(code, tokenizer.g2p)) for code in tokenizer.languages)
@@ -150,15 +142,22 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "espeak_voices": {code: voice for code, voice in by_espeak if voice},
         "sampling": {name: getattr(config.sampling, name) for name in sampling},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
-        "listening": listening,
+        "listening": {
+            "sample_rate": MODEL_SAMPLE_RATE,
+            "speaker_sample_rate": SPEAKER_SAMPLE_RATE,
+            "most_samples": int(config.sampling.reference_seconds * MODEL_SAMPLE_RATE),
+            "piece_samples": int(seconds * MODEL_SAMPLE_RATE),
+            "least_samples": SHORTEST_CHUNK_SAMPLES,
+            "repeats": data.conditioning_padding == "repeat",
+        },
     }
 
 
 def _voices(folder, synthesizer):
-    """Arrays of `voices.npz`: names, languages, latents `(V, num_latents, width)`, speaker vectors."""
+    """Returns the arrays of `voices.npz`: names, languages, latents `(V, num_latents, width)`, speaker vectors."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
-    for name in sorted(stored, key=lambda one: stored[one].clip is None):  # those of the training data first
+    for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
         try:
             voices[name] = stored_voice(folder, name, synthesizer.voice)
         except AudioError as error:  # such as a recording that is too short
@@ -175,10 +174,9 @@ def _voices(folder, synthesizer):
 
 
 def fetch_package(package: Package) -> Path:
-    """Archive of an npm package in the user's cache; downloaded once, by `npm`. Its SHA-512 is checked.
+    """Downloads the archive of an npm package to the user's cache and returns its path.
 
-    Raises:
-        UserError: It cannot be downloaded, or is not what was published.
+    Raises `UserError` if `npm` cannot download it, or if its digest is wrong.
     """
     cache = user_cache() / "npm"
     path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
@@ -202,12 +200,7 @@ def fetch_package(package: Package) -> Path:
 
 
 def write_page(folder: Path, voices: dict[str, np.ndarray], uses_espeak: bool) -> None:
-    """Adds the page, its packages and `voices.json` to an exported folder.
-
-    Args:
-        voices: Arrays of `voices.npz`.
-        uses_espeak: Whether a language of the model is converted to phonemes by eSpeak NG.
-    """
+    """Adds the page, its packages (eSpeak NG only if needed) and the arrays of `voices.npz` to an exported folder."""
     for file in PAGE.iterdir():
         shutil.copy(file, folder)
     for package in [RUNTIME, *[ESPEAK] * uses_espeak]:

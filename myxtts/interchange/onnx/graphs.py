@@ -1,4 +1,4 @@
-"""The model as ONNX graphs: the GPT that reads and samples codes, the encoders of a recording, waveform decoders."""
+"""The parts of the model as ONNX graphs: GPT, sampling, conditioning encoder, speaker encoder, waveform decoders."""
 
 import numpy as np
 
@@ -11,19 +11,19 @@ from myxtts.models.xtts import XTTS
 
 
 def build_all(model: XTTS, weights: str) -> list[Builder]:
-    """All graphs of a model with a waveform decoder; `weights` are those of the GPT."""
-    of_gpt = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
-    return [*of_gpt, build_conditioning(model), build_speaker(model), build_decoder(model)]
+    """Builds all graphs of a model with a waveform decoder; `weights` is the number format of the GPT."""
+    gpt, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
+    return [gpt, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)]
 
 
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """GPT forward pass over N latents, L text ids and one code, after P cached positions.
 
-    A prompt is N latents, `[START]` text `[STOP]`, the start code and a cache of one masked row; a step has N = L = 0.
-    The caller keeps the cache and receives only its new rows, so that it is never copied.
+    A prompt is N latents, `[START]` text `[STOP]`, the start code and a cache of one masked position; a step has
+    N = L = 0. The graph returns the keys and values of new positions only, so that the cache is never copied.
 
-    Inputs, for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of
-    codes before this one, the start code included; `mask` `(B, P + N + L + 1)` bool, the visible positions; `keys_i`
+    Inputs for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of
+    codes before this one, including the start code; `mask` `(B, P + N + L + 1)` bool, the visible positions; `keys_i`
     `(B, heads, D, P)` and `values_i` `(B, heads, P, D)` of each layer.
     Outputs: `logits` `(B, num_audio_tokens)`; `hidden` `(B, width)`, the state before the output layer; `new_keys_i`
     `(B, heads, D, N + L + 1)` and `new_values_i` `(B, heads, N + L + 1, D)`.
@@ -33,7 +33,10 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     text = graph.input("text", np.int32, "rows", "num_text")
     code, index = graph.input("code", np.int32, "rows", 1), graph.input("index", np.int32, "rows")
     mask = graph.input("mask", np.bool_, "rows", "num_keys")
-    x = _embed(graph, gpt, latents, text, code, index)
+    words = graph.op("Gather", gpt.text_embedding, text)
+    words = words + graph.constant(gpt.text_positions).slice(0, 0, text.length(1))
+    position = graph.op("Gather", gpt.audio_positions, index).unsqueeze(1)
+    x = graph.op("Concat", latents, words, graph.op("Gather", gpt.audio_embedding, code) + position, axis=1)
     bias, new = _attention_bias(graph, x, mask), []
     for i, block in enumerate(gpt.blocks):
         keys = graph.input(f"keys_{i}", np.float32, "rows", heads, depth, "past")
@@ -53,16 +56,8 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     return graph
 
 
-def _embed(graph, gpt, latents, text, code, index):
-    """Embeddings of the whole input, `(B, N + L + 1, width)`."""
-    positions = graph.constant(gpt.text_positions).slice(0, 0, text.length(1))
-    words = graph.op("Gather", gpt.text_embedding, text) + positions
-    position = graph.op("Gather", gpt.audio_positions, index).unsqueeze(1)
-    return graph.concat(latents, words, graph.op("Gather", gpt.audio_embedding, code) + position, axis=1)
-
-
 def _attention_bias(graph, x, mask):
-    """Term of the attention scores that hides masked and later positions, `(B, 1, T, P + T)`."""
+    """Additive attention mask `(B, 1, T, P + T)`, which hides masked and later positions."""
     num_keys, num_queries = mask.length(1), x.length(1)
     query = (graph.count(num_queries) + (num_keys - num_queries)).unsqueeze(1)
     visible = mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query)
@@ -70,14 +65,14 @@ def _attention_bias(graph, x, mask):
 
 
 def _attend_cached(graph, block, x, keys, values, bias, config):
-    """Self-attention over the cache and `x`; returns its output, new keys and new values."""
+    """Self-attention over the cache and `x`; returns the output, the keys of `x` and the values of `x`."""
     heads, depth = config.heads, config.width // config.heads
     qkv = graph.linear(graph.layer_norm(x, block.attention_norm), block.attention.qkv)
     query, key, value = (part.reshape(0, 0, heads, depth) for part in qkv.split(3))
     query, key, value = query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
     query = query * depth**-0.5
-    # Cached and new keys are multiplied separately, since joining them would copy the cache for each code.
-    shares = graph.op("Softmax", graph.concat(query @ keys, query @ key, axis=-1) + bias, axis=-1)
+    # Cached and new keys are multiplied separately, because joining them would copy the cache for each code.
+    shares = graph.op("Softmax", graph.op("Concat", query @ keys, query @ key, axis=-1) + bias, axis=-1)
     num_past = values.length(2)
     mean = shares.slice(3, 0, num_past) @ values + shares.slice(3, num_past, 2**31) @ value
     merged = mean.transpose(0, 2, 1, 3).reshape(0, 0, config.width)
@@ -85,7 +80,7 @@ def _attend_cached(graph, block, x, keys, values, bias, config):
 
 
 def build_drawing(config: ModelConfig) -> Builder:
-    """Sampling of one code for each of B rows, as in `models.gpt.sample`; the start code is excluded.
+    """Sampling of one code for each of B rows, as `models.gpt.sample` does; the start code is never sampled.
 
     Inputs: `logits` and `noise` `(B, V)`; `seen` `(B, V)` bool, the codes sampled so far; `temperature`, `top_p` and
     `repetition_penalty` `(B, 1)` float32; `top_k` `(B, 1)` int32.
@@ -112,7 +107,7 @@ def build_drawing(config: ModelConfig) -> Builder:
 
 
 def _filter(graph, scores, top_k, top_p, num):
-    """Computes `models.gpt.filter_logits` after the temperature."""
+    """Computes `models.gpt.filter_logits` of scores that are already divided by the temperature."""
     descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
     top_k = top_k.cast(np.int64)
     kept = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
@@ -142,7 +137,7 @@ def build_speaker(model: XTTS) -> Builder:
     graph, encoder = Builder("speaker"), model.speaker_encoder
     mel = log_mel(graph, SPEAKER_MEL, graph.input("wav", np.float32, "recordings", "samples"))
     x = _instance_norm(graph, mel.transpose(0, 2, 1), SPEAKER_MEL.num_mels, 1e-5)
-    # Channels first, then time and bands.
+    # Channels come first, then time and bands.
     x = x.transpose(0, 2, 1).unsqueeze(1)
     x = _batch_norm(graph.op("Relu", graph.conv(x, encoder.stem)), encoder.stem_norm)
     for block in encoder.blocks:
@@ -156,10 +151,10 @@ def build_speaker(model: XTTS) -> Builder:
 def log_mel(graph: Builder, spec: MelSpec, wav: Tensor) -> Tensor:
     """Computes `audio.mel.MelSpectrogram`: `(B, S)` to `(B, F, num_mels)`."""
     if spec.preemphasis:
-        wav = wav - graph.concat(wav.slice(1, 1, 2), wav.slice(1, 0, -1), axis=1) * spec.preemphasis
+        wav = wav - graph.op("Concat", wav.slice(1, 1, 2), wav.slice(1, 0, -1), axis=1) * spec.preemphasis
     half, unused = spec.win_length // 2, spec.n_fft - spec.win_length
     wav = graph.op("Pad", wav, [0, half, 0, spec.win_length - half], mode="reflect")
-    # The window lies at the left of the transform, which extends beyond the last frame.
+    # The window covers the left part of the transform, which extends beyond the last frame.
     wav = graph.op("Pad", wav, [0, 0, 0, unused])
     window = np.pad(spec.window_values(), (0, unused))
     spectrum = graph.op("STFT", wav.unsqueeze(2), spec.hop_length, window, spec.n_fft)
@@ -185,13 +180,13 @@ def _conditioning_block(graph, block, x, width):
     groups, depth = block.norm.groups, width // block.heads
     by_group = _instance_norm(graph, x.transpose(0, 2, 1).reshape(0, groups, -1), groups, block.norm.epsilon)
     x = by_group.reshape(0, width, -1).transpose(0, 2, 1) * block.norm.gamma + block.norm.beta
-    # Channels are ordered as heads of query, key and value.
+    # Each head has its query, key and value next to each other.
     qkv = graph.linear(x, block.qkv).reshape(0, 0, block.heads, 3 * depth).transpose(0, 2, 1, 3)
     return x + graph.linear(_attend(graph, *qkv.split(3), depth), block.output_projection)
 
 
 def _attend(graph, query, key, value, depth):
-    """Unmasked attention of `(B, heads, T, depth)`, with heads merged: `(B, T, heads * depth)`."""
+    """Attention without a mask, `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
     shares = graph.op("Softmax", (query * depth**-0.5) @ key.transpose(0, 1, 3, 2), axis=-1)
     return (shares @ value).transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
@@ -199,10 +194,10 @@ def _attend(graph, query, key, value, depth):
 def _resample(graph, perceiver, context):
     """Perceiver resampler: frames `(B, T, width)` to `(B, num_latents, width)`."""
     start, heads, depth = np.asarray(perceiver.latents), perceiver.heads, perceiver.head_width
-    latents = graph.op("Expand", start[None], graph.concat(context.length(0), start.shape, axis=0))
+    latents = graph.op("Expand", start[None], graph.op("Concat", context.length(0), start.shape, axis=0))
     for layer in perceiver.layers:
         by_head = lambda x: x.reshape(0, 0, heads, depth).transpose(0, 2, 1, 3)
-        key, value = graph.linear(graph.concat(latents, context, axis=1), layer.key_value).split(2)
+        key, value = graph.linear(graph.op("Concat", latents, context, axis=1), layer.key_value).split(2)
         attended = _attend(graph, by_head(graph.linear(latents, layer.query)), by_head(key), by_head(value), depth)
         latents = latents + graph.linear(attended, layer.output_projection)
         update, gate = graph.linear(latents, layer.mlp_in).split(2)
@@ -211,7 +206,7 @@ def _resample(graph, perceiver, context):
 
 
 def _batch_norm(x, layer, channels_last=False):
-    """Batch normalization with the statistics of training, folded into a scale and a shift per channel."""
+    """Batch normalization at inference, as a scale and a shift per channel."""
     scale = np.asarray(layer.gamma) / np.sqrt(np.asarray(layer.moving_variance) + layer.epsilon)
     shift = np.asarray(layer.beta) - np.asarray(layer.moving_mean) * scale
     shape = (-1,) if channels_last else (-1, 1, 1)
@@ -236,15 +231,15 @@ def _pool(graph, pooling, x):
     sum_over_time = lambda x: graph.op("ReduceSum", x, [1], keepdims=0)
     mean = sum_over_time(weight * x)
     variance = sum_over_time(weight * (x * x)) - mean * mean
-    return graph.concat(mean, graph.op("Sqrt", graph.op("Max", variance, 1e-5)), axis=-1)
+    return graph.op("Concat", mean, graph.op("Sqrt", graph.op("Max", variance, 1e-5)), axis=-1)
 
 
 def build_decoder(model: XTTS) -> Builder:
     """Waveform decoder for one window of a sentence.
 
     Inputs: all `latents` so far, `(B, n, width)`; `speaker` `(B, speaker_width)`; `start` and `end` of the window in
-    frames, `(1,)` int64. An `end` beyond the last frame means the last frame.
-    Output: `samples` `(B, F hop_length)` of the window's F frames.
+    frames, `(1,)` int64. An `end` beyond the last frame stands for the last frame.
+    Output: `samples` `(B, F hop_length)` for the F frames of the window.
     """
     graph, decoder, config = Builder("decoder"), model.decoder, model.config
     latents = graph.input("latents", np.float32, "rows", "num_latents", config.width)
@@ -280,7 +275,7 @@ def _istft(graph, decoder, frames, speaker):
         x = _conv_next(graph, block, x, condition)
     log_magnitude, phase = graph.linear(graph.layer_norm(x, decoder.norm_post), decoder.head).split(2)
     magnitude = graph.op("Exp", graph.op("Min", log_magnitude, MOST_LOG_MAGNITUDE))
-    spectrum = graph.concat(*(magnitude * graph.op(wave, phase) for wave in ("Cos", "Sin")), axis=-1)
+    spectrum = graph.op("Concat", *(magnitude * graph.op(wave, phase) for wave in ("Cos", "Sin")), axis=-1)
     return _overlap_add(graph, decoder, spectrum.transpose(0, 2, 1))
 
 
@@ -302,16 +297,16 @@ def _overlap_add(graph, decoder, spectrum):
     shape = dict(strides=[hop], pads=[3 * hop // 2] * 2)
     waves = (_waves(graph, size) * decoder.window).unsqueeze(1)
     x = graph.op("ConvTranspose", spectrum, waves, **shape)
-    ones = graph.op("Expand", 1.0, graph.concat([1, 1], spectrum.length(2), axis=0))
+    ones = graph.op("Expand", 1.0, graph.op("Concat", [1, 1], spectrum.length(2), axis=0))
     envelope = graph.op("ConvTranspose", ones, decoder.window[None, None] ** 2, **shape)
     x = graph.op("Clip", x / graph.op("Max", envelope, 1e-3), -1.0, 1.0)
     return graph.op("Squeeze", x, [1])
 
 
 def _waves(graph, size):
-    """Waves that the real and imaginary part of each bin add to a frame, `(2 (size / 2 + 1), size)`.
+    """Matrix `(2 (size / 2 + 1), size)` of the inverse transform: the wave of each bin's real and imaginary part.
 
-    The graph computes them, once, when ONNX Runtime loads it: stored, they would be most of a small model's file.
+    ONNX Runtime computes the matrix when it loads the graph; stored, it would be most of a small model's file.
     """
     bins = np.arange(size // 2 + 1)
     turns = graph.constant(bins[:, None]) * graph.count([size])
@@ -319,16 +314,18 @@ def _waves(graph, size):
     inner = (bins > 0) & (bins < size // 2)
     real = graph.op("Cos", angle) * ((1 + inner) / size)[:, None]
     imaginary = graph.op("Sin", angle) * (-2.0 * inner / size)[:, None]
-    return graph.concat(real, imaginary, axis=0)
+    return graph.op("Concat", real, imaginary, axis=0)
 
 
 def _hifigan(graph, decoder, frames, speaker):
-    """Computes `HifiganGenerator.frames_to_samples`, channels first."""
+    """Computes `HifiganGenerator.frames_to_samples`; tensors have channels first."""
     leaky = lambda x, slope=SLOPE: graph.op("LeakyRelu", x, alpha=slope)
     conditioned = lambda x, layer: x + graph.linear(speaker, layer).unsqueeze(2)
     x = conditioned(graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre), decoder.condition_pre)
     for upsample, condition, stage in zip(decoder.upsamples, decoder.conditions, decoder.stacks, strict=True):
-        x = conditioned(_conv_transpose(graph, upsample, leaky(x)), condition)
+        kernel, padding = np.asarray(upsample.kernel).transpose(), (upsample.kernel_size - upsample.stride) // 2
+        shape = dict(strides=[upsample.stride], pads=[padding] * 2)
+        x = conditioned(graph.op("ConvTranspose", leaky(x), kernel, upsample.bias, **shape), condition)
         outputs = []
         for stack in stage:
             hidden = x
@@ -337,9 +334,3 @@ def _hifigan(graph, decoder, frames, speaker):
             outputs.append(hidden)
         x = graph.op("Mean", *outputs)
     return graph.op("Squeeze", graph.op("Tanh", graph.conv(leaky(x, LAST_SLOPE), decoder.conv_post)), [1])
-
-
-def _conv_transpose(graph, layer, x):
-    """Applies a `ConvTranspose1D` to `(B, C, T)`."""
-    shape = dict(strides=[layer.stride], pads=[(layer.kernel_size - layer.stride) // 2] * 2)
-    return graph.op("ConvTranspose", x, np.asarray(layer.kernel).transpose(), layer.bias, **shape)

@@ -1,9 +1,9 @@
-"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime; espeakng-loader if it reads phonemes.
+"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime, and for phonemes espeakng-loader.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
 
-From Python: `Speaker(folder).speak("Good morning.", voice="NAME")` gives float32 samples at `Speaker.sample_rate` Hz.
+From Python, `Speaker(folder).speak("Good morning.", voice="NAME")` returns float32 samples at `Speaker.sample_rate` Hz.
 A voice is a name from `voices.npz` or the path of a WAV file. Unlike MyXTTS, this script does not expand numbers,
 abbreviations and symbols: write the text as it is spoken.
 """
@@ -22,9 +22,9 @@ import numpy as np
 
 PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
 SMALL_BYTES = 10**8
-"""Size of the GPT file below which one thread is faster than several."""
+"""File size of the GPT below which one thread is faster than several."""
 CACHE_ROWS = 64
-"""Step by which the key-value cache grows, in rows."""
+"""Number of positions by which the key-value cache grows."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
@@ -43,22 +43,21 @@ class Vocabulary:
         self.cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def encode(self, text, language):
-        """Ids of the language tag and the text. Characters that are not in the vocabulary are dropped."""
+        """Converts a text to ids, the first of which is the language tag; drops characters that have no id."""
         text = " ".join(text.replace('"', "").lower().split())
-        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # typed control tokens
+        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # control tokens that the user has typed
         return [one for one in self.raw_ids(f"[{language}]{text}".replace(" ", "[SPACE]")) if one != self.unknown]
 
     def raw_ids(self, text):
-        """Ids of a text that contains control tokens."""
+        """Converts a text with control tokens to ids."""
         found = []
         for part in self.cut.split(text):
-            words = [part] if part in self.special else _words(part)
-            found += [self.ids.get(token, self.unknown) for word in words for token in self._merged(word)]
+            merged = (token for word in _words(part) for token in self._merged(word))
+            found += [self.ids.get(token, self.unknown) for token in ([part] if part in self.special else merged)]
         return found
 
     def _merged(self, word):
-        if word in self.special:
-            return [word]
+        """Tokens of a word, by the merges of byte-pair encoding."""
         tokens = list(word)
         while len(tokens) > 1:
             best = min(zip(tokens, tokens[1:]), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
@@ -102,7 +101,7 @@ class Speaker:
             self.voice_languages = dict(zip(names, voices["languages"].tolist()))
 
     def run(self, name, **arrays):
-        """Runs a graph, which is loaded on first use, and returns its outputs by name."""
+        """Runs a graph, loaded at its first use, and returns the outputs by name."""
         if name not in self.sessions:
             path = str(self.folder / f"{name}.onnx")
             session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
@@ -113,8 +112,8 @@ class Speaker:
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Speaks a text and returns samples `(S,)` float32.
 
-        The default voice is the first one of the language; the default language is that of the voice. `sampling` may
-        set temperature, top_k, top_p and repetition_penalty.
+        The default voice is the first voice of the language; the default language is the language of the voice.
+        `sampling` may set temperature, top_k, top_p and repetition_penalty.
         """
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
@@ -136,18 +135,18 @@ class Speaker:
         return np.concatenate(parts)
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Speaks one sentence: samples `(S,)`, codes, and whether the model ended it with the stop code."""
+        """Speaks a sentence; returns samples `(S,)`, codes, and whether the model sampled the stop code."""
         codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
         samples = self._faded(self.sound(states, speaker, speed)) if codes else np.zeros(0, np.float32)
         return samples, codes, stopped
 
     def sentences(self, text, language):
-        """Splits a text into pieces that fit the model: joined sentences, or parts of long ones."""
+        """Splits a text into pieces that fit the model: one or more sentences, or parts of a long sentence."""
         if language not in self.config["languages"]:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
         if language in self.config["written_as_it_sounds"]:
             raise ValueError(f"{language} needs the transliteration of MyXTTS. Use `myxtts say`.")
-        # Even if the model was trained on very short texts, words stay whole.
+        # Words are never split, even if the model was trained on shorter texts.
         longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
         limit = min(self.config["languages"][language], longest)
         ids = lambda piece: self.vocabulary.encode(self.as_read(piece, language), language)
@@ -158,19 +157,19 @@ class Speaker:
         return [one for one in found if any(map(str.isalnum, one))]
 
     def as_read(self, sentence, language):
-        """The text that the model reads: phonemes if it was trained on eSpeak's, else the sentence."""
+        """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns the sentence."""
         voice = self.config["espeak_voices"].get(language)
         return self.espeak.text_to_ipa(sentence.lower(), voice) if voice else sentence
 
     @cached_property
     def espeak(self):
-        """The module `espeak.py` in the folder."""
+        """The module `espeak.py` of the model's folder."""
         spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
         spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
         return module
 
     def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples a sentence: codes, their GPT states `(n + 1, width)`, whether the stop code was sampled."""
+        """Samples the codes of a sentence; returns codes, GPT states `(n + 1, width)`, whether the stop code came."""
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
             raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
@@ -191,19 +190,19 @@ class Speaker:
         return codes, np.concatenate(states), False
 
     def sampling_values(self, **sampling):
-        """Sampling settings as inputs of the graph `draw`."""
+        """Returns the sampling settings as inputs of the graph `draw`."""
         values = {**self.config["sampling"], **sampling}
         return {
             name: np.array([[value]], np.int32 if name == "top_k" else np.float32) for name, value in values.items()
         }
 
     def sound(self, states, speaker, speed=1.0):
-        """Decodes the GPT states of one sentence to samples."""
+        """Decodes the GPT states of a sentence to samples."""
         arrays = dict(latents=squeezed(states, speed)[None], speaker=speaker[None])
         return self.run("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
 
     def voice(self, voice):
-        """Latents `(num_latents, width)` and speaker vector of a voice, by its name or from a WAV file."""
+        """Returns latents `(num_latents, width)` and speaker vector of a voice, given by its name or a WAV file."""
         if voice in self.voices:
             return self.voices[voice]
         if not Path(voice).is_file():
@@ -211,7 +210,7 @@ class Speaker:
         return self.listen(*read_wav(voice))
 
     def listen(self, samples, sample_rate):
-        """Latents and speaker vector of a recording `(S,)` in [-1, 1]."""
+        """Computes latents and speaker vector of a recording `(S,)` in [-1, 1]."""
         heard = self.config["listening"]
         samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
         length, least = heard["piece_samples"], heard["least_samples"]
@@ -227,6 +226,7 @@ class Speaker:
         return np.concatenate(latents).mean(axis=0), self.run("speaker", wav=wav[None])["speaker"][0]
 
     def _faded(self, samples):
+        """Fades samples in and out, so that sentences join without clicks."""
         length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
         ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
         samples = samples.copy()
@@ -236,7 +236,7 @@ class Speaker:
 
 
 def cut(text, limit):
-    """Splits a text into pieces of at most `limit` characters: joined sentences, or parts of long ones."""
+    """Splits a text into pieces of at most `limit` characters: one or more sentences, or parts of a long sentence."""
     found = []
     for part in _SENTENCE_END.split(text.strip()):
         while part:
@@ -252,7 +252,7 @@ def cut(text, limit):
 
 
 class Cache:
-    """Key-value cache of one sentence."""
+    """Key-value cache of a sentence."""
 
     def __init__(self, model):
         self.model, self.filled = model, 0
@@ -261,7 +261,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on new inputs by `Speaker.run`; returns the logits of the next code and the hidden state."""
+        """Runs the GPT on new positions by `Speaker.run`; returns the logits of the next code and the hidden state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -280,7 +280,7 @@ class Cache:
 
 
 def gumbel_noise(seed, sentence, number, num_scores):
-    """Sampling noise of one code, `(1, num_scores)`; equal to that of MyXTTS for the same seed, sentence and number."""
+    """Returns the noise that samples a code, `(1, num_scores)`; MyXTTS has the same for equal arguments."""
     blocks = -(-num_scores // 8)
     key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
@@ -289,7 +289,7 @@ def gumbel_noise(seed, sentence, number, num_scores):
 
 
 def squeezed(x, speed):
-    """Shortens states `(n, width)` by the factor `speed`, by linear interpolation."""
+    """Divides the number of states `(n, width)` by `speed`, by linear interpolation."""
     if speed == 1:
         return x
     place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)
@@ -299,7 +299,7 @@ def squeezed(x, speed):
 
 
 def resampled(samples, rate, new_rate, zeros=48):
-    """Resamples by a windowed sinc with `zeros` zero crossings on each side."""
+    """Resamples audio with a windowed sinc filter, which has `zeros` zero crossings on each side."""
     if rate == new_rate:
         return samples.astype(np.float32)
     cutoff, count = min(1.0, new_rate / rate), len(samples) * new_rate // rate
@@ -315,7 +315,7 @@ def resampled(samples, rate, new_rate, zeros=48):
 
 
 def read_wav(path):
-    """Reads a WAV file as mono samples `(S,)` and their rate."""
+    """Reads a WAV file; returns mono samples `(S,)` and the sample rate."""
     with wave.open(str(path), "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)
