@@ -7,16 +7,18 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from html import unescape
 from importlib.util import find_spec
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import DataSets, Votes, kept_in, named_folder, runs_in, to_trash
+from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, kept_in, named_folder, runs_in, to_trash
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import TEXTS
+from myxtts.apps.studio.texts import TEXTS, PageError
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
@@ -170,12 +172,11 @@ def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
 
 
 def test_votes_are_kept_and_counted_by_pair(tmp_path):
-    votes = Votes(tmp_path)
-    assert votes.counts() == []
-    votes.add(("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
-    votes.add(("a@last", "b@best"), 1, True, "x", 3)
-    votes.add(("a@last", "b@best"), None, False, "x", 3)
-    assert Votes(tmp_path).counts() == [["a@last", "b@best", 0, 2, 1]]
+    assert count_votes(tmp_path) == []
+    add_vote(tmp_path, ("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
+    add_vote(tmp_path, ("a@last", "b@best"), 1, True, "x", 3)
+    add_vote(tmp_path, ("a@last", "b@best"), None, False, "x", 3)
+    assert count_votes(tmp_path) == [["a@last", "b@best", 0, 2, 1]]
     assert len((tmp_path / "_votes.csv").read_text().splitlines()) == 4
 
 
@@ -338,6 +339,28 @@ def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys
     monkeypatch.delenv("MYXTTS_UI_PASSWORD", raising=False)
     assert main(["--host", "0.0.0.0", "--runs", str(tmp_path)]) == 2
     assert "Set MYXTTS_UI_PASSWORD" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
+@pytest.mark.parametrize("language", ["en", "fa"])
+def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(language):
+    import gradio as gr
+
+    from myxtts.apps.studio.parts import act
+
+    def shown(error):
+        called = []
+        act(TEXTS[language], lambda run, *_, **__: called.append(run), mock.Mock(side_effect=error), [], [], "line")
+        steps = called[0]()
+        with pytest.raises(gr.Error):
+            for step in steps:
+                last = step["line"]
+        return unescape(last).removeprefix('<span class="wrong">').removesuffix("</span>")
+
+    said = "--lr 0 must be <more> than 0."
+    intro = {"en": "", "fa": "انجام نشد. پیام برنامه (به انگلیسی):\n"}[language]
+    assert shown(UserError(said)) == f"{intro}{said}" and shown(FileNotFoundError(2, "No", "a")) == f"{intro}No: a"
+    assert shown(PageError("no_text")) == TEXTS[language]["no_text"]
 
 
 @pytest.fixture
