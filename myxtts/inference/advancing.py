@@ -84,7 +84,7 @@ class TensorflowSteps:
         self._move = graph_of(self._moved, [state, numbers, number, number, number, number])
         self._join = graph_of(self._joined, [state, state])
         self._read = self._read_prompts
-        # The device of the weights: the engine's thread has no device scope.
+        # Calls run on the device of the weights, because the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
         if traced:
             prompt = [spec([None, config.num_latents, config.width]), spec([None, None], tf.int32), mask]

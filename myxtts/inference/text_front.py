@@ -68,7 +68,7 @@ class TextFront:
             found = [Piece(piece, _pause_seconds(piece)) for piece in self._split(paragraph, language)]
             pieces += [one for one in found if not self._fault(one.text, language)]
         if not pieces:
-            raise SpeechError(f"{text!r} cannot be spoken by this model: no piece of it has words.")
+            raise SpeechError(f"{text!r} cannot be spoken by this model: it has no words.")
         return pieces
 
     def _split(self, text, language):

@@ -85,7 +85,7 @@ def as_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, UserError):
         return ApiError(400, str(error))
-    return ApiError(500, "The server failed to speak this. Its log says why, under the id of the request.")
+    return ApiError(500, "The server could not speak this text. The log has the reason, under the id of the request.")
 
 
 class Gate:

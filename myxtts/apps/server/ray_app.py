@@ -31,7 +31,7 @@ def application(flags: dict[str, Any]) -> Any:
 
     @serve.deployment(
         name="speech",
-        ray_actor_options={"num_cpus": 2},  # one samples codes while the other makes audio
+        ray_actor_options={"num_cpus": 2},  # one samples codes while the other decodes audio
         max_ongoing_requests=40,
         autoscaling_config={"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 8},
     )
@@ -41,7 +41,7 @@ def application(flags: dict[str, Any]) -> Any:
 
         def check_health(self):
             if not self.app.state.speaker.alive:
-                raise RuntimeError("The thread that speaks has ended.")
+                raise RuntimeError("The speaker's thread has ended.")
 
     return Replica.bind()
 

@@ -182,7 +182,7 @@ class Serving(uvicorn.Server):
         while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:
             await asyncio.sleep(0.1)
         if not self.force_exit:
-            await asyncio.to_thread(self.speaker.stop)  # answers what is left; uvicorn would cancel it
+            await asyncio.to_thread(self.speaker.stop)  # answers the remaining requests, which uvicorn would cancel
         self.config.timeout_graceful_shutdown = max(ANSWER_SECONDS, end - time.monotonic())
         await super().shutdown(sockets)
         if self._task:

@@ -250,8 +250,8 @@ class Speaker:
             if job.cancelled:
                 self._end(job)
             elif now - job.arrived > self._total_seconds:
-                self._end(job, ApiError(503, f"It took longer than {self._total_seconds:g} s.", code="timeout"))
-        waited, retry = f"It waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
+                self._end(job, ApiError(503, f"The text took longer than {self._total_seconds:g} s.", code="timeout"))
+        waited, retry = f"The text waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
         with self._changed:
             while self._waiting and now - self._waiting[0].arrived > self._queue_seconds:
                 late = ApiError(503, waited, code="queue_timeout", retry_after_seconds=retry)
