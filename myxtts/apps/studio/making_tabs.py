@@ -284,7 +284,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         for lines, newest in parts.followed(texts, studio.export(model, weights)):
             yield gr.Textbox(lines, visible=True), gr.skip(), newest
         paths = [str(path) for path in sorted(studio.export_folder(model, weights).rglob("*")) if path.is_file()]
-        yield gr.skip(), gr.File(paths, visible=True), ""
+        yield gr.skip(), gr.File(paths, visible=True)
 
     act(texts, button.click, export, [model, weights], [log, files, line], line, api_name="export")
     with gr.Accordion(texts["import"], open=False, elem_id="import_box"):
@@ -295,11 +295,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         button, line = parts.command_buttons(studio, texts, "import", "convert")
         log = parts.log_box(texts["log"], "import_log", 4)
 
-    def convert(source, name):
-        for lines, newest in parts.followed(texts, studio.convert(source, name)):
-            yield lines, newest
-        yield lines, ""
-
+    convert = lambda source, name: parts.followed(texts, studio.convert(source, name))
     act(texts, button.click, convert, [source, name], [log, line], line, api_name="import")
 
 

@@ -51,11 +51,12 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def followed(texts: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields each output of a command, and a line with the elapsed time and the last line of the output."""
-    begun = time.monotonic()
+    """Yields each output of a command, and a line with the elapsed time and the last line printed; "" at the end."""
+    begun, output = time.monotonic(), ""
     for output in outputs:
         passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))
         yield output, " · ".join(filter(None, (passed, html.escape(output.rpartition("\n")[2]))))
+    yield output, ""
 
 
 def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> gr.Textbox:

@@ -144,6 +144,6 @@ def _evaluation(studio, texts, sides, language):
         sides = dict.fromkeys([(first, first_which), (second, second_which)])
         for lines, newest in parts.followed(texts, studio.evaluate(sides, sentences)):
             yield lines, gr.skip(), newest
-        yield lines, shown(), ""
+        yield gr.skip(), shown()
 
     act(texts, button.click, evaluate, [*sides, sentences], [table, page, line], line, api_name="evaluate")

@@ -50,9 +50,7 @@ class Studio:
     """Actions on runs; `home` is the folder that holds the folders of the runs."""
 
     def __init__(self, home: Path):
-        self.home: Path = home
-        self.data: DataSets = DataSets(home)
-        self.tasks: processes.Tasks = processes.Tasks()
+        self.home, self.data, self.tasks = home, DataSets(home), processes.Tasks()
         self._loading = threading.Lock()
         self._load = functools.lru_cache(2)(_load)
 
