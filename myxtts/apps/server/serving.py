@@ -43,8 +43,8 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), arguments.voice_map)
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(model, *limits, arguments.warm, **options)
-    name, same = arguments.model_name or Path(arguments.checkpoint).resolve().name, ("max_characters", "language")
-    given = {field: getattr(arguments, field) for field in (*same, "allow_uploads")}
+    name = arguments.model_name or Path(arguments.checkpoint).resolve().name
+    given = {field: getattr(arguments, field) for field in ("max_characters", "language", "allow_uploads")}
     settings = ServerSettings(name, key, **given, has_page=bool(arguments.ui), cors=tuple(arguments.cors))
     return make_app(speaker, voices, settings), speaker, voices, settings
 
