@@ -1,24 +1,20 @@
 """What stands behind the page: the ordinary commands as processes, and the run folder as the state."""
 
-import base64
 import json
 import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from html import unescape
 from importlib.util import find_spec
-from unittest import mock
 
-import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, kept_in, named_folder, runs_in, to_trash
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import TEXTS, PageError
+from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
@@ -200,17 +196,6 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
         known.cancel("a")
 
 
-@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
-def test_messages_of_a_speech_hold_every_part_in_order():
-    from myxtts.apps.studio.speech_tabs import REPEATED_PARTS, message_of
-
-    parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
-    for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed
-        reported = json.loads(message_of("1", 24000, parts[:count]))
-        heard |= {reported["first"] + n: base64.b64decode(part) for n, part in enumerate(reported["parts"])}
-    assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
-
-
 def recorded(folder, corpus, texts):
     """The tiny corpus with other texts."""
     folder.mkdir()
@@ -339,28 +324,6 @@ def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys
     monkeypatch.delenv("MYXTTS_UI_PASSWORD", raising=False)
     assert main(["--host", "0.0.0.0", "--runs", str(tmp_path)]) == 2
     assert "Set MYXTTS_UI_PASSWORD" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
-@pytest.mark.parametrize("language", ["en", "fa"])
-def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(language):
-    import gradio as gr
-
-    from myxtts.apps.studio.parts import act
-
-    def shown(error):
-        called = []
-        act(TEXTS[language], lambda run, *_, **__: called.append(run), mock.Mock(side_effect=error), [], [], "line")
-        steps = called[0]()
-        with pytest.raises(gr.Error):
-            for step in steps:
-                last = step["line"]
-        return unescape(last).removeprefix('<span class="wrong">').removesuffix("</span>")
-
-    said = "--lr 0 must be <more> than 0."
-    intro = {"en": "", "fa": "انجام نشد. پیام برنامه (به انگلیسی):\n"}[language]
-    assert shown(UserError(said)) == f"{intro}{said}" and shown(FileNotFoundError(2, "No", "a")) == f"{intro}No: a"
-    assert shown(PageError("no_text")) == TEXTS[language]["no_text"]
 
 
 @pytest.fixture
