@@ -189,9 +189,9 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
     from myxtts.interchange.hub.fetching import local_folder
 
     with starting_quietly():
-        from myxtts.inference.loading import load_preset
+        from myxtts.inference.loading import load_model
 
-        return load_preset(local_folder(folder, accept_licence), which)
+        return load_model(local_folder(folder, accept_licence), which)
 
 
 def _require_sense(named, config, start):

@@ -215,10 +215,10 @@ def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, end
 def test_cancelled_row_is_gone_before_the_next_codes_and_the_thread_ends(engine):
     streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
     engine.wait(lambda: all(stream.codes for stream in streams))
-    streams[1].cancel()
+    streams[1].cancelled = True
     engine.finish([streams[0]])
     assert len(streams[1].codes) < len(streams[0].codes)
-    streams[2].cancel()
+    streams[2].cancelled = True
     engine.wait(lambda: not engine._rows)
     engine._thread.join(30)
     assert engine._thread is None and engine._state is None

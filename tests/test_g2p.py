@@ -137,7 +137,7 @@ def test_a_loaded_model_reads_as_it_was_trained(tmp_path):
     tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=60, g2p=["am"])
     config = tiny_run_config(model=dict(num_text_tokens=tokenizer.num_tokens), data={"g2p": ("am",)})
     model = XTTS(tiny_model_config(num_text_tokens=tokenizer.num_tokens), parts=("dvae", "gpt"))
-    _, loaded, _ = load_model(write_run(tmp_path / "run", model, tokenizer, config))
+    loaded, _ = load_model(write_run(tmp_path / "run", model, tokenizer, config)).preset
     assert loaded.g2p == ("am",) and loaded.encode("ሰላም", "am") == tokenizer.encode("ሰላም", "am")
 
 

@@ -55,23 +55,23 @@ def replace_vocabulary(folder):
 
 def test_model_of_the_checkpoint_counts_and_what_differs_is_reported(run, caplog):
     change_config(run, heads=4)
-    assert load_model(run)[2].model.heads == 2
+    assert load_model(run).config.heads == 2
     assert "describes another model (heads 4 for 2)" in caplog.text
 
 
 def test_vocabulary_of_the_checkpoint_counts_and_what_differs_is_reported(run, made, caplog):
     ids = made[1].encode("one two", "en")
-    assert load_model(run)[1].encode("one two", "en") == ids and not caplog.text
+    assert load_model(run).preset[0].encode("one two", "en") == ids and not caplog.text
     replace_vocabulary(run)
     assert XTTSTokenizer.from_file(run / "vocab.json").encode("one two", "en") != ids
-    assert load_model(run)[1].encode("one two", "en") == ids
+    assert load_model(run).preset[0].encode("one two", "en") == ids
     assert "vocab.json is not the vocabulary that the GPT was trained with" in caplog.text
 
 
 def test_run_without_its_two_files_speaks_with_those_of_the_checkpoint(run, made):
     (run / "config.json").unlink()
     (run / "vocab.json").unlink()
-    _, tokenizer, config = load_model(run)
+    tokenizer, config = load_model(run).preset
     assert tokenizer.to_json() == made[1].to_json() and config.model == made[2].model
 
 
@@ -86,7 +86,7 @@ def test_checkpoint_that_does_not_say_it_goes_by_the_files_beside_it(made, tmp_p
     folder = write_run(tmp_path / "old", *made)
     change_config(folder, dropout=0.3)
     assert read_config(folder).model.dropout == 0.3 and vocabulary_path(folder) == folder / "vocab.json"
-    assert load_model(folder)[2].model.heads == 2
+    assert load_model(folder).config.heads == 2
 
 
 def test_run_is_not_resumed_as_another_model_because_its_config_file_says_so(run, made):

@@ -16,7 +16,7 @@ from myxtts.inference.speech import word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.text_stream import Sentence
-from myxtts.inference.waveforms import LatentDecoder, spoken_faster
+from myxtts.inference.waveforms import spoken_faster
 from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -30,27 +30,21 @@ def tokenizer():
     return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
 
 
-def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder")):
+def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder"), max_audio_tokens=103, **options):
     """A random model that seldom stops, with a decoder whose windows matter."""
     keras.utils.set_random_seed(0)
-    settings = {
-        "num_text_tokens": tokenizer.num_tokens,
-        "max_audio_tokens": 103,
-        "max_text_tokens": 60,
-        "decoder_type": decoder_type,
-    }
+    settings = dict(num_text_tokens=tokenizer.num_tokens, max_audio_tokens=max_audio_tokens, max_text_tokens=60)
+    settings |= dict(decoder_type=decoder_type)
     config = tiny_run_config(model=settings)
     model = XTTS(config.model, parts=parts)
     random = np.random.default_rng(0)
     for part in parts:
         for variable in model.part_weights(part).values():
-            variable.assign(
-                variable
-                + (0.05 if part == "decoder" else 0.1) * random.standard_normal(variable.shape).astype("float32")
-            )
+            noise = random.standard_normal(variable.shape).astype("float32")
+            variable.assign(variable + (0.05 if part == "decoder" else 0.1) * noise)
     stop = np.arange(config.model.num_audio_tokens) == config.model.stop_audio_token
     model.gpt.audio_head.bias.assign(np.where(stop, -3.0, 0.0))
-    return Synthesizer(model, tokenizer, config)
+    return Synthesizer(model, tokenizer, config, **options)
 
 
 @pytest.fixture(scope="module", params=["hifigan", "istft"])
@@ -158,14 +152,13 @@ def test_closed_stream_frees_its_rows(synthesizer, voice):
 
 
 def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, voice, monkeypatch):
-    frames = []
-    window = LatentDecoder.window
+    frames, decode = [], synthesizer.to_waveform.to_samples
 
-    def spy(way, latents, speaker, start, end):
+    def spy(latents, speaker, start, end):
         frames.append(end - start)
-        return window(way, latents, speaker, start, end)
+        return decode(latents, speaker, start, end)
 
-    monkeypatch.setattr(LatentDecoder, "window", spy)
+    monkeypatch.setattr(synthesizer.to_waveform, "to_samples", spy)
     monkeypatch.setattr(waveforms, "MOST_FRAMES", 172)
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1)
     once, decoder = sum(frames), synthesizer.model.decoder

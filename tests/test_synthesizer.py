@@ -294,13 +294,13 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
 
 def test_decoder_asks_for_its_speaker_encoder_and_griffin_lim_does_without(with_decoder, tokenizer, tmp_path):
     folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
-    assert set(load_model(folder)[0].parts) == set(PARTS)
+    assert set(load_model(folder).parts) == set(PARTS)
     (folder / "speaker").rename(tmp_path / "speaker")
     with pytest.raises(CheckpointError, match="no speaker encoder.*--stage speaker"):
         load_model(folder)
     (folder / "decoder").rename(tmp_path / "decoder")
     (tmp_path / "speaker").rename(folder / "speaker")
-    assert load_model(folder)[0].parts == ("dvae", "gpt")
+    assert load_model(folder).parts == ("dvae", "gpt")
 
 
 @pytest.mark.usefixtures("without_griffin_lim")

@@ -161,8 +161,8 @@ def push(argv: Sequence[str] | None = None) -> int:
         print(model_card(repository, config, folder, arguments.licence), end="")
         return 0
     import_hub()  # fails before the model is loaded
-    from myxtts.inference.loading import load_preset
+    from myxtts.inference.loading import load_model
 
-    model = load_preset(arguments.folder, arguments.which)
+    model = load_model(arguments.folder, arguments.which)
     print(f"Wrote {model.push_to_hub(arguments.target, arguments.private, arguments.licence)}")
     return 0

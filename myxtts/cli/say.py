@@ -16,6 +16,7 @@ from myxtts.config.checks import UserError, bounded_text, counted, printable, re
 from myxtts.devices.machine import check_device, device_named
 from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, refuse_exported, require_model_folder
+from myxtts.storage.files import write_text
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
@@ -122,8 +123,9 @@ def _read(arguments):
             text = bounded_text(sys.stdin.buffer, MAX_TEXT_BYTES)
         except ValueError as error:
             raise UserError(f"Standard input {error}.") from error
-    arguments.g2p_codes = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
-    front, config = open_text_front(arguments.checkpoint, arguments.g2p_codes)
+    g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
+    front, config = open_text_front(arguments.checkpoint, g2p)
+    arguments.text_front = front
     speaker, among = arguments.speaker, front.tokenizer.languages
     own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
     arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
@@ -153,8 +155,7 @@ def _say(arguments, text, lines, sound):
         is_short = text is not None and len(text) <= SHORT_TEXT and sound is None
         options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short, only_speech=True)
         synthesizer = load_synthesizer(arguments.checkpoint, arguments.which, **options)
-        if arguments.g2p:
-            synthesizer.set_g2p(arguments.g2p_codes)
+        synthesizer.tokenizer, synthesizer.text_front = arguments.text_front.tokenizer, arguments.text_front
         options = dict(sampling=arguments.sampling, seed=arguments.seed, speed=arguments.speed)
         voice = _voice(arguments, synthesizer)
         if sound is not None:
@@ -178,7 +179,7 @@ def _say(arguments, text, lines, sound):
         speech = speech.resampled(arguments.sample_rate)
     speech.save(arguments.output)
     if arguments.subtitles:
-        speech.save_subtitles(arguments.subtitles)
+        write_text(arguments.subtitles, speech.subtitles())
     written = f"{speech.seconds:.2f} s at {speech.sample_rate} Hz, {counted(len(speech.codes), 'code')}"
     print(f"Wrote {arguments.output}: {written}, {_confidence(speech)}")
     return 0

@@ -1,4 +1,4 @@
-"""Computation of the engine in TensorFlow: reading prompts, sampling codes, rearranging rows."""
+"""GPT steps of the code engine in TensorFlow: reads prompts, samples codes, selects and joins rows of a batch."""
 
 import functools
 from collections.abc import Callable
@@ -12,62 +12,61 @@ from myxtts.models.gpt import GPT, HIDDEN, DecodingState, SamplingValues, sample
 from myxtts.models.layers import Tensor
 
 MOST_CODES = 16
-"""Maximum number of codes per row and call. Between calls rows join and leave."""
+"""Maximum number of codes that one call samples per sentence; sentences join and leave the batch between calls."""
 
 
 class RowState(NamedTuple):
-    """State of B sentences between two calls, with a cache of S rows."""
+    """Decoding state of a batch of B sentences between two calls, with S positions in the key-value cache."""
 
     keys: tuple[Tensor, ...]
-    """One `(B, heads, S, D)` per layer."""
     values: tuple[Tensor, ...]
-    """One `(B, heads, S, D)` per layer."""
+    """Cached keys and values, each `(B, heads, S, D)` per layer."""
     logits: Tensor
     """`(B, num_audio_tokens)` float32: logits of the next code."""
     hidden: Tensor
-    """`(B, width)` float32: the GPT latent that predicts it."""
+    """`(B, width)` float32: the GPT latents that the logits are computed from."""
     seen: Tensor
     """`(B, num_audio_tokens)` bool: codes sampled so far."""
 
 
 class Request(NamedTuple):
-    """Inputs of one call."""
+    """Inputs of one call of `TensorflowSteps.draw` besides the state."""
 
     key_mask: Tensor
-    """`(B, S)` bool: visible cache rows."""
+    """`(B, S)` bool: cache positions to attend to."""
     position: Tensor
-    """Scalar int32: first cache row to write."""
+    """Scalar int32: first cache position to write."""
     index: Tensor
     """`(B,)` int32: number of codes sampled so far."""
     left: Tensor
     """`(B,)` int32: number of codes that may still be sampled."""
     sampling: SamplingValues
-    """Each `(B, 1)`."""
+    """Sampling parameters, each `(B, 1)`."""
     noise: Tensor
-    """`(B, MOST_CODES, num_audio_tokens)` float32."""
+    """`(B, MOST_CODES, num_audio_tokens)` float32: Gumbel noise."""
     steps: Tensor
     """Scalar int32: number of codes to sample, at most `MOST_CODES`."""
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function that returns the one trace of a `tf.function`, made at the first call.
+    """Returns a function without arguments that returns the graph of `function`, traced at its first call.
 
-    `tf.function` itself searches for the trace at each call, which takes as long as a step of a small model.
+    A `tf.function` looks up its graph at each call, which takes as long as a step of a small model.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
 
 
 class TensorflowSteps:
-    """Steps of the engine as graphs, each traced once for all shapes. `OnnxSteps` has the same methods.
+    """GPT steps as TensorFlow graphs, each traced once for all shapes. `OnnxSteps` has the same methods.
 
     Args:
-        compiled: Whether XLA compiles `draw`: always, never, or (None) for shapes given to `compile`.
-        traced: Whether reading a prompt is a graph, as in `Synthesizer`.
+        compiled: Whether XLA compiles `draw`: True always, False never, None only for shapes given to `compile`.
+        traced: Whether `read` is traced to a graph; `draw` always is.
 
     Attributes:
-        shapes: Shapes `(B, S)` that XLA has compiled.
-        num_traces: Number of traces of `draw`.
+        shapes: Shapes `(B, S)` for which XLA has compiled `draw`.
+        num_traces: How often `draw` was traced.
     """
 
     def __init__(self, gpt: GPT, config: ModelConfig, compiled: bool | None = None, traced: bool = True):
@@ -85,33 +84,33 @@ class TensorflowSteps:
         self._move = graph_of(self._moved, [state, numbers, number, number, number, number])
         self._join = graph_of(self._joined, [state, state])
         self._read = self._read_prompts
-        # The device of the weights: the engine's thread has no device scope.
+        # Calls run on the device of the weights, because the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
         if traced:
             prompt = [spec([None, config.num_latents, config.width]), spec([None, None], tf.int32), mask]
             self._read = tf.function(self._read_prompts, input_signature=prompt, autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Reads latents `(B, N, width)`, text `(B, L)` with its mask `(B, L)` bool, and the start code."""
+        """Runs the GPT on prompts: latents `(B, N, width)`, text `(B, L)` with mask `(B, L)` bool, the start code."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects `rows` of a state and `start:end` of their cache, with `before` and `after` empty rows around it."""
+        """Selects sentences `rows` and cache positions `start:end`, padded by `before` and `after` empty positions."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)
 
     def join(self, state: RowState, other: RowState) -> RowState:
-        """Concatenates the rows of two states with caches of equal size."""
+        """Concatenates the sentences of two states whose caches have the same size."""
         return self._join()(state, other)
 
     def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
-        """Samples up to `steps` codes for each row, fewer if all rows stop.
+        """Samples up to `request.steps` codes for each sentence; fewer if all sentences stop.
 
         Returns:
-            Codes `(MOST_CODES, B)` int32, followed by stop codes after a row's stop or limit; the GPT latents that
-            predict them and the next code, `(MOST_CODES + 1, B, width)`; the number of steps; and the new state.
+            Codes `(MOST_CODES, B)` int32, with stop codes from the end of a sentence on; the GPT latents
+            `(MOST_CODES + 1, B, width)` that predict these codes and the next one; the number of steps; the new state.
         """
         shape = tuple(request.key_mask.shape)
         xla = self.is_compiled(*shape)
@@ -126,12 +125,12 @@ class TensorflowSteps:
         return (num_rows, cache_size) in self.shapes if self.compiled is None else self.compiled
 
     def compile(self, num_rows: int, cache_size: int) -> None:
-        """Compiles `draw` for one shape, which takes seconds, unless `compiled` is False."""
+        """Compiles `draw` with XLA for one shape, which takes seconds. Does nothing if `compiled` is False."""
         if self.compiled is False:
             return
 
         def zeros(spec):
-            # The first open dimension of a signature is the number of rows, the second that of cache rows.
+            # The first open dimension of a signature is the batch, the second the cache.
             sizes = iter((num_rows, cache_size))
             return tf.zeros([next(sizes) if size is None else size for size in spec.shape], spec.dtype)
 
@@ -143,9 +142,9 @@ class TensorflowSteps:
         return RowState(cache.keys, cache.values, logits, hidden, tf.zeros(tf.shape(logits), tf.bool))
 
     def _moved(self, state, rows, start, end, before, after):
-        room = tf.stack([[0, 0], [0, 0], [before, after], [0, 0]])
+        padding = tf.stack([[0, 0], [0, 0], [before, after], [0, 0]])
         keys, values = (
-            tuple(tf.pad(tf.gather(layer[:, :, start:end], rows), room) for layer in layers)
+            tuple(tf.pad(tf.gather(layer[:, :, start:end], rows), padding) for layer in layers)
             for layers in (state.keys, state.values)
         )
         return RowState(keys, values, *(tf.gather(part, rows) for part in state[2:]))
@@ -170,7 +169,7 @@ class TensorflowSteps:
             codes = tf.tensor_scatter_nd_update(codes, [[i]], code[None])
             states = tf.tensor_scatter_nd_update(states, [[i]], state.hidden[None])
             seen = state.seen | tf.cast(tf.one_hot(code, config.num_audio_tokens), tf.bool)
-            # Stopped rows are computed too, and ignored.
+            # Sentences that have stopped are computed too, and ignored.
             index = tf.minimum(request.index + i, longest)
             cache = DecodingState(state.keys, state.values, key_mask)
             logits, hidden, cache = gpt.advance(code, index, request.position + i, cache)

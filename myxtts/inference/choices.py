@@ -1,11 +1,11 @@
-"""Options shared by the commands that speak. Imports no TensorFlow, so that wrong values fail at once."""
+"""Options shared by the commands that speak. Imports no TensorFlow, so that invalid values are reported at once."""
 
 import argparse
 
 DECODERS: dict[str, str] = {"model": "decoder", "griffin-lim": "dvae"}
-"""Decoders, and the part of the model that each needs."""
+"""Values of `--decoder`, each with the part of the model that it needs."""
 ENGINES: dict[str, str | None] = {"tensorflow": None, "onnx": "int8", "onnx-float32": "float32"}
-"""Engines that sample codes, and the weights that ONNX Runtime uses for each."""
+"""Values of `--engine`, each with the weights that ONNX Runtime uses; None for TensorFlow."""
 
 
 def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None:

@@ -1,11 +1,11 @@
-"""Token ids and voice latents -> audio codes, sampled for several sentences at once by one thread."""
+"""Sampling of audio codes from token ids and voice latents, for several sentences at once, in one thread."""
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import keras
 import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
@@ -17,55 +17,52 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; a larger one needs more memory and is slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a row in a `hurry` has fewer than `FIRST_CODES`."""
+"""Codes per call while a sentence in a `hurry` has fewer than `FIRST_CODES`, so that its audio starts early."""
 FIRST_CODES = 8
-"""Codes needed for the first window of audio."""
+"""Number of codes that the first window of audio needs."""
 IDLE_SECONDS = 0.2
-"""Idle time after which the engine's thread ends; the next stream starts another."""
+"""Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
-"""Sizes of the key-value cache in rows; larger ones are multiples of 256."""
+"""Sizes of the key-value cache in positions; above the last one, multiples of 256."""
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """Text input of the GPT: `[START]`, the ids, `[STOP]`."""
+    """Text input of the GPT: start token, the ids, stop token."""
     return [config.start_text_token, *ids, config.stop_text_token]
 
 
 @dataclass(eq=False)
 class CodeStream:
-    """Codes of one sentence, as far as they are sampled."""
+    """Request to sample the codes of one sentence, and the codes sampled so far."""
 
     ids: list[int]
-    """Text ids without start and stop."""
+    """Text ids without start and stop token."""
     voice_latents: np.ndarray
     """`(1, num_latents, width)`."""
     sampling: SamplingConfig
     seed: int = 0
     sentence: int = 0
-    """Number of the sentence within its text."""
+    """Index of the sentence within its text; with `seed` it determines the random numbers."""
     max_codes: int = 0
-    """Maximum number of codes; 0 takes the model's."""
+    """Maximum number of codes; 0 is the model's limit."""
     hurry: bool = False
-    """Whether its first codes come in short calls, because its audio is waited for."""
+    """Whether a listener waits for the audio: the first codes are sampled in short calls."""
     codes: list[int] = field(default_factory=list)
-    """Without the stop code."""
+    """Sampled codes, without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """GPT latents, `(n, width)` float32 each: one per code, and once `finished` one more."""
+    """GPT latents in parts, `(n, width)` float32 each: one latent per code, and one more once `finished`."""
     stopped: bool = False
-    """Whether the model predicted the stop code before `max_codes`."""
+    """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False
     cancelled: bool = False
+    """Whether to drop the sentence before the next call of the engine; any thread may set this."""
     error: BaseException | None = None
-    """Exception of the engine that ended it."""
+    """Exception in the engine that ended the stream."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def cancel(self) -> None:
-        """Frees its row before the next codes."""
-        self.cancelled = True
 
     @property
     def active(self) -> bool:
-        """Whether it is neither finished nor cancelled."""
+        """Whether the stream is neither finished nor cancelled."""
         return not (self.finished or self.cancelled)
 
     def latents(self) -> np.ndarray:
@@ -74,12 +71,12 @@ class CodeStream:
         return self.states[0]
 
     def drawn(self) -> tuple[list[int], np.ndarray, bool]:
-        """A consistent snapshot of codes, `latents()` and `finished`."""
+        """A consistent snapshot of the codes, `latents()` and `finished`."""
         with self._lock:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Adds the result of one call for this row."""
+        """Appends the first `taken` codes and latents of a call, up to the `stop` code or the limit."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -91,30 +88,28 @@ class CodeStream:
 
 
 class CodeEngine:
-    """Samples the codes of up to `MOST_ROWS` sentences together, in a thread of its own; thread-safe.
+    """Samples the codes of up to `MOST_ROWS` sentences together, in its own thread. Thread-safe.
 
     Streams join, leave and are cancelled between two calls of `steps`. The codes of a stream depend on its text, voice,
-    sampling values, seed and sentence number; other streams only change rounding.
+    sampling values, seed and sentence index; other streams only change rounding.
 
     Args:
         steps: `TensorflowSteps` or `OnnxSteps`; may be replaced while the engine is idle.
 
     Attributes:
-        changed: Notified after each call. While it is held no call begins, so that streams opened meanwhile begin
-            together, which makes batches reproducible.
+        changed: Condition that is notified after each call. No call begins while a thread holds it, so the streams that
+            the thread opens form one batch, which makes batches reproducible.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
         self.steps, self.config = steps, config
         self.changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._waiting: deque[CodeStream] = deque()
-        self._rows: list[CodeStream] = []
-        self._state: RowState | None = None
-        self._mask, self._filled = np.zeros((0, 0), bool), 0
+        self._waiting: list[CodeStream] = []
+        self._clear()
 
     def open(self, *wish, **options) -> CodeStream:
-        """Queues a sentence, given the fields of `CodeStream` from `ids` to `hurry`; returns the stream."""
+        """Queues a sentence and returns its stream; the arguments are the fields of `CodeStream` up to `hurry`."""
         stream, limit = CodeStream(*wish, **options), self.config.max_codes
         stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
@@ -126,23 +121,23 @@ class CodeEngine:
         return stream
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Waits until `ready()` holds, which is called after each step of the engine."""
+        """Waits until `ready()` returns True, which is checked after each call of `steps`."""
         with self.changed:
             self.changed.wait_for(ready)
 
     def finish(self, streams: Sequence[CodeStream]) -> None:
-        """Waits until `streams` end, and raises what the engine failed with; an error cancels the rest."""
+        """Waits until all `streams` end. Raises the engine's error, if any; an interruption cancels all streams."""
         try:
             self.wait(lambda: not any(stream.active for stream in streams))
         finally:
             for stream in streams:
-                stream.cancel()
+                stream.cancelled = True
         for stream in streams:
             if stream.error is not None:
                 raise stream.error
 
     def compile_all(self) -> None:
-        """Compiles the sampling for every shape of batch, which takes seconds for each."""
+        """Compiles the sampling for every batch shape, which takes seconds per shape."""
         prompt, size = self.config.num_latents + 3, 0
         most = prompt + self.config.max_text_tokens + self.config.max_codes + MOST_CODES
         while size < most:
@@ -158,21 +153,22 @@ class CodeEngine:
                     return
             try:
                 self._advance()
-            except BaseException as error:  # raised where the codes are waited for
+            except BaseException as error:  # raised in the threads that wait for the codes
                 with self.changed:
                     for stream in (*self._rows, *self._waiting):
-                        stream.error = error
-                        stream.cancel()
-                    self._waiting.clear()
+                        stream.error, stream.cancelled = error, True
+                    self._waiting = []
                 self._clear()
             with self.changed:
                 self.changed.notify_all()
 
     def _clear(self):
-        self._rows, self._state, self._mask, self._filled = [], None, np.zeros((0, 0), bool), 0
+        self._rows: list[CodeStream] = []
+        self._state: RowState | None = None
+        self._mask, self._filled = np.zeros((0, 0), bool), 0
 
     def _advance(self):
-        """Lets rows leave and join, and samples up to `MOST_CODES` codes for each."""
+        """Updates the batch, and samples up to `MOST_CODES` codes for each of its sentences."""
         self._settle()
         if not self._rows:
             return
@@ -185,14 +181,11 @@ class CodeEngine:
             row.take(codes[:, number], states[:, number], taken, self.config.stop_audio_token)
 
     def _settle(self):
-        """Removes rows that are done, adds waiting ones, and makes room for the next codes."""
+        """Removes sentences that ended, adds queued ones, and enlarges the cache if the next codes do not fit."""
         kept = [number for number, row in enumerate(self._rows) if row.active]
-        joining: list[CodeStream] = []
         with self.changed:
-            while self._waiting and len(kept) + len(joining) < MOST_ROWS:
-                stream = self._waiting.popleft()
-                if stream.active:
-                    joining.append(stream)
+            waiting = [stream for stream in self._waiting if stream.active]
+            joining, self._waiting = waiting[: MOST_ROWS - len(kept)], waiting[MOST_ROWS - len(kept) :]
         fits = self._mask.shape[1] >= self._filled + MOST_CODES
         if fits and not joining and len(kept) == len(self._rows):
             return
@@ -210,20 +203,18 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Reads the prompts of new rows; returns their state and key mask `(B, P)`."""
+        """Runs the GPT on the prompts of B new sentences; returns their state and key mask `(B, P)`."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
-        text = np.zeros((len(texts), max(map(len, texts))), np.int32)
-        text_mask = np.zeros(text.shape, bool)
-        for row, ids in enumerate(texts):
-            text[row, : len(ids)], text_mask[row, : len(ids)] = ids, True
+        text = keras.utils.pad_sequences(texts, padding="post")
+        text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
         latents = np.concatenate([stream.voice_latents for stream in joining])
         state = self.steps.read(latents, text, text_mask)
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, mask (B, F), rows)` into one state, aligned at the end.
+        """Joins parts `(state, key mask (B, F), rows of the state)` into one state, aligned at the end of the cache.
 
-        Positions are embedded, so that keys may be moved within the cache.
+        Position embeddings are part of the GPT's input, so keys may move within the cache.
         """
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)
@@ -245,7 +236,7 @@ class CodeEngine:
     def _request(self, steps):
         rows, num_rows = self._rows, len(self._mask)
         noise = np.zeros((num_rows, MOST_CODES, self.config.num_audio_tokens), np.float32)
-        index, left = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        index, left = np.zeros((2, num_rows), np.int32)
         for number, row in enumerate(rows):
             index[number], left[number] = len(row.codes), row.max_codes - len(row.codes)
             if row.sampling.temperature:

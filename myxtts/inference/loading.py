@@ -7,37 +7,33 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.config.checks import UserError
-from myxtts.config.config import XTTSConfig
-from myxtts.inference.text_front import read_tokenizer
+from myxtts.inference.text_front import open_text_front
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import write_json, write_whole_folder
-from myxtts.storage.run_folder import MEL_STATS, chosen_step, read_config
+from myxtts.storage.run_folder import MEL_STATS, chosen_step
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
-from myxtts.text.tokenizer import XTTSTokenizer
 
 
-def load_model(
-    folder: str | Path, which: str = "best", only_speech: bool = False
-) -> tuple[XTTS, XTTSTokenizer, XTTSConfig]:
-    """Loads model, tokenizer and configuration of a folder.
+def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = False) -> XTTS:
+    """Loads the trained parts of a model, with tokenizer and configuration as its `preset`.
 
     Args:
+        folder: Folder of a run or of `myxtts convert`.
         which: `best` or `last` checkpoint of GPT and waveform decoder; other parts always load the last one.
-        only_speech: Leaves out the DVAE if there is a waveform decoder.
+        only_speech: Whether to leave out the DVAE if there is a waveform decoder.
 
     Raises:
-        CheckpointError: Something is missing or damaged.
+        CheckpointError: A file or a part that speech needs is missing or damaged.
     """
     folder = Path(folder)
     require_model_folder(folder, "A model (--checkpoint)")
-    config = read_config(folder)
+    front, config = open_text_front(folder)
     stores = _trained_parts(folder)
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
-    tokenizer = read_tokenizer(folder).with_g2p(config.data.g2p or ())
     skipped = "dvae" if only_speech and "decoder" in stores else None
     model = XTTS(config.model, parts=tuple(part for part in stores if part != skipped))
     for part, store in stores.items():
@@ -61,36 +57,27 @@ def load_model(
             f"The GPT in {folder} was trained on the codes of another DVAE. "
             "Train it again with --stage gpt --reset-training."
         )
-    return model, tokenizer, config
-
-
-def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
-    """Checkpoint stores of the parts that speech needs; raises if one is missing."""
-    stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
-    missing = ""
-    if "gpt" not in stores:
-        missing, lack = "gpt", "no trained gpt"
-    elif "decoder" in stores and "speaker" not in stores:
-        missing, lack = "speaker", "no speaker encoder, which its waveform decoder needs"
-    elif "decoder" not in stores and "dvae" not in stores:
-        missing, lack = "dvae", "no trained dvae and no waveform decoder"
-    if missing:
-        command = f"python train_main.py --stage {missing} --checkpoint-dir {folder} --train-data …"
-        raise CheckpointError(f"{folder} has {lack}. Train it with: {command}")
-    if "decoder" not in stores:
-        stores.pop("speaker", None)  # Griffin-Lim needs no speaker vector
-    return stores
-
-
-def load_preset(folder: str | PathLike, which: str = "best") -> XTTS:
-    """Loads a model with its `preset`; see `load_model`."""
-    model, tokenizer, config = load_model(folder, which)
-    model.preset, model.origin = (tokenizer, config), str(folder)
+    model.preset, model.origin = (front.tokenizer, config), str(folder)
     return model
 
 
+def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
+    """Returns the checkpoint stores of the parts that speech needs; raises `CheckpointError` if one is missing."""
+    stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
+    lacks = {"gpt": "no trained gpt"}
+    if "decoder" in stores:
+        lacks["speaker"] = "no speaker encoder, which its waveform decoder needs"
+    else:
+        lacks["dvae"] = "no trained dvae and no waveform decoder"
+        stores.pop("speaker", None)  # Griffin-Lim needs no speaker vector
+    if missing := next((part for part in lacks if part not in stores), None):
+        command = f"python train_main.py --stage {missing} --checkpoint-dir {folder} --train-data …"
+        raise CheckpointError(f"{folder} has {lacks[missing]}. Train it with: {command}")
+    return stores
+
+
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Saves a model for `from_preset`, `load`, `myxtts say` and `training.init_from`.
+    """Saves a model with its tokenizer to a folder for `from_preset`, `load`, `myxtts say` and `training.init_from`.
 
     Raises:
         UserError: The model has no `preset`, or the folder is not empty.

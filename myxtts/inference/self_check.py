@@ -1,8 +1,8 @@
-"""Self-check of spoken sentences: a model may loop, babble, skip words, stop early or not stop.
+"""Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
-Each rule gives a score: 1 for no fault, 0.5 where a fault is as likely as not, 0 for a certain one. The thresholds were
-set on half of a set of planted faults, see docs/benchmarks.md. For a model with a `Calibration` the confidence is the
-estimated probability that a speech recognizer understands the sentence, see docs/base.md.
+Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The
+thresholds were set on half of a set of planted faults (docs/benchmarks.md). For a model with a `Calibration` the
+confidence is the estimated probability that a speech recognizer understands the sentence (docs/base.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,76 +18,63 @@ from myxtts.models.gpt import GPT
 from myxtts.storage.files import read_json
 from myxtts.text.speech_rates import SpeechRate
 
-NUM_TAGS = 1
-"""Ids at the beginning of a text that name its language; they stay when the text is left out."""
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop has at least this many codes (1.5 s) and repetitions, and at most this period in codes."""
+"""Fewest codes (1.5 s) and repetitions of a loop, and its longest period in codes."""
 DOUBT = 0.5
-"""Sentences with a lower confidence are flagged."""
+"""Confidence below which a sentence is flagged, and score below which a fault is listed."""
 SURE = 0.96
 """Calibrated confidence from which other attempts at a sentence are seldom understood better; see `docs/base.md`."""
 CONFIDENCE_FILE = "confidence.json"
-"""File in a model's folder with its `Calibration`."""
+"""File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Durations with a score of 1 and 0.5, relative to the nearest limit of the usual band."""
+"""Ratios of a duration to the nearest limit of the usual band that score 1 and 0.5."""
 LEAST_FOLLOWING = 0.5
-"""Evenness and sharpness below which attention does not follow the text and is ignored."""
+"""Evenness and sharpness below which the attention does not follow the text and is ignored."""
 Listener = Callable[[np.ndarray, int, str, str], float]
-"""Speech recognizer: samples `(S,)`, sample rate in Hz, text, language -> CER, 0 to 1."""
+"""Speech recognizer that scores audio: samples `(S,)`, sample rate in Hz, text, language -> CER, 0 to 1."""
 
 
 class Reading(NamedTuple):
-    """Second pass of the GPT over a sentence with C codes and L text tokens, start and stop included."""
+    """Result of a second pass of the GPT over C codes and L text tokens, start and stop token included."""
 
     attention: np.ndarray
-    """`(C, L)`, attention of each code to the text: first head of the block that follows the text most evenly. With
-    guided attention that is the middle block."""
+    """`(C, L)` attention of each code to the text: the first head of the block that follows the text most evenly, which
+    is the middle block if the model was trained with guided attention."""
     logs: np.ndarray
-    """`(C + 1,)` log-probabilities of the codes and of the stop after them."""
+    """`(C + 1,)` log-probabilities of the codes and the stop code."""
     without: np.ndarray
-    """`(C + 1,)` log-probabilities without the text."""
+    """`(C + 1,)` log-probabilities of the same codes without the text."""
     entropy: np.ndarray
-    """`(C + 1,)` entropy in nats of the distributions behind `logs`."""
-
-    @property
-    def gain(self) -> float:
-        """Mean log-likelihood ratio of the codes with and without the text, in nats."""
-        return float((self.logs - self.without)[:-1].mean())
-
-    @property
-    def surprise(self) -> float:
-        """Mean negative log-likelihood of the codes and the stop code, minus their mean entropy, in nats."""
-        return float(-(self.logs + self.entropy).mean())
+    """`(C + 1,)` entropies in nats of the predicted distributions with the text."""
 
 
 class Calibration(NamedTuple):
     """Logistic regression from the `features` of a sentence to the probability that a recognizer understands it.
 
-    `utilities/base/calibrate_confidence.py` fits it for the bundled model. It is only valid for the weights and
-    languages that it was fitted on.
+    `utilities/base/calibrate_confidence.py` fits it for the bundled model. A calibration is only valid for the weights
+    and language codes that it was fitted on.
     """
 
     languages: list[str]
-    """Codes of the languages."""
     intercept: float
     weights: dict[str, float]
     """Weight of each feature."""
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
-        """Reads the calibration of the model in `folder`; None if it has none."""
+        """Loads the calibration of the model in `folder`; returns None if the model has none."""
         path = Path(folder) / CONFIDENCE_FILE
         return cls(**read_json(path)) if path.is_file() else None
 
     def __call__(self, found: dict[str, float]) -> float:
-        """Probability of a sentence with these `features`, 0.01 to 0.99."""
+        """Returns the probability for a sentence with these `features`, clipped to 0.01 to 0.99."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
         return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Inputs of a `Calibration`: evenness and sharpness of the attention, and the share of the text that it covers."""
+    """Inputs of a `Calibration`: evenness and sharpness of the attention, and its coverage of the text."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -98,9 +85,9 @@ class Verdict(NamedTuple):
     """Result of the self-check of a sentence."""
 
     confidence: float
-    """0 to 1, the lowest score; a calibrated model counts the probability of being understood as a score."""
+    """Lowest score, 0 to 1. With a `Calibration` one of the scores is the probability of being understood."""
     reason: str = ""
-    """Fault with the lowest score, if below `DOUBT`."""
+    """Fault with the lowest score; empty if no score is below `DOUBT`."""
     doubts: tuple[str, ...] = ()
     """All faults with a score below `DOUBT`."""
     is_calibrated: bool = False
@@ -117,16 +104,16 @@ def judge(
     unspoken_share: float = 0.0,
     calibration: Calibration | None = None,
 ) -> Verdict:
-    """Checks a sentence.
+    """Computes the scores of a sentence and summarizes them.
 
     Args:
         codes: `(C,)`, without the stop code.
         stopped: Whether the model predicted the stop code.
-        rate: Speech rate of the language.
-        reading: Second pass of the GPT; None skips its checks.
-        wrong_share: CER of a `Listener`, or None.
-        unspoken_share: Share of the letters that the model has no token for.
-        calibration: Makes the confidence a probability; needs the reading.
+        rate: Speech rate of the language, which gives the usual duration.
+        reading: Second pass of the GPT; None skips the checks that need it.
+        wrong_share: CER, 0 to 1, measured by a `Listener`; None without one.
+        unspoken_share: Share of the letters of the text that the model has no token for.
+        calibration: Makes the confidence a probability; requires `reading`.
     """
     if not len(codes):
         return Verdict(0.0, "empty", ("empty",))
@@ -153,8 +140,10 @@ def judge(
 
 
 def _reading_scores(reading, stopped):
-    yield _score(reading.gain, 0.3, 0.13), "audio hardly depends on the text"
-    yield _score(reading.surprise, 0.6, 1.4), "audio is not what the model expects"
+    gain = (reading.logs - reading.without)[:-1].mean()  # nats per code that the text adds to the log-likelihood
+    yield _score(gain, 0.3, 0.13), "audio hardly depends on the text"
+    surprise = -(reading.logs + reading.entropy).mean()  # negative log-likelihood minus its expectation, in nats
+    yield _score(surprise, 0.6, 1.4), "audio is not what the model expects"
     if stopped:
         yield _score(reading.logs[-1], -1.5, -4.0), "may be cut off"
     attention, found, tokens = reading.attention, features(reading), reading.attention.shape[1]
@@ -170,12 +159,12 @@ def _reading_scores(reading, stopped):
 
 
 def _score(value, full, half):
-    """Returns 1 up to `full` and 0.5 at `half`, linear in between, and falling on at the same rate down to 0."""
+    """Score of a value, clipped to 0 to 1: linear, 1 where the value is `full` and 0.5 where it is `half`."""
     return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Length in codes of the longest segment with at least `LOOP_TURNS` repetitions of one period."""
+    """Length in codes of the longest segment that repeats one period at least `LOOP_TURNS` times; 0 without one."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])
@@ -186,7 +175,7 @@ def longest_loop(codes: np.ndarray) -> int:
 
 
 class SecondReading:
-    """Computes the `Reading` of sentences; `traced` is as in `Synthesizer`."""
+    """Computes the `Reading` of sentences; `traced` traces the computation to a graph."""
 
     def __init__(self, gpt: GPT, traced: bool = True):
         self.gpt, self._read = gpt, self._pass
@@ -196,17 +185,18 @@ class SecondReading:
             self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
-        """Reads voice latents `(1, num_latents, width)`, text ids without start and stop, and C > 0 codes `(C,)`."""
+        """Reads latents `(1, num_latents, width)`, text ids without start and stop token, and C > 0 codes `(C,)`."""
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)
-        text, nothing = (np.array([mark_text(part, config)], np.int32) for part in (ids, ids[:NUM_TAGS]))
+        # The first id is the language token.
+        text, nothing = (np.array([mark_text(part, config)], np.int32) for part in (ids, ids[:1]))
         logs, entropy, attention = self._read(latents, text, audio)
         without, _, _ = self._read(latents, nothing, audio)
         followed = max(attention.numpy()[:, :-1], key=_evenness)
         return Reading(followed, logs.numpy(), without.numpy(), entropy.numpy())
 
     def _pass(self, latents, text, audio):
-        """`logs` and `entropy` of the `Reading`, and the attention of all blocks `(N, C + 1, L)`."""
+        """Returns `logs` and `entropy` of a `Reading`, and the attention of all N blocks, `(N, C + 1, L)`."""
         gpt, seen = self.gpt, {}
         before = tf.concat([[[gpt.config.start_audio_token]], audio[:, :-1]], axis=1)
         hidden = gpt.hidden(latents, text, before, see_input=seen.__setitem__)[:, tf.shape(text)[1] :]
@@ -217,7 +207,7 @@ class SecondReading:
 
 
 def _evenness(attention):
-    """Correlation of time with the mean text position of the attention `(C, L)`."""
+    """Correlation between time and the mean text position of the attention `(C, L)`."""
     place, time = attention @ np.arange(attention.shape[1]), np.arange(len(attention))
     spread = place.std() * time.std()
     return ((place - place.mean()) * (time - time.mean())).mean() / spread if spread > 1e-9 else 0.0

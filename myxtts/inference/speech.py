@@ -1,4 +1,4 @@
-"""What goes into synthesis and comes out of it: voices, and spoken texts with their codes and times. No TensorFlow."""
+"""Inputs and results of synthesis: voices, and speech with its codes and times. Imports no TensorFlow."""
 
 import base64
 import unicodedata
@@ -15,29 +15,29 @@ from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
-from myxtts.storage.files import CheckpointError, write_text
+from myxtts.storage.files import CheckpointError
 
 VOICE_SUFFIX = ".voice"
-"""Suffix of the file of a `Voice`."""
+"""Suffix of files that `Voice.save` writes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """Conditioning of a model on a speaker, made by that model's own encoders."""
+    """Conditioning on a speaker, computed by the encoders of one model and valid for that model only."""
 
     latents: np.ndarray
-    """`(1, num_latents, width)` float32."""
+    """`(1, num_latents, width)` float32, for the GPT."""
     speaker: np.ndarray | None
-    """`(1, speaker_width)` float32 for the waveform decoder; None without a speaker encoder."""
+    """`(1, speaker_width)` float32, for the waveform decoder; None if the model has no speaker encoder."""
 
     def save(self, path: str | Path) -> None:
-        """Writes a file that `load` reads."""
+        """Saves the voice to a file for `load`."""
         arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
         write_tensors(path, {name: array.shape for name, array in arrays.items()}, arrays.values())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads a file of `save`.
+        """Loads a file written by `save`.
 
         Raises:
             CheckpointError: The file is missing, damaged or not a voice.
@@ -50,7 +50,7 @@ class Voice:
 
     @classmethod
     def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
-        """Averages voices of one model; `weights` need not sum to 1, None weighs them equally."""
+        """Averages voices of one model. `weights` need not sum to 1; None gives all voices the same weight."""
         shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
         fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum()
         require(fits, "weights", "at least 0 for each voice, and not all 0", f"{weights} for {len(voices)} voices")
@@ -62,34 +62,33 @@ class Voice:
 
 
 FADE_SECONDS = 0.005
-"""Fade at both ends of a piece, which avoids clicks."""
+"""Length of the fade at both ends of a piece, which avoids clicks."""
 
 
 @dataclass(frozen=True, eq=False)
 class SpokenPiece:
-    """One part of a text, spoken in one go."""
+    """A sentence or part of a sentence that was synthesized at once, with the result of its self-check."""
 
     text: str
     start_seconds: float
-    """Start within the speech."""
     end_seconds: float
-    """End within the speech, without the pause after it."""
+    """Start and end within the speech, without the pause after the piece."""
     codes: np.ndarray
     """`(C,)` int32, without the stop code."""
     stopped: bool
-    """False if it was cut at the limit of codes."""
+    """False if the audio was cut at the limit of codes."""
     confidence: float = 1.0
-    """0 to 1; below 0.5 is low. See `self_check.Verdict` for this and the following fields."""
+    """0 to 1; below 0.5 is low."""
     reason: str = ""
-    """Main cause of low confidence."""
+    """Main cause of low confidence; empty if the confidence is not low."""
     doubts: tuple[str, ...] = ()
     """All causes of low confidence."""
     is_calibrated: bool = False
-    """Whether the confidence is a probability."""
+    """Whether the confidence is the probability that a speech recognizer understands the piece."""
 
 
 class Spoken:
-    """Spoken pieces of a text, and the result of their self-check."""
+    """Base class of speech that consists of `pieces`: their codes, and the result of their self-check."""
 
     pieces: tuple[SpokenPiece, ...]
 
@@ -100,17 +99,17 @@ class Spoken:
 
     @property
     def stopped(self) -> bool:
-        """False if a piece was cut at the limit of codes."""
+        """False if the audio of a piece was cut at the limit of codes."""
         return all(piece.stopped for piece in self.pieces)
 
     @property
     def confidence(self) -> float:
-        """Lowest confidence of a piece, 0 to 1; 1 without pieces."""
+        """Lowest confidence of all pieces, 0 to 1; 1 without pieces."""
         return min((piece.confidence for piece in self.pieces), default=1.0)
 
     @property
     def reason(self) -> str:
-        """Main cause of low confidence; empty if it is not low."""
+        """Main cause of low confidence; empty if the confidence is not low."""
         return min(self.pieces, key=lambda piece: piece.confidence).reason if self.pieces else ""
 
     @property
@@ -122,7 +121,7 @@ class Spoken:
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
-        """Flagged pieces, as `{text: causes of low confidence}`."""
+        """Causes of low confidence by the text of the piece, for pieces of low confidence only."""
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
     def subtitles(self) -> str:
@@ -133,14 +132,10 @@ class Spoken:
             blocks.append(f"{number}\n{times}\n{' '.join(piece.text.split())}\n")
         return "\n".join(blocks)
 
-    def save_subtitles(self, path: str | Path) -> None:
-        """Writes the subtitles to a file."""
-        write_text(path, self.subtitles())
-
 
 @dataclass(frozen=True, eq=False)
 class Speech(Spoken):
-    """One spoken text."""
+    """Audio of one text."""
 
     samples: np.ndarray
     """`(S,)` float32."""
@@ -148,32 +143,32 @@ class Speech(Spoken):
     """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
     to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    """Codes of one piece -> log-mel; None without a DVAE."""
+    """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; None without a DVAE."""
 
     @cached_property
     def mel(self) -> np.ndarray | None:
-        """Log-mel of the codes, `(T, num_mels)`; None without a DVAE."""
+        """Log-mel that the DVAE decodes from the codes, `(T, num_mels)`; None without a DVAE."""
         return self.to_mel and np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
 
     @property
     def seconds(self) -> float:
-        """Duration."""
+        """Duration in seconds."""
         return len(self.samples) / self.sample_rate
 
     def resampled(self, sample_rate: int) -> Self:
-        """A copy at another sample rate, in Hz."""
+        """Returns a copy at another sample rate, in Hz."""
         samples = soxr.resample(self.samples, self.sample_rate, sample_rate, quality="HQ")
         return replace(self, samples=samples, sample_rate=sample_rate)
 
     def _repr_html_(self) -> str:
-        """Audio player for notebooks."""
+        """HTML audio player, which notebooks display."""
         encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False)
         sound = self if self.sample_rate == DECODER_SAMPLE_RATE else self.resampled(DECODER_SAMPLE_RATE)
         content = base64.b64encode(encoder.add(sound.samples) + encoder.end()).decode()
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path) -> None:
-        """Writes a 16-bit wav or flac, an mp3 or an ogg file, by the suffix.
+        """Saves the audio in the format of the suffix: 16-bit wav or flac, mp3 or ogg.
 
         Raises:
             AudioError: The suffix is unknown, or the folder does not exist.
@@ -188,7 +183,7 @@ def _clock(seconds):
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Applies a short fade where the sound begins and where it ends."""
+    """Fades samples `(S,)` in if they begin a piece and out if they end it, over `FADE_SECONDS`."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()
@@ -200,18 +195,18 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:
-    """Zeros `(S,)`."""
+    """Returns zeros `(S,)`."""
     return np.zeros(int(seconds * sample_rate), np.float32)
 
 
 SILENT = 0.05
-"""Share of the highest RMS below which a frame at either end is silent."""
+"""Frames with an RMS below this share of the highest one are silent; used at both ends of a sentence."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Lengths of a word boundary and of a pause at punctuation, in phonemes or letters."""
 
 
 class WordTime(NamedTuple):
-    """A word of a text and its start and end in seconds."""
+    """A word with its start and end in seconds."""
 
     word: str
     start: float
@@ -223,11 +218,11 @@ def word_times(
 ) -> list[WordTime]:
     """Estimates when each word of a sentence is spoken.
 
-    Words share the time between first and last sound in proportion to their lengths (accuracy: docs/serving.md).
+    Divides the time between the silent ends among the words, by their lengths (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.
-        length: Returns the length of a word in phonemes or letters as it is read; 0 for one that is not spoken.
+        length: Returns the length of a word in phonemes or letters; 0 for a word that is not spoken.
         start_seconds: Added to all times.
     """
     words = [word for word in text.split() if length(word)]

@@ -1,9 +1,8 @@
-"""Speech synthesis: one text, batches, or a stream of audio."""
+"""Speech synthesis of one text, of several texts together, or as a stream."""
 
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -28,32 +27,30 @@ from myxtts.storage.base_model import default_speaker
 from myxtts.storage.speakers import find_speaker, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
-from myxtts.text.speech_rates import SpeechRate, longest_texts, read_rates
+from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED_VOICES = 32
-"""Number of encoded voices that a loaded model caches."""
+"""Number of encoded voices that a model loaded from a folder caches."""
 MOST_AHEAD = 64
-"""Maximum number of sentences opened ahead, since their codes and latents stay in memory."""
-WARM_UPS = ("none", "short", "all")
+"""Maximum number of sentences that `batch` samples ahead; their codes and latents stay in memory."""
 AnyVoice = Voice | Recording | list[Recording]
-"""A `Voice`, the name of a speaker, a `.voice` file, or recordings of a speaker."""
+"""A `Voice`, the name of a voice that comes with the model, a `.voice` file, or recordings of one speaker."""
 
 
 class Synthesizer:
-    """Speaks with a model that has a trained GPT, and speaker encoder and waveform decoder or a DVAE.
+    """Speaks with a trained GPT, and with a waveform decoder and its speaker encoder, or a DVAE and Griffin-Lim.
 
     Thread-safe: `engine` samples the codes of all threads together. `voice` encodes recordings.
 
     Args:
-        decoder: `model` or `griffin-lim`; None takes the model's waveform decoder if it has one.
-        compiled: As in `TensorflowSteps`.
-        remember_voices: As `remember` in `VoiceEncoder`.
+        decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
+        compiled: Whether XLA compiles the sampling: always, never, or (None) for shapes compiled by `warm_up`.
         traced: Whether to trace all graphs, which only pays off for several sentences; sampling is always traced.
-        rates: Speech rates by language, for the self-check.
-        calibration: Makes the self-check's confidence a probability.
+        folder: Folder that the model was loaded from, with its voices, speech rates and `Calibration`. None if the
+            weights may change: voices are then encoded again each time.
     """
 
     def __init__(
@@ -63,50 +60,39 @@ class Synthesizer:
         config: XTTSConfig,
         decoder: str | None = None,
         compiled: bool | None = None,
-        remember_voices: int = 0,
         traced: bool = True,
-        rates: dict[str, SpeechRate] | None = None,
-        calibration: Calibration | None = None,
+        folder: Path | None = None,
     ):
-        self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.rates, self.calibration = rates or {}, calibration
+        self.model, self.tokenizer, self.config, self.folder = model, tokenizer, config, folder
+        self.rates = read_rates(folder) if folder else {}
+        self.calibration = Calibration.read(folder) if folder else None
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
-        self.voice = VoiceEncoder(model, config, remember_voices, traced)
+        self.voice = VoiceEncoder(model, config, REMEMBERED_VOICES if folder else 0, traced)
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
-        self.folder: Path | None = None
-        """Folder of the model, for its own voices."""
         self.engine_name, self.make_steps = "tensorflow", None
-        """One of `choices.ENGINES`, and `(name) -> steps` to create another, set by the caller."""
+        """Name in `choices.ENGINES`, and `(name) -> steps` to create another engine, set by `load_synthesizer`."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
-        self.to_waveform = self._make_waveform(decoder, traced)
-
-    def _make_waveform(self, decoder, traced):
         require(decoder in (None, *DECODERS), "decoder", f"one of {', '.join(DECODERS)}", decoder)
         part = DECODERS.get(decoder)
-        if part and part not in self.model.parts:
-            known = ", ".join(self.model.parts)
-            raise UserError(f"--decoder {decoder} needs a trained {part}. The model has: {known}.")
-        if part == "dvae" or "decoder" not in self.model.parts:
-            return GriffinLim(self.codes_to_mel)
-        return LatentDecoder(self.model, traced)
+        if part and part not in model.parts:
+            raise UserError(f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(model.parts)}.")
+        is_trained = part != "dvae" and "decoder" in model.parts
+        self.to_waveform = LatentDecoder(model, traced) if is_trained else GriffinLim(self.codes_to_mel)
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
-        """Loads the folder of a run or of `myxtts convert`; see `load_model`. `options` are those of the class.
+        """Loads a model; arguments and errors are those of `load_model`, `options` are arguments of the class.
 
-        `only_speech` leaves out the DVAE if there is a waveform decoder; `Speech.mel` is then None.
+        With `only_speech`, a model with a waveform decoder loads no DVAE, and its `Speech.mel` is None.
         """
-        model, tokenizer, config = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
-        known = {"rates": read_rates(folder), "calibration": Calibration.read(folder)}
-        synthesizer = cls(model, tokenizer, config, **{"remember_voices": REMEMBERED_VOICES, **known, **options})
-        synthesizer.folder = Path(folder)
-        if "decoder" not in synthesizer.model.parts:
+        model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
+        if "decoder" not in model.parts:
             logger.info("%s has no trained waveform decoder: Griffin-Lim is used.", folder)
-        return synthesizer
+        return cls(model, *model.preset, folder=Path(folder), **options)
 
     @property
     def sample_rate(self) -> int:
@@ -115,7 +101,7 @@ class Synthesizer:
 
     @property
     def speakers(self) -> list[str]:
-        """Names of the voices that come with the model, for `voice=`."""
+        """Names of the voices that come with the model; each can be given as `voice`."""
         return [*read_speakers(self.folder)] if self.folder else []
 
     def __repr__(self) -> str:
@@ -125,7 +111,7 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """Returns a synthesizer that samples with another of `choices.ENGINES`; itself for None.
+        """Returns a copy that samples with the named engine of `choices.ENGINES`; itself if None or already in use.
 
         Raises:
             UserError: The engine is unknown, or a package is missing.
@@ -138,18 +124,6 @@ class Synthesizer:
         other = copy.copy(self)
         other.engine, other.engine_name = self._engines[name], name
         return other
-
-    def set_g2p(self, languages: Sequence[str]) -> None:
-        """Sets the languages whose text is converted to phonemes; the default is that of the training.
-
-        Raises:
-            SpeechError: A language has no grapheme-to-phoneme rules.
-        """
-        try:
-            self.tokenizer = self.tokenizer.with_g2p(languages)
-        except ValueError as error:
-            raise SpeechError(f"--g2p: {error}") from None
-        self.text_front = replace(self.text_front, tokenizer=self.tokenizer)
 
     def speak(
         self,
@@ -165,11 +139,11 @@ class Synthesizer:
         engine: str | None = None,
         **drawing: float,
     ) -> Speech:
-        """Speaks a text of any length, sentence by sentence. See `batch` for other arguments and errors.
+        """Speaks a text of any length, sentence by sentence. Other arguments and errors are those of `batch`.
 
         Args:
-            language: Code, such as `fa`; default: the speaker's, else by the words, else `en`, as far as letters fit.
-            engine: One of `choices.ENGINES`; None takes the one chosen at loading.
+            language: Code, such as `fa`; None: the speaker's language, else detected from the text, else `en`.
+            engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Fields of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
         sampling = (sampling or self.config.sampling).changed(drawing)
@@ -200,15 +174,15 @@ class Synthesizer:
         """Speaks several texts of any length together, sentence by sentence.
 
         Args:
-            voices: See `AnyVoice`; None takes the voice that the bundled model has for the language.
-            languages: Codes, such as `en` or `fa`.
-            sampling: None takes the values of the run.
-            max_codes: Limit of codes per sentence; 0 takes the model's.
+            voices: One `AnyVoice` per text; None uses the bundled model's voice for the language.
+            languages: One code per text, such as `en` or `fa`.
+            sampling: None uses the sampling parameters of the run.
+            max_codes: Maximum number of codes per sentence; 0 is the model's limit.
             speed: Factor of the speaking rate; the pitch does not change.
             retries: Limit of further attempts at a sentence with a confidence below `self_check.DOUBT`, or `SURE` if
                 calibrated. The attempt with the highest confidence is used. None: 3 if calibrated, else 1.
-            listener: Speech recognizer for the self-check, see `hearing.recognizers.Listening`.
-            progress: Called with the number of spoken pieces and of all pieces.
+            listener: Speech recognizer for the self-check, such as `hearing.recognizers.Listening`.
+            progress: Called with the number of spoken pieces and the number of all pieces.
 
         Raises:
             SpeechError: The model cannot speak one of the texts.
@@ -258,20 +232,20 @@ class Synthesizer:
         """Streams the samples of `speak`: windows from a waveform decoder, whole sentences from Griffin-Lim.
 
         Args:
-            text: A text, or its `text_front.pieces`.
-            check, hurry: See `SpeechStream`.
+            text: A text, or the pieces that `text_front.pieces` splits it into.
+            check: Whether to run the self-check.
+            hurry: Whether to sample the first codes in short calls, so that the audio starts early.
 
         Raises:
             SpeechError: The model cannot speak the text; raised before anything is sampled.
         """
         language = language or self._language_to_read(text if isinstance(text, str) else None, voice)
         pieces = self.text_front.pieces(text, language) if isinstance(text, str) else text
-        voice = self.as_voice(voice, language)
-        manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)
+        manner = Manner(self.as_voice(voice, language), language, sampling or self.config.sampling, seed, speed)
         return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
-        """Loads or encodes a voice; None takes the model's own voice for the language.
+        """Loads or encodes a voice; None is the bundled model's voice for the language.
 
         Raises:
             UserError: There is no such voice, or it belongs to another model.
@@ -291,15 +265,15 @@ class Synthesizer:
         return self.voice(voice)
 
     def codes_to_mel(self, codes: np.ndarray) -> np.ndarray:
-        """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; no codes give four frames of silence."""
+        """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; without codes, to four frames of silence."""
         if not len(codes):
             return np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32)
         return self._to_mel(codes[None])[0].numpy()
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """Attention of the codes to the text tokens, `(C, L)`, see `Reading`; pieces are blocks on the diagonal.
+        """Attention of codes to text tokens, `(C, L)`, block-diagonal: one block (`Reading.attention`) per piece.
 
-        `speech` must be spoken by this model in this voice and language.
+        This model must have spoken `speech` in this voice and language.
         """
         from scipy.linalg import block_diag  # slow to import
 
@@ -311,25 +285,26 @@ class Synthesizer:
         return block_diag(*found)
 
     def warm_up(self, which: str = "short", check: bool = True) -> None:
-        """Prepares for the first request.
+        """Traces graphs ahead, so that the first text is spoken as fast as later ones.
 
         Args:
-            which: `short` traces the graphs (seconds); `all` also compiles every batch shape (minutes); or `none`.
-            check: Whether to include the self-check.
+            which: `short` traces all graphs (seconds), `all` also compiles every batch shape (minutes), `none` neither.
+            check: Whether to include the graph of the self-check.
         """
-        require(which in WARM_UPS, "warm_up", f"one of {', '.join(WARM_UPS)}", which)
+        require(which in ("none", "short", "all"), "warm_up", "one of none, short, all", which)
         if which == "none":
             return
         voice = self.voice(np.random.default_rng(0).normal(0, 0.1, 2 * MODEL_SAMPLE_RATE).astype(np.float32))
         stream = self.engine.open([], voice.latents, self.config.sampling, max_codes=FIRST_CODES)
         self.engine.finish([stream])
-        self.to_waveform.begin(voice).more(*stream.drawn())
+        self.to_waveform.begin(voice)(*stream.drawn())
         if check:
             self.read_again(voice.latents, [], np.zeros(1, np.int32))
         if which == "all":
             self.engine.compile_all()
 
     def _checked(self, voice, where):
+        """Returns `voice`; raises `SpeechError` naming `where` if the voice does not fit the model."""
         config, arrays = self.config.model, [voice.latents]
         shapes = [(1, config.num_latents, config.width)]
         if isinstance(self.to_waveform, LatentDecoder):

@@ -1,4 +1,4 @@
-"""Splitting of text into pieces that the model can speak, and their token ids."""
+"""Text front end: splits texts into pieces that the model can speak, and encodes pieces to token ids."""
 
 import logging
 import re
@@ -20,11 +20,11 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 SENTENCE_PAUSE_SECONDS = 0.25
-"""Pause after a sentence."""
+"""Pause after a piece that ends a sentence."""
 CLAUSE_PAUSE_SECONDS = 0.12
-"""Pause after a piece that ends with a comma or the like."""
+"""Pause after a piece that ends with a comma, semicolon, colon or dash."""
 CUT_PAUSE_SECONDS = 0.05
-"""Pause after a piece that was cut between two words."""
+"""Pause after any other piece: a long sentence was split between two words."""
 PARAGRAPH_PAUSE_SECONDS = 0.5
 """Pause at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
@@ -33,11 +33,10 @@ _ENDS_CLAUSE = re.compile(r"[,;:،؛、，；：፣፤፥—–]$")
 
 
 class Piece(NamedTuple):
-    """A part of a text, spoken in one go."""
+    """A sentence or part of a sentence, synthesized at once, and the pause after it."""
 
     text: str
     pause_seconds: float
-    """Pause before the next piece."""
 
 
 class SpeechError(UserError):
@@ -46,15 +45,16 @@ class SpeechError(UserError):
 
 @dataclass(frozen=True)
 class TextFront:
-    """Splits texts for a model of `max_tokens` text ids; raises `SpeechError` for texts that it cannot speak."""
+    """Splits and encodes texts for a model; raises `SpeechError` for texts that the model cannot speak."""
 
     tokenizer: XTTSTokenizer
     max_tokens: int
+    """Maximum number of text ids per piece."""
     longest_texts: Mapping[str, int] = field(default_factory=dict)
-    """Length of the longest training text by language, in characters. A model drops the end of longer texts."""
+    """Characters in the longest training text of each language. A model drops the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Splits a text into sentences, or parts of sentences that are too long; drops pieces without words."""
+        """Splits a text into sentences, and sentences that are too long into parts; drops pieces without words."""
         self._check(text, language)
         known = self.tokenizer.with_known_letters(text, language)
         if known != text:
@@ -68,7 +68,7 @@ class TextFront:
             found = [Piece(piece, _pause_seconds(piece)) for piece in self._split(paragraph, language)]
             pieces += [one for one in found if not self._fault(one.text, language)]
         if not pieces:
-            raise SpeechError(f"{text!r} cannot be spoken by this model: no piece of it has words.")
+            raise SpeechError(f"{text!r} cannot be spoken by this model: it has no words.")
         return pieces
 
     def _split(self, text, language):
@@ -82,13 +82,13 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Length of the longest training text, in characters; if unknown, that of any language or the usual limit."""
+        """Characters in the longest training text of a language; if unknown, of all languages, else the usual limit."""
         language = get_language(language)
         usual = max(self.longest_texts.values(), default=language.char_limit)
         return self.longest_texts.get(language.code, usual)
 
     def ids(self, text: str, language: str) -> list[int]:
-        """Encodes a piece to token ids, without unknown characters."""
+        """Encodes the text of a piece to token ids, without unknown characters."""
         self._check(text, language, self.max_tokens)
         known = self.tokenizer.with_known_letters(text, language)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
@@ -109,24 +109,22 @@ def _pause_seconds(piece):
     return CLAUSE_PAUSE_SECONDS if _ENDS_CLAUSE.search(piece) else CUT_PAUSE_SECONDS
 
 
-def read_tokenizer(folder: AnyPath) -> XTTSTokenizer:
-    """Reads the vocabulary of the model in a folder; raises `CheckpointError` if it is missing or damaged."""
-    path = vocabulary_path(Path(folder))
+def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
+    """Loads the text front end and the configuration of the model in a folder, without weights and TensorFlow.
+
+    `g2p` are the languages whose text is converted to phonemes; None uses the languages of the training.
+
+    Raises:
+        CheckpointError: A file is missing or damaged.
+        SpeechError: There are no phoneme rules for a language of `g2p`.
+    """
+    config, path = read_config(Path(folder)), vocabulary_path(Path(folder))
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist. Is this the folder of a run or of `myxtts convert`?")
     try:
-        return XTTSTokenizer.from_file(path)
+        tokenizer = XTTSTokenizer.from_file(path)
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
-def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
-    """Reads text front and settings of the model in a folder, without its weights and without TensorFlow.
-
-    Args:
-        g2p: As in `Synthesizer.set_g2p`; None takes those of the training.
-    """
-    config, tokenizer = read_config(Path(folder)), read_tokenizer(folder)
     try:
         tokenizer = tokenizer.with_g2p(config.data.g2p or () if g2p is None else g2p)
     except ValueError as error:

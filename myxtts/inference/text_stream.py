@@ -1,4 +1,4 @@
-"""Synthesis of a text, sentence by sentence."""
+"""Synthesis of a text sentence by sentence: audio of each sentence while it is sampled, then its self-check."""
 
 import itertools
 import logging
@@ -14,7 +14,7 @@ from myxtts.inference.self_check import DOUBT, SURE, Listener, Verdict, judge
 from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
-from myxtts.inference.waveforms import NO_SAMPLES, GriffinLim, Windows
+from myxtts.inference.waveforms import NO_SAMPLES, Sounding
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import rule_of_thumb
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Manner(NamedTuple):
-    """Voice and options of a text to speak."""
+    """Voice and options for all sentences of a text."""
 
     voice: Voice
     language: str
@@ -33,15 +33,11 @@ class Manner(NamedTuple):
     seed: int = 0
     speed: float = 1.0
     max_codes: int = 0
-    """Maximum codes of a sentence; 0 takes the model's limit."""
+    """Maximum number of codes per sentence; 0 is the model's limit."""
 
 
 class Sentence:
-    """One piece of a text: `open` queues it, `more` returns audio, `check` runs the self-check, `best` does all three.
-
-    Args:
-        number: Number of the piece within its text.
-    """
+    """Synthesis of piece `number` of a text: `open` queues it, `more` returns audio, `check` runs the self-check."""
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
@@ -49,18 +45,18 @@ class Sentence:
         self.verdict: Verdict | None = None
         self.start_seconds, self.end_seconds = 0.0, 0.0
         self.is_heard = False
-        """Whether its audio has begun."""
+        """Whether the first audio was returned."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence in the engine; each `attempt` has other random numbers; `hurry` as in `CodeStream`."""
+        """Queues the sentence. Each `attempt` has other random numbers; `hurry` is that of `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
-        self._sound: GriffinLim | Windows = self.synthesizer.to_waveform.begin(voice, speed)
+        self._sound: Sounding = self.synthesizer.to_waveform.begin(voice, speed)
         self.is_heard, self._num_seen = False, 0
 
     def ready(self) -> bool:
-        """Whether `more` has anything new."""
+        """Whether there are new codes for `more`, or the sentence has ended."""
         return not self.stream.active or len(self.stream.codes) > self._num_seen
 
     def more(self) -> tuple[np.ndarray, bool]:
@@ -70,18 +66,17 @@ class Sentence:
         if ended and not codes:
             samples = silence(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, sample_rate)
         else:
-            samples = self._sound.more(codes, latents, ended)
+            samples = self._sound(codes, latents, ended)
         if len(samples):
             samples = faded(samples, sample_rate, not self.is_heard, ended)
             self.is_heard = True
         return samples, ended
 
     def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
-        """Runs the self-check of the finished sentence, with a `listener` also on its `samples`."""
+        """Runs the self-check of the finished sentence; a `listener` also transcribes `samples` `(S,)`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
-        code, calibration = get_language(language).code, synthesizer.calibration
-        if calibration and code not in calibration.languages:
-            calibration = None
+        code, known = get_language(language).code, synthesizer.calibration
+        calibration = known if known and code in known.languages else None
         rate = synthesizer.rates.get(code) or rule_of_thumb(language)
         reading, wrong_share = None, None
         if stream.codes:
@@ -108,7 +103,7 @@ class Sentence:
         return samples
 
     def end(self, start: int, end: int) -> None:
-        """Records the position of its audio in the speech, in samples, and warns if it is empty or cut."""
+        """Stores where the audio starts and ends in the speech, in samples; warns if the audio is empty or cut."""
         rate, stream = self.synthesizer.sample_rate, self.stream
         self.start_seconds, self.end_seconds = start / rate, end / rate
         stream.states.clear()
@@ -118,27 +113,24 @@ class Sentence:
             logger.warning("Speech was cut after %d codes, the limit: %r", len(stream.codes), self.piece.text)
 
     def spoken(self) -> SpokenPiece:
-        """The result, with that of the self-check."""
+        """Returns the finished sentence with the result of its self-check."""
         codes = np.array(self.stream.codes, np.int32)
         result = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
         return SpokenPiece(*result, *(self.verdict or ()))
 
     def cancel(self) -> None:
-        """Frees its row of the engine."""
+        """Cancels the sampling."""
         if self.stream is not None:
-            self.stream.cancel()
+            self.stream.cancelled = True
 
 
 class SpeechStream(Spoken):
-    """Iterator over the samples of a text, `(S,)` float32 each, as soon as they are known.
+    """Iterator over the samples of a text, `(S,)` float32 each, as soon as they are decoded.
 
-    To do other things meanwhile, call `open`, then `more` whenever `ready` until `finished`, and always `close`.
+    To poll instead of iterating, call `open`, then `more` whenever `ready` until `finished`, and always `close`.
     `pieces` grows with each sentence that is spoken and checked. To delay no audio, a sentence is checked after the
     audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never repeats a sentence of low confidence.
-
-    Args:
-        hurry: As in `CodeStream`, for the first sentence.
-        check: Whether to run the self-check.
+    Arguments are those of `Synthesizer.stream`.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):
@@ -147,23 +139,23 @@ class SpeechStream(Spoken):
         self._number, self._start, self._num_samples = 0, 0, 0
         self._checks, self._num_checked = check, 0
         self.spans: list[tuple[str, int, int]] = []
-        """Text, first sample and end of each sentence whose audio is out."""
+        """Text, first sample and end of each sentence whose audio is complete."""
         self.finished = False
-        """Whether `more` returned the last samples, or the stream was closed."""
+        """Whether `more` has returned the last samples, or the stream was closed."""
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences spoken and, if asked for, checked so far."""
+        """Sentences that are spoken and, with `check`, checked so far."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property
     def num_codes(self) -> int:
-        """Codes sampled so far."""
+        """Number of codes sampled so far."""
         return sum(len(one.stream.codes) for one in self._sentences if one.stream)
 
     @property
     def num_rows(self) -> int:
-        """Rows of the engine that it uses or waits for."""
+        """Number of sentences that are in the engine's batch or queue."""
         return sum(one.stream.active for one in self._sentences if one.stream)
 
     def open(self) -> None:
@@ -171,18 +163,18 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence, once the codes for the first audio are sampled."""
+        """Queues the next sentence if the current one has enough codes for its first audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
             following[0].open()
 
     def ready(self) -> bool:
-        """Whether `more` has anything new."""
+        """Whether `more` has new samples to return, or ends the stream."""
         return not self.finished and self._sentences[self._number].ready()
 
     def more(self) -> np.ndarray:
-        """Returns the next samples `(S,)` float32, possibly none. Re-raises an error of the engine."""
+        """Returns the next samples `(S,)` float32, possibly none. Raises the engine's error, if any."""
         sentence = self._sentences[self._number]
         if sentence.stream.cancelled:
             self.finished = True
@@ -235,7 +227,7 @@ class SpeechStream(Spoken):
         self.close()
 
     def _check_ended(self):
-        """Checks the sentences whose audio has ended, once that of the next has begun."""
+        """Checks each sentence whose audio has ended once the audio of the next sentence has begun."""
         ended = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             ended = len(self._sentences)

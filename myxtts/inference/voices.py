@@ -19,18 +19,18 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum length of a reference; a shorter last chunk is dropped, as in the released model."""
+"""Minimum length of a recording; a shorter last chunk is dropped, as in the released model."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
 
 class VoiceEncoder:
-    """Encodes recordings in chunks of the training length.
+    """Encodes recordings of a speaker to a `Voice`, in chunks as long as those of the training.
 
     Args:
-        config: Read at each call.
-        remember: Number of voices to cache by the content of their recordings, for weights that do not change.
-        traced: As in `Synthesizer`.
+        config: Its settings are read at each call, so they may change.
+        remember: Number of voices to cache by the content of their recordings; only for weights that do not change.
+        traced: Whether to trace the encoders to graphs.
     """
 
     def __init__(self, model: XTTS, config: XTTSConfig, remember: int = 0, traced: bool = True):
@@ -47,7 +47,7 @@ class VoiceEncoder:
         """Encodes one or more recordings of a speaker.
 
         Raises:
-            AudioError: A file cannot be used, or all files together are shorter than `SHORTEST_CHUNK_SAMPLES`.
+            AudioError: A file cannot be read, or the recordings are shorter than `SHORTEST_CHUNK_SAMPLES` in all.
         """
         references = [references] if isinstance(references, Recording) else references
         recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
@@ -56,7 +56,7 @@ class VoiceEncoder:
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
         voice = self._known.pop(content, None) or self._encode(recordings)
         if self.remember:
-            self._known[content] = voice  # least recently used first
+            self._known[content] = voice  # in order of use
             while len(self._known) > self.remember:
                 del self._known[next(iter(self._known))]
         return voice
@@ -73,7 +73,7 @@ class VoiceEncoder:
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
 
     def _check_length(self, references, num_samples):
-        """Checks files alone: arrays are clips of a training set, which were checked before."""
+        """Checks the total length if there are files; arrays are clips of a training set, which were checked before."""
         files = [one for one in references if not isinstance(one, np.ndarray)]
         seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
         if files and seconds < least:
@@ -85,7 +85,7 @@ class VoiceEncoder:
             logger.warning("The reference lasts %.2g s; the model was trained on %s s. %s", seconds, usual, hint)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Cuts a recording `(S,)` into chunks for the conditioning encoder."""
+        """Splits a recording `(S,)` into chunks for the conditioning encoder."""
         sampling, data = self.config.sampling, self.config.data
         length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
         samples = samples[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
@@ -97,10 +97,10 @@ class VoiceEncoder:
 
 
 def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
-    """Loads a voice that comes with the model in `folder`, by its name in `storage.speakers.read_speakers`.
+    """Loads a voice that comes with the model in `folder`; `listen` encodes a voice that is stored as a recording.
 
     Raises:
-        CheckpointError: There is no such voice.
+        CheckpointError: The model has no voice of this name.
     """
     clip = find_speaker(folder, name).clip
     return Voice(*(array.astype(np.float32) for array in read_speaker(folder, name))) if clip is None else listen(clip)

@@ -136,7 +136,7 @@ class OurWorker:
         def speak():
             stream = open_stream(engine, speaking.inputs)
             engine.finish([stream])
-            return sound_of.begin(speaking.voice).more(stream.codes, stream.latents(), True)
+            return sound_of.begin(speaking.voice)(stream.codes, stream.latents(), True)
 
         return speak, lambda: speaking.states
 
@@ -205,9 +205,9 @@ def first_sound(engine, decoder, inputs, voice):
     while not len(samples):
         known = len(stream.codes)
         engine.wait(lambda: len(stream.codes) > known or not stream.active)
-        samples = sound.more(stream.codes, stream.latents(), stream.finished)
-    stream.cancel()
-    engine.wait(lambda: stream not in engine._rows)  # so that the engine is idle at the next measurement
+        samples = sound(stream.codes, stream.latents(), stream.finished)
+    stream.cancelled = True
+    engine.wait(lambda: stream not in engine._rows)  # the next measurement has the engine to itself
     return samples
 
 

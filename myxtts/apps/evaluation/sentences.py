@@ -264,7 +264,7 @@ def copy_speech(
     ended = np.append(codes, config.stop_audio_token).astype(np.int32)[None]
     text = np.array([mark_text(list(text_ids), config)], np.int32)
     latents = np.asarray(model.gpt.codes_to_latents(voice.latents, text, ended, config.start_audio_token))[0]
-    return synthesizer.to_waveform.begin(voice).more(codes.tolist(), latents, finished=True), codes
+    return synthesizer.to_waveform.begin(voice)(codes.tolist(), latents, True), codes
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:

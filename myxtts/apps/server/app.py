@@ -1,4 +1,4 @@
-"""The HTTP interface: OpenAI's speech endpoints, and what machines ask of a server."""
+"""HTTP endpoints: speech, models and voices in OpenAI's format, health, metrics and pages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,12 +22,9 @@ from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import ALIASES, MEDIA_TYPES, CaptionedResponse, SpeechRequest, SpeechResponse, make_job
 from myxtts.apps.server.voices import VoiceBook
 
-PAGES = "page.html", "examples.html"
-"""Files with the pages for people, and with ways to ask for a speech in the shell, Python and JavaScript."""
-
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """The application, `Gate` included. It starts the speaker unless that runs already, and stops it at the end."""
+    """Builds the application with its middleware. Its lifespan starts the speaker if necessary, and stops it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -40,8 +37,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
     for kind in (RequestValidationError, HTTPException, ApiError):
         app.add_exception_handler(kind, _answer_error)
     _add_speech(app, speaker, voices, settings)
-    _add_lists(app, voices, settings)
-    _add_state(app, speaker)
+    _add_state(app, speaker, voices, settings)
     _add_pages(app, settings)
     app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
     if settings.cors:
@@ -78,18 +74,18 @@ def _add_speech(app, speaker, voices, settings):
 
     @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
     async def captioned_speech(body: SpeechRequest, request: Request) -> Response:
-        """Speaks a text, with the time of each word, as Kokoro-FastAPI does; streamed, a line of JSON per sentence."""
+        """Speaks a text and adds the time of each word, like Kokoro-FastAPI; streams a line of JSON per sentence."""
         return await answer(CaptionedResponse, body, request)
 
 
-def _add_lists(app, voices, settings):
+def _add_state(app, speaker, voices, settings):
     created = int(Path(myxtts.__file__).stat().st_mtime)
     names = (settings.model, *ALIASES)
     entries = {name: {"id": name, "object": "model", "created": created, "owned_by": "myxtts"} for name in names}
 
     @app.get("/v1/models")
     async def models() -> dict:
-        """Lists the model under its own name and under OpenAI's model names."""
+        """Lists the model under its own name and under its aliases."""
         return {"object": "list", "data": list(entries.values())}
 
     @app.get("/v1/models/{name}")
@@ -106,7 +102,7 @@ def _add_lists(app, voices, settings):
 
     @app.get(VOICES)
     async def all_voices() -> dict:
-        """Names of the voices, as Open WebUI reads them."""
+        """Lists the voices in the format of Open WebUI."""
         found = await asyncio.to_thread(voices.all)
         return {"voices": [{"id": name, "name": name, "language": one.language} for name, one in found.items()]}
 
@@ -114,50 +110,49 @@ def _add_lists(app, voices, settings):
 
         @app.put(f"{VOICES}/{{name}}", status_code=201)
         async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
-            """Keeps the voice of a recording: the body is a wav, flac, ogg or mp3 file."""
+            """Adds the voice of a recording; the body is a wav, flac, ogg or mp3 file."""
             made = await asyncio.to_thread(voices.add, name, await request.body())
             created = made.version[0] // 10**9
             return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": created}
 
-
-def _add_state(app, speaker):
     @app.get("/health")
     async def health() -> JSONResponse:
-        """Whether the process lives."""
+        """Whether the server works."""
         return JSONResponse({"status": "ok" if speaker.alive else "ended"}, 200 if speaker.alive else 503)
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        """Whether it is warm and takes texts."""
+        """Whether warm-up is done and texts are accepted."""
         state = dict(zip(("waiting", "speaking", "rows"), speaker.load), ready=speaker.ready)
         return JSONResponse(state, 200 if state["ready"] else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
 
 def _add_pages(app, settings):
-    page, examples = (Template(resource.read_text("utf-8")) for resource in map(Path(__file__).with_name, PAGES))
+    files = map(Path(__file__).with_name, ("page.html", "examples.html"))
+    page, examples = (Template(file.read_text("utf-8")) for file in files)
     link = f"<li><a href={PAGE}/>{PAGE}</a>: train and speak in the browser" if settings.has_page else ""
     names = dict(title=f"{app.title} {app.version}", page=link)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def start() -> str:
-        """What this is, with links."""
+        """Start page with links."""
         return page.substitute(names, more="")
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs(request: Request) -> str:
-        """The interface for people, without a request to another host."""
+        """Documentation of the endpoints, with examples; loads nothing from other hosts."""
         key, header = ("KEY", ' -H "Authorization: Bearer KEY"') if settings.api_key else ("none", "")
         values = dict(url=escape(str(request.base_url).rstrip("/")), key=key, header=header)
         return page.substitute(names, more=examples.substitute(values) + _fields(app.openapi()))
 
 
 def _fields(description):
-    """HTML of an OpenAPI description: what each path does, and the fields of a speech."""
+    """HTML table of an OpenAPI description: the paths, and the fields of a speech request."""
     paths = ((path, *one) for path, methods in description["paths"].items() for one in methods.items())
     rows = [(f"{method.upper()} {path}", one["description"]) for path, method, one in paths]
     speech = description["components"]["schemas"][SpeechRequest.__name__]

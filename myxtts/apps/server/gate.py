@@ -1,4 +1,4 @@
-"""Middleware for every HTTP request: id, API key or host name, size and time of the body, log line; errors."""
+"""Middleware for every HTTP request: request id, API key or host check, body limits, log line; errors."""
 
 import asyncio
 import hmac
@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -17,12 +17,15 @@ from myxtts.config.checks import UserError
 
 if TYPE_CHECKING:
     from myxtts.apps.server.speaker import Metrics
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.interchange.onnx.exported import ExportedModel
 
+Model: TypeAlias = "Synthesizer | ExportedModel"
 SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/audio/voices"
 PAGE = "/ui"
-"""Path prefix of the page of `--ui`, which has its own body limits and password."""
+"""Path prefix of the web UI (`--ui`), which has its own body limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
-"""Paths that need no key: they are the same for every server of this version."""
+"""Paths without API key; their content is the same for every server of this version."""
 MOST_UPLOAD_BYTES = 20 * 2**20
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _REQUEST_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
@@ -31,18 +34,18 @@ log = logging.getLogger("myxtts.apps.server.access")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Settings of a server."""
+    """Settings of the HTTP interface."""
 
     model: str
-    """Name of the model."""
+    """Name of the model in requests."""
     api_key: str | None = None
-    """None needs no key, and answers only requests to a local host name."""
+    """Required of every client; with None, only requests to a local host name are answered."""
     max_characters: int = 4096
     language: str | None = None
-    """Language of texts if neither request nor voice names one; None: by their letters and words."""
+    """Language of a text if neither request nor voice has one; None detects it from letters and words."""
     allow_uploads: bool = False
     has_page: bool = False
-    """Whether the page of `--ui` is mounted."""
+    """Whether the web UI (`--ui`) is mounted."""
     cors: tuple[str, ...] = ()
     """Origins allowed in browsers, such as `https://chat.example`; `*` for all."""
     body_seconds: float = 20.0
@@ -51,52 +54,49 @@ class ServerSettings:
 
 @dataclass
 class ApiError(Exception):
-    """What is wrong with a request, or why it cannot be served."""
+    """Error that is sent to the client, in OpenAI's format."""
 
     status: int
     """HTTP status code."""
     message: str
-    """A sentence for people."""
     param: str | None = None
-    """Name of the field that is wrong."""
+    """Name of the invalid field."""
     code: str | None = None
-    """A word for programs."""
+    """Kind of the error, such as `voice_not_found`."""
     retry_after_seconds: int | None = None
 
     @property
     def body(self) -> dict:
-        """`{"error": {"message", "type", "param", "code"}}`."""
+        """JSON body of the response: `{"error": {"message", "type", "param", "code"}}`."""
         kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
         kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """The answer to the request."""
+        """HTTP response with this error."""
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         return JSONResponse(self.body, self.status, headers)
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """The error for the client: a user's mistake in its own words, a fault of the server without details."""
+    """Converts an exception for the client: a `UserError` keeps its message, other errors reveal no details."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
         return ApiError(400, str(error))
-    return ApiError(500, "The server failed to speak this. Its log says why, under the id of the request.")
+    return ApiError(500, "The server could not speak this text. The log has the reason, under the id of the request.")
 
 
 class Gate:
-    """ASGI middleware around the whole app."""
+    """ASGI middleware around the whole app: checks requests, counts and logs them, and sends errors."""
 
     def __init__(self, app, metrics: "Metrics", settings: ServerSettings):
         self.app, self.metrics, self.settings = app, metrics, settings
 
     async def __call__(self, scope, receive, send):
-        """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+            return await self.app(scope, receive, send)
         request, began = Request(scope, receive), time.monotonic()
         given, sent = request.headers.get("x-request-id", ""), dict(status=None, bytes=0)
         request.state.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
@@ -133,7 +133,7 @@ class Gate:
         if path in OPEN_PATHS or expected and path.startswith(PAGE):
             return
         if expected is None:
-            # DNS rebinding: a web page that resolves its own name to this machine sends that name.
+            # Against DNS rebinding: a web page whose host name resolves to this machine sends that name as Host.
             if not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
                 raise ApiError(403, "Without an API key this server answers only as localhost or 127.0.0.1.", "Host")
             return
@@ -142,15 +142,15 @@ class Gate:
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 
     def _most_bytes(self, request):
-        """Most bytes of a body; 0 where nothing reads it."""
+        """Maximum size of the body in bytes; 0 for paths that read no body."""
         path = request.scope["path"]
         if self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
             return MOST_UPLOAD_BYTES
-        # JSON may escape each UTF-16 unit of a text in six bytes.
+        # JSON may escape each UTF-16 unit of a text as six bytes.
         return 12 * self.settings.max_characters + 2**16 if path in (SPEECH, CAPTIONED) else 0
 
     async def _read_body(self, request, most):
-        """Reads the body within its limits; returns a `receive` that replays it."""
+        """Reads the body within its limits; returns an ASGI `receive` that replays the body."""
         path = request.scope["path"]
         too_large = ApiError(413, f"The body of a request to {path} may have {most} bytes at most.")
         if int(request.headers.get("content-length", 0)) > most:
@@ -166,7 +166,7 @@ class Gate:
             raise ApiError(408, f"The body did not arrive within {self.settings.body_seconds:g} s.") from None
         except ClientDisconnect:
             raise ApiError(400, "The client cancelled the request.") from None
-        messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        messages = [{"type": "http.request", "body": bytes(body)}]
 
         async def replay():
             return messages.pop() if messages else await request.receive()

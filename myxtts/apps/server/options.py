@@ -1,4 +1,4 @@
-"""The command line of `myxtts serve` and its checks."""
+"""Command line of `myxtts serve`, and checks of its options."""
 
 import argparse
 import ipaddress
@@ -10,8 +10,7 @@ from myxtts.cli.errors import require_port
 from myxtts.config.checks import UserError, read_bounded, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
-from myxtts.interchange.hub.fetching import is_hub_name
-from myxtts.storage.base_model import is_base, require_model_folder
+from myxtts.storage.base_model import require_model_folder
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
@@ -23,7 +22,7 @@ LIMITS = {
     "--max-connections": (100, 0, 10_000, "maximum open connections per client address; 0 for no limit"),
     "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
 }
-"""Default, least and greatest value, and help."""
+"""Numeric options: default, minimum, maximum and help."""
 EXAMPLES = """
 examples:
   myxtts serve --checkpoint runs/mine --voices voices
@@ -36,26 +35,29 @@ model was trained on. /docs lists the fields of a request.
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of `myxtts serve`."""
+    """Returns the parser of `myxtts serve`."""
     about = "Serve a model over HTTP, with an API compatible with OpenAI's."
     parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
     checkpoint = "folder of a run, a converted or an exported model; base is the bundled model"
     parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
-    place = parser.add_argument_group("network")
-    place.add_argument("--host", default="127.0.0.1", help="listen address; anything but localhost requires an API key")
-    place.add_argument("--port", type=int, default=8000, help="listen port; 0 picks a free one")
+    network = parser.add_argument_group("network")
+    network.add_argument(
+        "--host", default="127.0.0.1", help="listen address; anything but localhost requires an API key"
+    )
+    network.add_argument("--port", type=int, default=8000, help="listen port; 0 picks a free one")
     wyoming = "also serve Home Assistant by the Wyoming protocol on this port, without API key; usually 10200"
-    place.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
-    place.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address of --wyoming-port")
+    network.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
+    network.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address of --wyoming-port")
     page = "also serve the web UI (`myxtts ui`) for the runs in this folder at /ui; its password is the API key"
-    place.add_argument("--ui", metavar="FOLDER", help=page)
+    network.add_argument("--ui", metavar="FOLDER", help=page)
     key = f"file whose first line is the API key (or set {KEY_VARIABLE})"
-    place.add_argument("--api-key-file", metavar="FILE", help=key)
+    keys = network.add_mutually_exclusive_group()
+    keys.add_argument("--api-key-file", metavar="FILE", help=key)
     cors = "origins allowed in browsers (CORS), such as https://chat.example; * for all"
-    place.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=cors)
-    place.add_argument("--api-key", metavar="KEY", help="API key; visible in the process list (use --api-key-file)")
+    network.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=cors)
+    keys.add_argument("--api-key", metavar="KEY", help="API key; visible in the process list (use --api-key-file)")
     voices = parser.add_argument_group("voices")
     voices.add_argument("--voices", metavar="FOLDER", help="folder with one file per voice; re-read for each request")
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
@@ -95,8 +97,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     if not key and not _is_local(arguments.host):
         rule = f"--host {arguments.host} can be reached from other machines and needs an API key"
         raise UserError(f"{rule}. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
-    if not is_hub_name(arguments.checkpoint) and not is_base(arguments.checkpoint):
-        require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
+    require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     return key
 
 
@@ -115,8 +116,6 @@ def _is_local(host):
 
 
 def _read_key(arguments):
-    if arguments.api_key is not None and arguments.api_key_file:
-        raise UserError("--api-key is not allowed with --api-key-file: give one of them.")
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     if arguments.api_key_file:
         try:

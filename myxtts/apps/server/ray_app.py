@@ -1,9 +1,9 @@
-"""The server as an application of Ray Serve, which runs as many replicas as there is work for.
+"""The server as an application of Ray Serve, which scales the number of replicas with the load.
 
     serve run myxtts.apps.server.ray_app:application checkpoint=runs/mine voices=voices
 
-The arguments are the flags of `myxtts serve`. Ray decides how many replicas there are, on which devices, and which of
-them gets a request; a replica knows nothing of the others.
+The arguments are the flags of `myxtts serve`. Ray decides how many replicas run, on which devices, and which replica
+gets a request; replicas are independent of each other.
 """
 
 import time
@@ -13,14 +13,14 @@ from myxtts.apps.server.options import build_parser, check_options
 from myxtts.config.checks import UserError
 
 OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_host ui api_key device".split())
-"""Flags of a server that is a process of its own."""
+"""Flags of `myxtts serve` that Ray Serve replaces by its own settings."""
 
 
 def application(flags: dict[str, Any]) -> Any:
-    """The application of Ray Serve for flags of `myxtts serve`, such as `{"checkpoint": "runs/mine", "queue": 16}`.
+    """Returns the Ray Serve application for flags of `myxtts serve`: `{"checkpoint": "runs/mine", "queue": 16}`.
 
     Raises:
-        UserError: A flag is unknown, has a wrong value, or is not for replicas.
+        UserError: Ray is not installed, or a flag is unknown, has an invalid value, or is not for replicas.
     """
     try:
         from ray import serve
@@ -31,7 +31,7 @@ def application(flags: dict[str, Any]) -> Any:
 
     @serve.deployment(
         name="speech",
-        ray_actor_options={"num_cpus": 2},  # one samples codes while the other makes audio
+        ray_actor_options={"num_cpus": 2},  # one samples codes while the other decodes audio
         max_ongoing_requests=40,
         autoscaling_config={"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 8},
     )
@@ -41,13 +41,13 @@ def application(flags: dict[str, Any]) -> Any:
 
         def check_health(self):
             if not self.app.state.speaker.alive:
-                raise RuntimeError("The thread that speaks has ended.")
+                raise RuntimeError("The speaker's thread has ended.")
 
     return Replica.bind()
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """The words of `myxtts serve` for flags by name; True stands for a flag that has no value."""
+    """Converts flags by name to the arguments of `myxtts serve`; True means a flag without a value."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")
@@ -60,7 +60,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
 
 
 def open_replica(words: list[str]) -> Any:
-    """The ASGI application of one replica, in its process, once it is warm."""
+    """Opens the model in the process of a replica and warms it up; returns the ASGI application."""
     from myxtts.apps.server.serving import log_as_json, open_model
 
     log_as_json()

@@ -1,4 +1,4 @@
-"""A server's process: model and app from the options, log, limits of connections, shutdown."""
+"""Process of the server: opens the model and the app, logs as JSON, limits connections, shuts down."""
 
 import argparse
 import asyncio
@@ -25,46 +25,39 @@ from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
 ANSWER_SECONDS = 2.0
-"""Time limit for the answers that a shutdown ends."""
+"""Minimum time to send the answers to requests that a shutdown ends."""
 HEAD_SECONDS = 10.0
-"""Time limit for the head of a request."""
+"""Time limit for receiving the head of a request."""
 MOST_IN_TURNS = 32
-"""Texts that an exported model speaks by turns."""
+"""Number of texts between which an exported model alternates."""
 MOST_CONNECTIONS = 500
-"""Most open connections from all addresses."""
+"""Maximum number of open connections from all addresses."""
 
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
-    """Builds the parts of a server from its options; an exported model loads no TensorFlow."""
+    """Builds app, speaker, voices and settings from the options; for an exported model without TensorFlow."""
     run = local_folder(arguments.checkpoint)
-    model, speakers, scope = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
+    model, speakers, options = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")
-    folder = arguments.voices and Path(arguments.voices)
-    voices = VoiceBook(model, speakers, folder, arguments.voice_map)
+    voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), arguments.voice_map)
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
-    speaker = Speaker(model, *limits, arguments.warm, **scope)
-    settings = ServerSettings(
-        model=arguments.model_name or Path(arguments.checkpoint).resolve().name,
-        api_key=key,
-        max_characters=arguments.max_characters,
-        language=arguments.language,
-        allow_uploads=arguments.allow_uploads,
-        has_page=bool(arguments.ui),
-        cors=tuple(arguments.cors),
-    )
+    speaker = Speaker(model, *limits, arguments.warm, **options)
+    name = arguments.model_name or Path(arguments.checkpoint).resolve().name
+    given = {field: getattr(arguments, field) for field in ("max_characters", "language", "allow_uploads")}
+    settings = ServerSettings(name, key, **given, has_page=bool(arguments.ui), cors=tuple(arguments.cors))
     return make_app(speaker, voices, settings), speaker, voices, settings
 
 
 def _open_exported(run, arguments):
-    """The model, languages of its voices by name, and options of `Speaker`."""
+    """Returns the model, the language of each of its voices, and options for `Speaker`."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is for models that were not exported: {run} speaks in ONNX Runtime on the CPU.")
     model = ExportedModel(run)
     try:
-        model.warm_up(arguments.warm)  # here, since a damaged graph must end the command and not a thread
-    except Exception as error:  # ONNX Runtime raises classes of its own, which share no base but this
+        model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
+    except Exception as error:  # the errors of ONNX Runtime have no other common base class
         raise CheckpointError(f"{run} is not a whole export: {error}. Run `myxtts export` again.") from error
     return model, model.speakers, {"most_texts": MOST_IN_TURNS}
 
@@ -88,12 +81,10 @@ def _open_trained(run, arguments):
 
 
 class _JSONLines(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message and the record's `fields`.
-
-    Texts in the records of `myxtts.inference.text_…` are replaced by their lengths, for privacy.
-    """
+    """Formats a record as a JSON object: time, level, logger, message and the record's `fields`."""
 
     def format(self, record):
+        # The texts of users must not be logged, only their lengths.
         if record.name.startswith("myxtts.inference.text_") and isinstance(record.args, tuple):
             record.args = tuple(f"[{len(one)} characters]" if isinstance(one, str) else one for one in record.args)
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -115,10 +106,10 @@ def log_as_json() -> None:
 
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
-    """The `http` protocol for uvicorn that closes connections which do not send a request's head in `HEAD_SECONDS`.
+    """Returns a protocol class for uvicorn that closes connections without the head of a request in `HEAD_SECONDS`.
 
-    Beyond `max_of_address` connections from one address (0: no limit), or `MOST_CONNECTIONS`, the new connection
-    replaces the oldest one whose request has not arrived; if there is none, the new one is closed.
+    Above `max_of_address` connections per address (0: no limit), or `MOST_CONNECTIONS` in all, a new connection
+    replaces the oldest one whose request has not arrived. If there is none, the new connection is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
 
@@ -162,11 +153,11 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
 
 
 class Serving(uvicorn.Server):
-    """Runs an app until SIGINT or SIGTERM, then rejects queued texts and finishes those in progress.
+    """Runs an app until SIGINT or SIGTERM, then rejects queued texts and finishes the texts in progress.
 
     Args:
         connections: Maximum number of connections per address; 0 for no limit.
-        grace_seconds: Time limit for finishing. A second signal ends it at once.
+        grace_seconds: Time limit for finishing texts; a second signal ends the server at once.
         beside: Coroutine that runs as long as the server, such as another protocol.
     """
 
@@ -177,7 +168,7 @@ class Serving(uvicorn.Server):
         self.speaker, self._beside, self._task = speaker, beside, None
 
     async def startup(self, sockets=None):
-        """Starts answering and logs the addresses."""
+        """Starts to answer requests, and logs the addresses."""
         await super().startup(sockets)
         if self.started:
             self._task = self._beside and asyncio.ensure_future(self._beside)
@@ -185,13 +176,13 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
 
     async def shutdown(self, sockets=None):
-        """Rejects queued texts and finishes those in progress; ends them after the time limit."""
+        """Rejects queued texts, finishes the texts in progress, and ends the rest after the time limit."""
         self.speaker.refuse_more()
         end = time.monotonic() + self.config.timeout_graceful_shutdown
         while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:
             await asyncio.sleep(0.1)
         if not self.force_exit:
-            await asyncio.to_thread(self.speaker.stop)  # answers what is left; uvicorn would cancel it
+            await asyncio.to_thread(self.speaker.stop)  # answers the remaining requests, which uvicorn would cancel
         self.config.timeout_graceful_shutdown = max(ANSWER_SECONDS, end - time.monotonic())
         await super().shutdown(sockets)
         if self._task:

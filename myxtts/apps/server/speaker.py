@@ -1,4 +1,4 @@
-"""The queue of a server, and the thread that speaks several of its texts at once."""
+"""Queue of texts, and the thread that speaks several of them at once."""
 
 import asyncio
 import logging
@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from myxtts.apps.server.gate import ApiError
+from myxtts.apps.server.gate import ApiError, Model
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.speech import Voice, silence
 from myxtts.inference.text_front import Piece
 
 if TYPE_CHECKING:
-    from myxtts.inference.synthesizer import Synthesizer
     from myxtts.inference.text_stream import SpeechStream
-    from myxtts.interchange.onnx.exported import ExportedModel, ExportedStream
+    from myxtts.interchange.onnx.exported import ExportedStream
 
 logger = logging.getLogger(__name__)
 
 MOST_ROWS = 8
-"""Texts spoken at once: the largest batch of `code_engine.CodeEngine`."""
+"""Maximum number of texts spoken at once, and of sentences sampled at once by `code_engine.CodeEngine`."""
 SECONDS_OF_A_TEXT = 5.0
 """Initial estimate of the time to speak a text, for `Retry-After`."""
 FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
@@ -36,11 +35,7 @@ REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
 
 class Metrics:
-    """Prometheus metrics of one server, in a registry of their own.
-
-    Args:
-        load: Returns the texts waiting, the texts being spoken, and the rows of the model in use.
-    """
+    """Prometheus metrics of one server, in their own registry; `load` returns the values of `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -62,31 +57,28 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak; a coroutine of the loop that submits it receives its audio from `next`."""
+    """A text to speak. Coroutines of the event loop that submitted the job receive the audio from `next`."""
 
     pieces: list[Piece]
     """Pieces of the text; empty if there is nothing to say."""
     silences: tuple[float, float]
     """Seconds of silence before and after the pieces."""
     find_voice: Callable[[], Voice]
-    """Called in the speaker's thread, since it may encode a recording."""
+    """Loads the voice; called in the speaker's thread, because it may encode a recording."""
     language: str
     sampling: SamplingConfig
-    num_characters: int
-    num_ignored: int = 0
-    """Unknown fields of the request."""
     seed: int = 0
     speed: float = 1.0
     hurry: bool = True
-    """Whether a client waits for its first audio."""
+    """Whether the client plays the audio while it is received."""
     id: str = ""
-    """For the log."""
+    """Id of the request, for the log."""
     arrived: float = field(default_factory=time.monotonic)
     begun: float | None = None
-    """Time at which it left the queue."""
+    """Time when the text left the queue."""
     first_sound: float | None = None
     last_sound: float = 0.0
-    """Times of its audio; the text whose last audio is oldest comes first."""
+    """Times of the first and the latest audio; the job with the oldest `last_sound` is decoded first."""
     num_samples: int = 0
     stream: "SpeechStream | ExportedStream | None" = None
     cancelled: bool = False
@@ -96,16 +88,16 @@ class SpeechJob:
 
     @property
     def num_codes(self) -> int:
-        """Codes sampled so far."""
+        """Number of codes sampled so far."""
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Adds samples `(S,)` float32 at the model's rate, or the end: None or an error. Thread-safe."""
+        """Sends samples `(S,)` float32 to `next`, or at the end None or an error. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
     async def next(self) -> np.ndarray | None:
-        """The next samples; None at the end. Raises the error that ended the speech."""
+        """Returns the next samples `(S,)` at the model's rate, or None at the end. Raises the error of the speech."""
         item = await self._audio.get()
         if isinstance(item, Exception):
             raise item
@@ -113,23 +105,24 @@ class SpeechJob:
 
 
 class Speaker:
-    """Speaks texts in the order of their arrival, up to `most_texts` of them at once.
+    """Speaks texts in the order of their arrival, up to `most_texts` at once.
 
-    The engine's thread samples codes. The thread of this object makes audio of them, first audio first, ends texts that
-    are cancelled or late, and begins others. The next sentences of a text are sampled only in rows that no text needs.
+    The engine's thread samples codes. The speaker's thread decodes them to audio, the first audio of a text first,
+    ends texts that are cancelled or late, and starts queued ones. If the engine's batch is not full, the next sentences
+    of the running texts are sampled ahead.
 
     Args:
-        max_waiting: Size of the queue; `submit` refuses more texts.
-        queue_seconds: Time limit for waiting.
-        total_seconds: Time limit from arrival to the end.
-        warm: As in `Synthesizer.warm_up`, done before the first text.
-        device: Device scope of its thread.
-        most_texts: Texts spoken at once; those of an exported model share no batch and take turns.
+        max_waiting: Maximum length of the queue.
+        queue_seconds: Time limit for waiting in the queue.
+        total_seconds: Time limit from arrival to the last audio.
+        warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
+        device: Returns the device scope of the speaker's thread.
+        most_texts: Maximum number of texts spoken at once; an exported model alternates between them.
     """
 
     def __init__(
         self,
-        synthesizer: "Synthesizer | ExportedModel",
+        synthesizer: Model,
         max_waiting: int = 32,
         queue_seconds: float = 120.0,
         total_seconds: float = 600.0,
@@ -142,36 +135,36 @@ class Speaker:
         self._queue_seconds, self._total_seconds, self._warm, self._device = queue_seconds, total_seconds, warm, device
         self._waiting: deque[SpeechJob] = deque()
         self._running: list[SpeechJob] = []
-        self._changed = synthesizer.engine.changed  # the engine's own, to wake for new codes and new texts alike
+        self._changed = synthesizer.engine.changed  # the engine's condition, which new codes notify too
         self._refusing, self._ended, self._warmed = False, False, False
         self._text_seconds = SECONDS_OF_A_TEXT
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, which warms up first."""
+        """Starts the speaker's thread, which warms up first."""
         self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether it is warm and accepts texts."""
+        """Whether warm-up is done and texts are accepted."""
         return self._warmed and self.alive and not self._refusing
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the speaker's thread is running."""
         return self._thread.is_alive()
 
     @property
     def load(self) -> tuple[int, int, int]:
-        """Texts in the queue, texts being spoken, and rows of the model in use."""
+        """Numbers of queued texts, of texts being spoken, and of sentences being sampled."""
         with self._changed:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text, in an event loop; one without pieces is answered at once.
+        """Queues a text; must be called in an event loop. A job without pieces gets its silence at once.
 
         Raises:
-            ApiError: The queue is full (429), or the server stops (503).
+            ApiError: The queue is full (429), or the server is stopping (503).
         """
         job.loop = asyncio.get_running_loop()
         with self._changed:
@@ -191,7 +184,7 @@ class Speaker:
             self._changed.notify_all()
 
     def cancel(self, job: SpeechJob) -> None:
-        """Ends a text before its next codes; no effect on one that has ended."""
+        """Cancels a job before its next codes are sampled; does nothing if the job has ended."""
         with self._changed:
             job.cancelled = not job.ended
             if job in self._waiting:
@@ -200,14 +193,14 @@ class Speaker:
             self._changed.notify_all()
 
     def refuse_more(self) -> None:
-        """Refuses the queue and new texts; those being spoken are finished."""
+        """Rejects queued and new texts; the texts being spoken are finished."""
         with self._changed:
             self._refusing = True
             while self._waiting:
                 self._waiting.popleft().put(_stopping())
 
     def stop(self) -> None:
-        """Ends the thread after its current call of the model, and with it the texts being spoken."""
+        """Ends the speaker's thread after its current call of the model, and all texts with it."""
         self.refuse_more()
         with self._changed:
             self._ended = True
@@ -228,8 +221,8 @@ class Speaker:
                             self._speak(job)
                             if self._ended or self._can_begin():
                                 break
-                    except Exception as error:  # the next texts must be spoken all the same
-                        logger.exception("A fault of the server ended all texts that were being spoken")
+                    except Exception as error:  # later texts must be spoken nevertheless
+                        logger.exception("An error in the server ended all texts that were being spoken")
                         for job in list(self._running):
                             self._end(job, error)
             finally:
@@ -238,7 +231,7 @@ class Speaker:
                     self._end(job, _stopping())
 
     def _wait_for_work(self):
-        """Waits until there is audio to make, or a text to begin or end; returns False once stopped."""
+        """Waits until there are codes to decode, or a text to start or to end; returns False if stopped."""
 
         def has_work():
             return self._ended or self._can_begin() or any(job.cancelled or job.stream.ready() for job in self._running)
@@ -251,27 +244,27 @@ class Speaker:
         return bool(self._waiting) and len(self._running) < self._most_texts
 
     def _drop(self):
-        """Ends texts that are cancelled or late."""
+        """Ends texts that were cancelled or have exceeded a time limit."""
         now = time.monotonic()
         for job in list(self._running):
             if job.cancelled:
                 self._end(job)
             elif now - job.arrived > self._total_seconds:
-                self._end(job, ApiError(503, f"It took longer than {self._total_seconds:g} s.", code="timeout"))
-        waited, retry = f"It waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
+                self._end(job, ApiError(503, f"The text took longer than {self._total_seconds:g} s.", code="timeout"))
+        waited, retry = f"The text waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
         with self._changed:
             while self._waiting and now - self._waiting[0].arrived > self._queue_seconds:
                 late = ApiError(503, waited, code="queue_timeout", retry_after_seconds=retry)
                 self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
-        """Begins queued texts while there are places; gives free rows to the next sentences."""
+        """Starts queued texts up to the limit; then fills the engine's batch with next sentences."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:
                     break
                 job = self._waiting.popleft()
-                # Short calls cost the queue more time than they save this text.
+                # Short calls would delay queued texts by more than this text gains.
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
@@ -283,17 +276,13 @@ class Speaker:
                 continue
             with self._changed:
                 self._running.append(job)
-        free = MOST_ROWS - sum(job.stream.num_rows for job in self._running)
-        for stream in sorted((job.stream for job in self._running), key=lambda stream: stream.num_rows):
-            before = stream.num_rows
-            if free > 0:
+        streams = [job.stream for job in self._running]
+        for stream in sorted(streams, key=lambda stream: stream.num_rows):
+            if sum(one.num_rows for one in streams) < MOST_ROWS:
                 stream.look_ahead()
-                free -= stream.num_rows - before
 
     def _speak(self, job):
-        """Makes audio of the codes sampled so far."""
-        if job.cancelled:
-            return
+        """Decodes the codes of a job that were sampled so far, and sends the audio."""
         try:
             samples = job.stream.more() if job.stream.ready() else ()
         except Exception as error:
@@ -312,7 +301,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Removes a text from those being spoken, with the error that ended it, if any."""
+        """Removes a job from those being spoken, and sends its end: None or the error."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)
@@ -335,7 +324,7 @@ class Speaker:
     def _fail(self, job, error):
         kind = error.code if isinstance(error, ApiError) else type(error).__name__
         self.metrics.errors.labels(kind or "other").inc()
-        # The message of a UserError may quote the text.
+        # The message of a UserError may quote the text, which must not be logged.
         unexpected = None if isinstance(error, UserError | ApiError) else error
         logger.warning("A text was not spoken: %s", kind, exc_info=unexpected, extra={"fields": {"request_id": job.id}})
         job.put(error)

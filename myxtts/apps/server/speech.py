@@ -1,4 +1,4 @@
-"""`POST /v1/audio/speech`: the fields of a request, the checks before the first byte, and the audio that is sent."""
+"""`POST /v1/audio/speech`: fields of the request, their checks, and the response with the audio."""
 
 import asyncio
 import base64
@@ -10,30 +10,31 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
 from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import VoiceBook
-from myxtts.audio.encoding import OPEN_FORMATS, SOUND_FORMATS, SoundEncoder
+from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder
 from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.inference.speech import word_times
 from myxtts.inference.text_front import SpeechError
 from myxtts.text.g2p import ESPEAK
-from myxtts.text.language_guess import guess_language, language_to_read
+from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
-"""Default model names of clients of OpenAI and Kokoro-FastAPI; each means the served model."""
+"""Model names that clients of OpenAI and Kokoro-FastAPI send by default; each means the served model."""
 SOUND_RATE = 24_000
-"""Sample rate of all audio sent, in Hz: OpenAI's clients expect it of PCM."""
+"""Sample rate of all responses, in Hz; OpenAI's clients expect this rate for PCM."""
 MEDIA_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm"}
 SEND_SECONDS = 30.0
-"""Time limit for a client to read a part."""
+"""Time limit for a client to receive one part of a response."""
 SILENCE_SECONDS = 0.1
-"""Length of a text without a letter or digit, such as an emoji."""
+"""Length of the silence that is returned for a text without letters and digits, such as an emoji."""
 MOST_PAUSE_SECONDS = 60.0
-"""Limit for all pauses of a text together."""
+"""Limit for the sum of all pauses of a text."""
 _PAUSE = re.compile(r"\[pause:\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)?\s*\]", re.IGNORECASE)
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 
@@ -42,14 +43,14 @@ VoiceName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1
 
 
 class VoiceId(BaseModel):
-    """A custom voice, as OpenAI's clients send it."""
+    """Custom voice, in the format of OpenAI's clients."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     id: VoiceName
 
 
 class SpeechRequest(BaseModel):
-    """Body of `POST /v1/audio/speech`: OpenAI's fields, then this server's own. Others are counted and ignored."""
+    """Body of `POST /v1/audio/speech`: OpenAI's fields, then fields of this server. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
@@ -95,20 +96,20 @@ _MARKUP = (
     *((rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1")
       for mark in (r"\*\*\*", r"\*\*", "__", "~~", r"\*", "_", "``", "`")),
 )  # fmt: skip
-"""Replacements in order: code, links, URLs, tags, rules, headings, quotations, lists, tables, emphasis."""
+"""Regular expressions and replacements: code, links, URLs, tags, rules, headings, quotes, lists, tables, emphasis."""
 
 
 def plain_text(text: str) -> str:
-    """Removes Markdown, tags and URLs. Headings become paragraphs; list items become sentences."""
+    """Removes Markdown, HTML tags and URLs. Headings become paragraphs; list items become sentences."""
     for pattern, replacement in _MARKUP:
         text = re.sub(pattern, replacement, text)
     return text
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at its pauses: seconds of silence before it, and `(part, seconds of silence after it)`.
+    """Splits a text at its pauses; returns seconds of silence before it, and `(part, seconds of silence after it)`.
 
-    Parts without a letter or digit are left out; a text of nothing else is `SILENCE_SECONDS` or more of silence.
+    Parts without letters and digits are left out. Without any part, the silence lasts `SILENCE_SECONDS` or more.
 
     Raises:
         ApiError: The pauses are longer than `MOST_PAUSE_SECONDS` in all.
@@ -130,17 +131,17 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 def make_job(
     request: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
 ) -> SpeechJob:
-    """Checks a request and makes its job, with an id for the log; reads files.
+    """Checks a request and creates its job; reads files, so it must not run in the event loop.
 
     Raises:
         ApiError: A field is invalid, or the text cannot be spoken.
     """
     _check_fields(request, settings)
     lead, parts = spoken_parts(request.input)
-    text, among = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
-    likely = request.language or language_to_read(text, settings.language, None, "", among)[0]
+    text, languages = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
+    likely = request.language or language_to_read(text, settings.language, None, "", languages)[0]
     voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
-    language = _settle_language(request.language, text, voice.language or settings.language, among)
+    language = _choose_language(request.language, text, voice.language or settings.language, languages)
     given = {name: getattr(request, name) for name in _SAMPLING if getattr(request, name) is not None}
     try:
         sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
@@ -148,57 +149,54 @@ def make_job(
         raise ApiError(400, str(error).replace("sampling.", ""), next(iter(given))) from error
     pieces, after = [], 0.0
     try:
-        for part, seconds in parts:
-            if pieces and after:
-                pieces[-1] = pieces[-1]._replace(pause_seconds=after)
+        for part, after in parts:
             pieces += speaker.synthesizer.text_front.pieces(part, language)
-            after = seconds
+            if after:
+                pieces[-1] = pieces[-1]._replace(pause_seconds=after)
     except (SpeechError, ImportError) as error:  # ImportError: the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
-    manner = dict(language=language, sampling=sampling, seed=request.seed, speed=request.speed, hurry=request.is_open)
-    facts = dict(num_characters=len(request.input), num_ignored=len(request.model_extra or ()), id=id)
-    return SpeechJob(pieces, (lead, after), find, **manner, **facts)
+    options = dict(seed=request.seed, speed=request.speed, hurry=request.is_open, id=id)
+    return SpeechJob(pieces, (lead, after), find, language, sampling, **options)
 
 
 def _check_fields(request, settings):
-    """Raises `ApiError` for fields that are invalid whatever the voice."""
+    """Raises `ApiError` for invalid fields, except voice, language and sampling parameters."""
     if request.model not in (known := (settings.model, *ALIASES)):
         raise ApiError(404, f"There is no model {request.model!r}; use {known[0]}.", "model", "model_not_found")
     if len(request.input) > settings.max_characters:
         rule = f"input has at most {settings.max_characters} characters"
         raise ApiError(400, f"{rule}. Received: {len(request.input)}.", "input", "string_above_max_length")
-    formats = OPEN_FORMATS if request.is_open else SOUND_FORMATS
-    if request.response_format not in formats:
-        rule = f"response_format must be one of {', '.join(formats)}{' for a stream' if request.is_open else ''}"
+    if request.is_open and request.response_format not in OPEN_FORMATS:
+        rule = f"response_format must be one of {', '.join(OPEN_FORMATS)} for a stream"
         raise ApiError(400, f"{rule}. Received: {request.response_format}.", "response_format", "unsupported_format")
     if any("\ud800" <= character <= "\udfff" for character in request.input):
         raise ApiError(400, "input holds a lone surrogate.", "input")
 
 
-def _settle_language(requested, text, usual, among):
+def _choose_language(requested, text, usual, among):
+    """Returns the `requested` language, else `usual` (of voice or server) or a language of `among` that fits better."""
     if requested:
         try:
             return get_language(requested).code
         except ValueError as error:
             raise ApiError(400, str(error), "language") from error
-    language = language_to_read(text, usual, None, "", among)[0]
-    if unfit := guess_language([text], language, among)[1]:
-        raise ApiError(400, UNPRINTABLE.sub("", unfit).replace("--language", "language"), "language")
+    language, note = language_to_read(text, usual, None, "", among)
+    if note and language == (usual or "en"):  # the letters rule it out, and no other language fits
+        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     return language
 
 
 class SpeechResponse(Response):
-    """Speaks one job and sends its audio, or an error that comes before the first byte."""
+    """Speaks a job and sends its audio, or an error if there is no audio yet."""
 
     def __init__(self, speaker: Speaker, job: SpeechJob, request: SpeechRequest):
-        self.speaker, self.job, self.background, self.error = speaker, job, None, None
+        self.speaker, self.job, self.request, self.background, self.error = speaker, job, request, None, None
         self.sound_type = MEDIA_TYPES[request.response_format]
         self.events = request.stream_format == "sse" and self.media_type is None
         from_rate = speaker.synthesizer.sample_rate
         self.encoder = SoundEncoder(request.response_format, SOUND_RATE, request.is_open, from_rate)
 
     async def __call__(self, scope, receive, send):
-        """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
         speaking = asyncio.create_task(self._speak(scope, receive, send))
         leaving = asyncio.create_task(_until_gone(receive))
         try:
@@ -221,29 +219,28 @@ class SpeechResponse(Response):
                     headers = {"content-type": kind, "content-language": self.job.language}
                     headers |= {"cache-control": "no-store", "x-accel-buffering": "no"}
                     headers |= {"content-length": str(len(content))} if is_last and not self.events else {}
-                    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-                    await send({"type": "http.response.start", "status": 200, "headers": encoded})
+                    await send({"type": "http.response.start", "status": 200, "headers": Headers(headers).raw})
                     started = True
                 await _send_body(send, content, more=not is_last)
         except TimeoutError:
-            return  # the client does not read: without an end, the server closes the connection
+            return  # the client does not read; uvicorn closes a connection whose response has no end
         except Exception as error:
             self.error = as_api_error(error)
             if not started:
                 await self.error.response()(scope, receive, send)
             elif self.events:
                 await _send_body(send, _event(self.error.body | {"type": "error"}), more=True)
-            # Audio that has begun gets no proper end, so that no client takes a part for the whole.
+            # Audio that was cut off gets no proper end, so that no client takes it for complete.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yields bytes to send, and whether they are the last."""
+        """Yields parts of the body, each with whether it is the last one."""
         self.speaker.submit(self.job)
         while (samples := await self.job.next()) is not None:
             if content := self.encoder.add(samples):
                 yield self._audio_event(content) if self.events else content, False
         content = self.encoder.end()
         if self.events:
-            used, made = self.job.num_characters, self.job.num_codes
+            used, made = len(self.request.input), self.job.num_codes
             usage = dict(input_tokens=used, output_tokens=made, total_tokens=used + made)
             content = self._audio_event(content) + _event({"type": "speech.audio.done", "usage": usage})
         yield content, True
@@ -252,20 +249,18 @@ class SpeechResponse(Response):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(content).decode()})
 
     def _facts(self):
-        """Fields for the request's log line; of the text only its length."""
+        """Fields for the request's log line, which has the length of the text but not the text."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
-        facts = dict(characters=job.num_characters, language=job.language, codes=job.num_codes)
+        facts = dict(characters=len(self.request.input), language=job.language, codes=job.num_codes)
         facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})
-        facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=job.num_ignored)
-        facts |= dict(first_sound=round(job.first_sound - job.arrived, 4)) if job.first_sound else {}
-        return facts | (dict(queued=round(job.begun - job.arrived, 4)) if job.begun else {})
+        num_ignored = len(self.request.model_extra or ())
+        facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=num_ignored)
+        times = dict(first_sound=job.first_sound, queued=job.begun)
+        return facts | {name: round(at - job.arrived, 4) for name, at in times.items() if at}
 
 
 class CaptionedResponse(SpeechResponse):
-    """The audio in JSON, with the time of each word, in the form of Kokoro-FastAPI.
-
-    One object, or with `is_open` a line for each sentence.
-    """
+    """Sends audio and word times as JSON in Kokoro-FastAPI's format: a line per sentence if streamed, else one line."""
 
     media_type = "application/json"
 
@@ -273,7 +268,7 @@ class CaptionedResponse(SpeechResponse):
         self.speaker.submit(self.job)
         model, content, times = self.speaker.synthesizer, b"", []
         lead, received = round(self.job.silences[0] * model.sample_rate), np.zeros(0, np.float32)
-        dropped, num_timed = 0, 0  # samples of sentences that are timed are not kept
+        dropped, num_timed = 0, 0  # samples of sentences that have their word times are dropped
         while (samples := await self.job.next()) is not None:
             received = np.concatenate([received, samples])
             content += self.encoder.add(samples)
@@ -293,7 +288,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Phonemes of a word as it is read, letters if the model does not read phonemes; 0 if it is not spoken."""
+        """Number of phonemes of a word, or of letters if the model does not read phonemes; 0 if it is not spoken."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

@@ -1,4 +1,4 @@
-"""The voices of a server by name: speakers of the model, and files of a folder."""
+"""Voices of a server by name: voices that come with the model, and files in a folder."""
 
 import re
 import tempfile
@@ -7,34 +7,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from myxtts.apps.server.gate import ApiError
+from myxtts.apps.server.gate import ApiError, Model
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.config.checks import UserError
 from myxtts.inference.speech import VOICE_SUFFIX, Voice
 
-if TYPE_CHECKING:
-    from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.interchange.onnx.exported import ExportedModel
-
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
-"""Begins with a letter or digit, so it is no path and no hidden file."""
+"""Valid names of voices; they begin with a letter or digit, so that none is a path or a hidden file."""
 MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
-"""Voices kept in memory."""
+"""Number of loaded voices to cache."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
-"""Limits of the folder of voices, in files and bytes, for uploads."""
+"""Number of files and bytes in the folder of voices from which uploads are refused."""
 OPENAI_VOICES = {
     **dict.fromkeys(("alloy", "coral", "nova", "sage", "shimmer", "marin"), "f"),
     **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
 }
-"""OpenAI's voices, female (f) or male (m)."""
+"""Names of OpenAI's voices, each female (f) or male (m)."""
 KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
-"""Languages of Kokoro's voices by their first letter, as in `af_heart`; the second is `f` or `m`."""
+"""Language by the first letter of a Kokoro voice, as in `af_heart`; the second letter is `f` or `m`."""
 _KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
-"""Suffix of a name for a female or male voice, as in `en_f1`."""
+"""Suffix of the names of female and male voices, as in `en_f1`."""
 
 
 @dataclass(frozen=True)
@@ -43,35 +38,31 @@ class ServedVoice:
 
     name: str
     path: Path | None = None
-    """Recording or `.voice` file; None for a speaker of the model."""
+    """Recording or `.voice` file; None for a voice that comes with the model."""
     language: str | None = None
-    """Language of requests that name none."""
+    """Language of texts for requests without a language; None if unknown."""
     version: tuple[int, int] = (0, 0)
     """Modification time in ns and size of the file."""
 
 
 class VoiceBook:
-    """Finds voices by name; a name is never made part of a path.
+    """Finds and adds voices by name. Names from requests never become part of a path.
 
     Args:
-        model: Opens voices.
-        speakers: The model's own voices by name, each with its language.
-        folder: Folder with a file per voice, which may change at any time.
-        aliases: Other names for voices. `OPENAI_VOICES` without an alias stand for a voice of the text's language,
-            Kokoro's for one of their own, female or male as names such as `en_f1` tell.
+        model: Loads and encodes voices.
+        speakers: Names of the voices that come with the model, each with its language.
+        folder: Folder with one file per voice; its content may change at any time.
+        aliases: Other names for voices. A name in `OPENAI_VOICES` without an alias selects a voice of the text's
+            language, a Kokoro name a voice of Kokoro's language; both prefer female or male names such as `en_f1`.
 
     Raises:
-        UserError: The folder does not exist, or an alias leads to no voice.
+        UserError: The folder does not exist, or an alias names no voice.
     """
 
     def __init__(
-        self,
-        model: "Synthesizer | ExportedModel",
-        speakers: Mapping[str, str | None],
-        folder: Path | None,
-        aliases: Mapping[str, str] | None = None,
+        self, model: Model, speakers: Mapping[str, str | None], folder: Path | None, aliases: Mapping[str, str] = {}
     ):
-        self.model, self.folder, self.aliases = model, folder, aliases or {}
+        self.model, self.folder, self.aliases = model, folder, aliases
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
         self._opened = lru_cache(KEPT_VOICES)(self._open)
         self._adding = threading.Lock()
@@ -79,7 +70,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must lead to the server's voices. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """All present voices by name; a `.voice` file comes before a recording, and that before a speaker."""
+        """Returns all voices by name. Of the same name, a `.voice` file replaces a recording, and both a speaker."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -91,14 +82,14 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> tuple[ServedVoice, Callable[[], Voice]]:
-        """A voice, and a function that opens it.
+        """Returns a voice, and a function that loads it.
 
         Args:
-            name: Name or alias of a voice; empty for any of the language.
-            language: Likely language of the text, for names that leave the voice open.
+            name: Name or alias of a voice; empty for any voice of the language.
+            language: Likely language of the text; selects the voice for other names, such as OpenAI's.
 
         Raises:
-            ApiError: There is no voice of that name.
+            ApiError: There is no voice of this name.
         """
         voices = self.all()
         name = name if name in voices else self.aliases.get(name, name)
@@ -110,7 +101,7 @@ class VoiceBook:
         return voices[name], lambda: self._opened(voices[name])
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Saves the voice of a recording, not the recording.
+        """Encodes the content of an audio file and saves the voice to the folder.
 
         Raises:
             ApiError: The voice exists (409), the folder is full (403), or name or recording are invalid (400).
@@ -142,7 +133,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """The voice for a name of OpenAI or Kokoro, or for no name, always the same for the same voices; else the name."""
+    """Returns the name of the voice to use for an OpenAI, Kokoro or empty name; any other name unchanged."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -1,6 +1,6 @@
-"""The Wyoming protocol, by which Home Assistant asks for speech (github.com/OHF-Voice/wyoming).
+"""Server for the Wyoming protocol, which Home Assistant uses to request speech (github.com/OHF-Voice/wyoming).
 
-The protocol has no keys: it is for this machine or for a trusted network.
+The protocol has no API keys: use it on this machine or in a trusted network only.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
 
 
 async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:
-    """Answers Wyoming clients of a listening socket through the queue of the HTTP server until it is cancelled."""
+    """Answers Wyoming clients of a listening socket until cancelled; their texts share the HTTP server's queue."""
     answer = lambda reader, writer: _Conversation(reader, writer, speaker, voices, settings).run()
     async with await asyncio.start_server(answer, sock=listener) as server:
         await server.serve_forever()
 
 
 class _LimitedReader:
-    """A stream for `async_read_event` that refuses events too large for a text."""
+    """Reader for Wyoming's `async_read_event` that raises `ValueError` for events too large for a text."""
 
     def __init__(self, reader: asyncio.StreamReader):
         self.readline, self._reader = reader.readline, reader
@@ -46,7 +46,7 @@ class _LimitedReader:
 
 
 class _Conversation(AsyncEventHandler):
-    """One connection; the client's `voice` may hold `name` and `language`."""
+    """Handler of one connection. The `voice` of an event is a dictionary that may have `name` and `language`."""
 
     def __init__(self, reader, writer, speaker: Speaker, voices: VoiceBook, settings: ServerSettings):
         super().__init__(_LimitedReader(reader), writer)
@@ -54,19 +54,19 @@ class _Conversation(AsyncEventHandler):
         self._streamed, self._voice = None, {}
 
     async def run(self):
-        """Answers one event after another, until the client is gone or speaks another protocol."""
+        """Answers events until the client leaves or sends anything but the Wyoming protocol."""
         try:
             await super().run()
         except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            pass  # what a broken connection and other protocols end in
+            pass  # raised for broken connections and by the parser of events
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers; returns whether the event was one."""
+        """Answers an event; returns False for an invalid event, which ends the connection."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:
             await self._answer(event.type, event.data)
-        except OSError:  # the client is gone, or does not read
+        except OSError:  # the client has left, or does not read
             raise
         except Exception as error:
             self._streamed, error = None, as_api_error(error)
@@ -74,7 +74,7 @@ class _Conversation(AsyncEventHandler):
         return True
 
     async def write_event(self, event: Event) -> None:
-        """Sends an event; raises `TimeoutError` where the client does not read."""
+        """Sends an event; raises `TimeoutError` if the client does not read."""
         async with asyncio.timeout(SEND_SECONDS):
             await super().write_event(event)
 

@@ -1,4 +1,4 @@
-"""`myxtts ui`: the page to train and speak in the browser."""
+"""`myxtts ui`: serves the web page to train and speak in the browser."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Serves the page until it is stopped; runs that it started continue."""
+    """Serves the page until it is stopped; trainings that were started on the page continue."""
     parser = PlainParser(prog="myxtts ui", description="Train and speak in the browser, on this machine.")
     parser.add_argument("--runs", metavar="FOLDER", default="runs", help="folder with a folder for each run")
     host = f"listen address; anything but localhost requires {PASSWORD_VARIABLE}"
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     place = f"{host}:{listener.getsockname()[1]}"
     print(f"Open http://{place}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
-    # An open page holds a connection; to cut it is logged as an error with its trace.
+    # An open page holds a connection; uvicorn would log its end as an error with a traceback.
     uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2)).run([listener])
     return 0
 

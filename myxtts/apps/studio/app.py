@@ -1,4 +1,4 @@
-"""The page: five tabs over a `Studio`, its own server, and the page on another server of this process."""
+"""The web page with its five tabs: its Gradio blocks, access control, and mounting on a FastAPI app."""
 
 import hmac
 import os
@@ -26,11 +26,11 @@ MOST_UPLOAD = "500mb"
 UPLOADS_KEPT_SECONDS = 3600
 TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
 AT_ONCE = 8
-"""Concurrent events of a page."""
+"""Maximum number of concurrent events of a page."""
 
 
 def build_page(studio: Studio, language: str) -> gr.Blocks:
-    """The page in one language."""
+    """Builds the page in one language, `en` or `fa`."""
     texts = TEXTS[language]
     with gr.Blocks(title=texts["title"], analytics_enabled=False, delete_cache=(UPLOADS_KEPT_SECONDS,) * 2) as page:
         with gr.Column(elem_classes=["rtl"] * (language == "fa")):
@@ -44,18 +44,18 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""No password is accepted after this many wrong ones within this many seconds."""
+"""After this many wrong passwords within this many seconds, no password is accepted."""
 
 
 class Password:
-    """Gradio's `auth`: any name with the password, with limited attempts."""
+    """Function for Gradio's `auth` that accepts any user name with the password and limits wrong attempts."""
 
     def __init__(self, password: str):
         self.password = password.encode()
         self._wrong: deque[float] = deque(maxlen=MOST_WRONG)
 
     def __call__(self, name: str, given: str) -> bool:
-        """Whether the password is right and attempts are left."""
+        """Whether the password is right, and wrong attempts are below the limit."""
         if len(self._wrong) == MOST_WRONG and time.monotonic() - self._wrong[0] < WRONG_SECONDS:
             return False
         if hmac.compare_digest(given.encode(), self.password):
@@ -65,19 +65,17 @@ class Password:
 
 
 class Door:
-    """ASGI middleware before the page: refuses other origins, and browsers without the token.
+    """ASGI middleware before the page: refuses requests from other origins, and requests without `token` if given.
 
-    Args:
-        token: Value of `?token=`, which sets a cookie; None for no token.
+    A request with `?token=` and the right value sets a cookie, which later requests need.
     """
 
     def __init__(self, app, token: str | None):
         self.app, self.token = app, token
-        # Cookies of a host are shared by its ports.
+        # All ports of a host share their cookies, so each token has its own name.
         self.cookie: str = f"myxtts_{digest_bytes((token or '').encode())[:8]}"
 
     async def __call__(self, scope, receive, send):
-        """See https://asgi.readthedocs.io/en/latest/specs/www.html."""
         path = scope.get("path", "/")
         language = next((one for one, prefix in PREFIX.items() if prefix == f"/{path.split('/')[1]}"), None)
         answer = self.app
@@ -92,7 +90,7 @@ class Door:
             elif self.token and not self._is_right(connection.cookies.get(self.cookie)):
                 answer = PlainTextResponse("This page needs its token. Open the address that was printed.", 401)
             elif path == f"{PREFIX[language]}/":
-                # `_in_language` changes the page, so it must not be compressed.
+                # `_in_language` changes the HTML, so the response must not be compressed.
                 scope["headers"] = [one for one in scope["headers"] if one[0] != b"accept-encoding"]
                 send = _in_language(language, send)
         await answer(scope, receive, send)
@@ -102,7 +100,7 @@ class Door:
 
 
 def _in_language(language, send):
-    """A `send` that sets the language of Gradio's own texts ("Drop file here"), whatever the browser's is."""
+    """Wraps `send` to show Gradio's own texts ("Drop file here") in `language` instead of the browser's language."""
     script = f"<head><script>Object.defineProperty(navigator, 'language', {{get: () => '{language}'}})</script>"
 
     async def changed(message):
@@ -115,17 +113,12 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page of each language on an app.
-
-    Args:
-        password: Required with any user name, if given.
-        token: See `Door`; ignored if there is a password.
-    """
+    """Mounts the page of each language on an app, protected by a password, else by a token for `Door`, if given."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
         page = build_page(studio, language)
-        # Without it Gradio accepts paths in requests, such as a key in the home folder, as uploads.
+        # Otherwise Gradio accepts any path in a request as an upload, such as a key in the home folder.
         page.has_launched = True
         look = dict(css_paths=Path(__file__).with_name("page.css"), ssr_mode=False, footer_links=[], show_error=True)
         limits = dict(max_file_size=MOST_UPLOAD, allowed_paths=[str(studio.home.resolve())])
@@ -133,7 +126,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """An app with the page alone, arguments as in `mount_page`; without a password it answers only local names."""
+    """Builds an app with the page only; see `mount_page`. Without a password, only local host names are answered."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])

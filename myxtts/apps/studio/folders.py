@@ -1,4 +1,4 @@
-"""The folders beside the runs: data sets, exports, the evaluation, the trash; and the votes."""
+"""The folder with all runs: its data sets, exports, evaluation, trash, and the file of the votes."""
 
 import csv
 import os
@@ -17,12 +17,13 @@ from myxtts.storage.base_model import BASE_NAME
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
-"""Folders beside the runs; names of runs cannot begin with an underscore. The page deletes nothing in the trash."""
+"""Folders beside the runs; the name of a run cannot begin with an underscore. The page never empties the trash."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
-"""Files that `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
+"""Suffixes of files that `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
 RECORDINGS = ".recordings"
+"""Suffix of the folder with the recordings that a data set is cut from."""
 LISTS = ("metadata_train.csv", "metadata_eval.csv")
 """Lists of clips and texts that `myxtts make-dataset` writes."""
 VOTES = "_votes.csv"
@@ -31,45 +32,46 @@ SAME = "same"
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Names of the runs in a folder, newest first."""
+    """Returns the names of the runs in a folder, newest first."""
     found = [path for path in folder.iterdir() if (path / "config.json").is_file()] if folder.is_dir() else []
     return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """`home / name`, the folder of a run or `data` set; raises `UserError` for names that could lead elsewhere."""
+    """Returns the folder of a run or a `data` set (`kind`); raises `UserError` for invalid names, such as paths."""
     if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
         raise PageError(f"bad_name_{kind}", repr(name or ""))
     return home / name
 
 
 class DataSets:
-    """Data sets by name, each a folder as `--train-data` takes it."""
+    """Data sets by name; each is a folder for `--train-data`."""
 
     def __init__(self, home: Path):
         self.home: Path = home / DATA
 
     def choices(self) -> list[tuple[str, str]]:
-        """Name and folder of each, for a drop-down."""
+        """Returns name and folder of each data set, for a drop-down."""
         found = sorted(path for path in self.home.glob("*/") if path.suffix != RECORDINGS)
         return [(path.name, str(path)) for path in found]
 
     def folder(self, name: str) -> Path:
-        """Folder of a data set; raises `UserError` for an invalid name."""
+        """Returns the folder of a data set, which may not exist; raises `UserError` for an invalid name."""
         return named_folder(self.home, name, "data")
 
     def recordings(self, name: str) -> Path:
-        """Folder of the recordings that a data set is cut from."""
+        """Returns the folder of the recordings that a data set is cut from."""
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str], is_heard: bool = False) -> list[Path]:
-        """Copies recordings with their texts into a data set; returns the copies that `myxtts make-dataset` is to cut.
+        """Copies uploaded recordings with their texts into a data set; returns the copies that must be cut to clips.
 
-        They go beside the set: recordings with subtitles, and all that a recognizer hears (`is_heard`).
+        Recordings with subtitles must be cut, and all recordings that a speech recognizer will transcribe
+        (`is_heard`). They are copied to the folder `recordings(name)`.
 
         Raises:
-            UserError: There is no recording, one has no text, a file is neither audio nor text, or the set has clips
-                of the other kind.
+            UserError: There is no recording, one has no text, a file is neither audio nor text, or the data set has
+                recordings of the other kind.
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
@@ -95,7 +97,7 @@ class DataSets:
         return copies if is_cut else []
 
     def add_recording(self, name: str, recording: str | None, text: str) -> Path:
-        """Adds a clip with its text; returns the set's folder."""
+        """Adds a clip with its text to a data set; returns the folder of the data set."""
         if not recording:
             raise PageError("no_recording")
         if not text.strip():
@@ -112,15 +114,13 @@ class DataSets:
         return folder
 
     def lists(self, folder: str) -> list[Path]:
-        """The lists of clips of a data set that `make-dataset` cut here; none for any other folder."""
+        """Returns the lists of clips of a data set that was cut on the page; empty for any other folder."""
         own = Path(folder).parent == self.home
         return [path for path in (Path(folder, one) for one in LISTS) if own and path.is_file()]
 
     def correct(self, folder: str, texts: Sequence[Sequence[str]]) -> int:
-        """Writes corrected texts, as rows of clip and text, into the lists of a set; returns how many changed.
-
-        A clip with an empty text is removed from its list.
-        """
+        """Writes corrected texts, given as rows of clip and text, into the lists of a data set. Removes clips with an
+        empty text. Returns the number of changed texts."""
         given, changed = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}, 0
         for path in self.lists(folder):
             with open(path, encoding="utf-8", newline="") as file:
@@ -132,18 +132,18 @@ class DataSets:
 
 
 class Kept(NamedTuple):
-    """A run, data set or export, or the evaluation, as listed by `kept_in`."""
+    """A folder that the page lists: a run, a data set, an export or the evaluation."""
 
     kind: str
     """`run`, `data`, `export` or `evaluation`."""
     folder: Path
     size: str
     changed: str
-    """Date and time of the last change in it."""
+    """Date and time of the last change in the folder."""
 
 
 def kept_in(home: Path) -> dict[str, Kept]:
-    """Runs, data sets, exports and the evaluation by their path within the folder of the runs; newest runs first."""
+    """Returns runs (newest first), data sets, exports and the evaluation, by their path relative to `home`."""
     found = [("run", home / name) for name in runs_in(home)]
     patterns = {"data": f"{DATA}/*/", "export": f"{EXPORTS}/*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
@@ -151,10 +151,10 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def to_trash(home: Path, place: str | None) -> Path:
-    """Moves an entry of `kept_in`, a data set with its recordings, into the trash; returns its new folder.
+    """Moves a folder of `kept_in` into the trash, and the recordings of a data set with it; returns the new folder.
 
     Raises:
-        UserError: There is no such entry, or a run trains in it.
+        UserError: `kept_in` has no such path, or a run is training in the folder.
     """
     one = kept_in(home).get(place or "")
     if one is None:
@@ -175,31 +175,20 @@ def _measure(kind, folder):
     return Kept(kind, folder, size, time.strftime("%Y-%m-%d %H:%M", time.localtime(changed)))
 
 
-class Votes:
-    """Votes for the better of two models, in a file beside the runs that is only appended to."""
+def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
+    """Appends a vote to the CSV file: `better` is the index of the better one of two models `sides`, None for a tie."""
+    if not (home / VOTES).exists():
+        append_line(home / VOTES, csv_text([COLUMNS], end=""))
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    chosen = SAME if better is None else sides[better]
+    append_line(home / VOTES, csv_text([(at, *sides, chosen, int(blind), text, seed)], end=""))
 
-    def __init__(self, home: Path):
-        self.path: Path = home / VOTES
 
-    def add(self, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-        """Appends a vote.
-
-        Args:
-            sides: Names of the two models, in the order of listening.
-            better: Index of the better one; None for a tie.
-        """
-        if not self.path.exists():
-            append_line(self.path, csv_text([COLUMNS], end=""))
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        chosen = SAME if better is None else sides[better]
-        append_line(self.path, csv_text([(at, *sides, chosen, int(blind), text, seed)], end=""))
-
-    def counts(self) -> list[list]:
-        """For each pair: its names, the votes for each, and ties."""
-        found: dict[tuple, Counter] = {}
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else ()
-        for one in csv.DictReader(lines):
-            if one.get("better"):
-                pair = tuple(sorted((one["first"], one["second"])))
-                found.setdefault(pair, Counter())[one["better"]] += 1
-        return [[*pair, votes[pair[0]], votes[pair[1]], votes[SAME]] for pair, votes in found.items()]
+def count_votes(home: Path) -> list[list]:
+    """Returns a row for each pair of models: both names, the votes for each model, and the ties."""
+    found: dict[tuple, Counter] = {}
+    lines = (home / VOTES).read_text(encoding="utf-8").splitlines() if (home / VOTES).is_file() else ()
+    for one in csv.DictReader(lines):
+        if one.get("better"):
+            found.setdefault(tuple(sorted((one["first"], one["second"]))), Counter())[one["better"]] += 1
+    return [[*pair, votes[pair[0]], votes[pair[1]], votes[SAME]] for pair, votes in found.items()]

@@ -1,4 +1,4 @@
-"""The tabs in which models are made: Data, Train, Models."""
+"""The tabs Data, Train and Models."""
 
 import html
 from pathlib import Path
@@ -18,11 +18,11 @@ from myxtts.config.stages import STAGES
 from myxtts.storage.base_model import BASE_NAME
 
 RECOGNIZERS = ("", "base", "small", "medium", "large-v3", "pocketsphinx")
-"""Some of what `--recognizer` takes; the box takes all of it."""
+"""Suggested values of `--recognizer`; the box takes any other value too."""
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Uploads and recordings to a data set, with a check; sets `choices.data`, the boxes of its folder and language."""
+    """Fills the tab Data: makes and checks data sets. Sets `choices.data`, the boxes of folder and language."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -68,8 +68,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """The doctor's report on the `chosen` folder and language, clips to play, texts to correct, and the set's page;
-    returns its line, and a function that examines on an event."""
+    """Adds the check of a data set (folder and language are in the boxes `chosen`): report, clips to play, texts to
+    correct, `report.html`. Returns the line for errors, and a function that runs the check on an event."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6, visible=False)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -106,10 +106,10 @@ TO_END = Path(__file__).with_name("to_end.js").read_text(encoding="utf-8")
 
 
 def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Settings, plan, start and stop, and the state of the run named in the first box."""
+    """Fills the tab Train: settings, plan, start and stop, and the state of the run named in the first box."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, texts, choices.language)
-    # A line of its own: the form is also filled when the page opens, which must not clear an answer to a click.
+    # The form has its own line: it is also filled when the page opens, which must not clear the answer to a click.
     filled = parts.state_line("train_form_notice")
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
@@ -153,7 +153,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, language):
-    """The box of the run, boxes by the names of `FLAGS`, the box of the recipe, the table of stages."""
+    """Adds the form; returns the box of the run, the boxes by the names of `FLAGS`, the recipe, the table of stages."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     with gr.Row():
@@ -179,7 +179,7 @@ def _form(studio, texts, language):
 
 
 def _box(name, texts, value):
-    """The box of a setting; without a label of its own it shows flag and help."""
+    """Returns the box of a setting; without a label in `texts` the box shows flag and help."""
     flag = FLAGS[name]
     info = texts.get(f"{name}_help", None if name in texts else flag.help)
     words = dict(label=texts.get(name, flag.names[0].lstrip("-")), info=info)
@@ -198,7 +198,7 @@ def _sources(studio, texts):
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
-    """Fills the form when run, source or recipe change."""
+    """Fills the form when the name of the run, the source or the recipe changes."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
     def shown(run, source, recipe=None):
@@ -210,7 +210,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
     def named(run, source, recipe):
         if run in studio.runs():
             return shown(run, source)
-        # The name of a new run changes nothing, but drops the settings of another run.
+        # The name of a new run only resets the form if it has the settings of another run.
         return shown(None, source) if recipe == OWN else tuple(gr.skip() for _ in outputs)
 
     act(texts, name.change, named, [name, source, recipe], outputs, notice, api_name="settings")
@@ -218,12 +218,12 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
     act(texts, recipe.input, shown, [name, source, recipe], outputs, notice, api_name="recipe")
     counted = lambda run, recipe, *values: studio.stages(run, recipe, dict(zip(form, values)))
     for key in ("stage", "epochs", "max_steps", "batch_size", "lr", "tune"):
-        # `input` would come with the value before the last key.
+        # `input` events carry the value before the last key.
         act(texts, form[key].change, counted, [name, recipe, *form.values()], [stages], notice, api_name=False)
 
 
 def _watch(studio, texts, name, now, state):
-    """Curves, sample and log of the run, read every two seconds; unchanged ones are not sent again."""
+    """Shows curves, the latest sample and the log of the run; reads them every two seconds and sends changes only."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, visible=False)
     with gr.Row():
         plots = [
@@ -242,7 +242,8 @@ def _watch(studio, texts, name, now, state):
         except UserError:
             return _now(studio, texts), *[gr.skip()] * (len(plots) + 3), seen
         begins = [view.log.rpartition("\n")[2]] if view.running and not view.metrics else []
-        words = view.failed or " · ".join(filter(None, [texts[view.state], *view.facts(texts), *begins]))
+        words = " · ".join(filter(None, [texts[view.state], *view.facts(texts), *begins]))
+        words = texts["in_english"].format(view.failed) if view.failed else words
         newest = view.samples[0] if view.samples else None
         fresh = (run, len(view.metrics), newest, view.log[-200:])
         if fresh == seen:
@@ -267,7 +268,7 @@ def _now(studio, texts):
 
 
 def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """List of all models, export, and import of a release."""
+    """Fills the tab Models: list of all folders, export, and import of a release."""
     _list(studio, texts, choices.tab)
     with gr.Accordion(texts["export"], elem_id="export_box"):
         with gr.Row():
@@ -283,7 +284,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         for lines, newest in parts.followed(texts, studio.export(model, weights)):
             yield gr.Textbox(lines, visible=True), gr.skip(), newest
         paths = [str(path) for path in sorted(studio.export_folder(model, weights).rglob("*")) if path.is_file()]
-        yield gr.skip(), gr.File(paths, visible=True), ""
+        yield gr.skip(), gr.File(paths, visible=True)
 
     act(texts, button.click, export, [model, weights], [log, files, line], line, api_name="export")
     with gr.Accordion(texts["import"], open=False, elem_id="import_box"):
@@ -294,22 +295,17 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         button, line = parts.command_buttons(studio, texts, "import", "convert")
         log = parts.log_box(texts["log"], "import_log", 4)
 
-    def convert(source, name):
-        for lines, newest in parts.followed(texts, studio.convert(source, name)):
-            yield lines, newest
-        yield lines, ""
-
+    convert = lambda source, name: parts.followed(texts, studio.convert(source, name))
     act(texts, button.click, convert, [source, name], [log, line], line, api_name="import")
 
 
 def _list(studio, texts, tab):
-    """List of runs, data sets and exports; a second button confirms that one goes to the trash."""
+    """Lists runs, data sets and exports, with a button to move one to the trash and a second one to confirm."""
 
     def rows():
         found = kept_in(studio.home)
         named = [(f"{texts['kind_' + one.kind]} · {one.folder.name}", place) for place, one in found.items()]
-        facts = [_facts(one, texts) for one in found.values()]
-        table = [[label, one.size, one.changed, words] for (label, _), one, words in zip(named, found.values(), facts)]
+        table = [[label, one.size, one.changed, _facts(one, texts)] for (label, _), one in zip(named, found.values())]
         return table, gr.Dropdown(named, value=None), gr.Button(visible=False)
 
     headers = [texts[key] for key in ("what", "size", "date", "state")]

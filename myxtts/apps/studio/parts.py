@@ -1,4 +1,4 @@
-"""Components that several tabs of the page share."""
+"""Components and event handling that several tabs of the page share."""
 
 import html
 import inspect
@@ -18,15 +18,15 @@ from myxtts.text.languages import LANGUAGES
 
 
 def state_line(elem_id: str) -> gr.Markdown:
-    """A line below a button with progress or an error."""
+    """Returns a line below a button, for progress and errors."""
     return gr.Markdown("", elem_id=elem_id, elem_classes=["state"])
 
 
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Calls a function or generator on an event of a component; returns Gradio's dependency.
 
-    Errors appear in `line`, which may be among the outputs, until the next call: a `UserError` with its own message.
-    Events chained with `success` do not follow an error.
+    An error is shown in `line`, which may be one of the outputs, until the next call. A message that is not translated
+    follows a sentence in the language of the page. Events chained by `success` do not run after an error.
     """
 
     def generated(*given):
@@ -39,10 +39,10 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
         except Exception as error:
             expected = isinstance(error, UserError | OSError)
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
-            if isinstance(error, PageError):
-                sentence = error.in_language(texts)
-            elif isinstance(error, OSError) and error.strerror:
+            if isinstance(error, OSError) and error.strerror:
                 sentence = f"{error.strerror}: {error.filename2 or error.filename}"
+            is_translated = isinstance(error, PageError)
+            sentence = error.in_language(texts) if is_translated else texts["in_english"].format(sentence)
             yield {line: f'<span class="wrong">{html.escape(sentence)}</span>'}
             raise gr.Error(html.escape(sentence), visible=False, print_exception=not expected) from error
 
@@ -51,28 +51,29 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def followed(texts: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields each output of a command with a line that shows the time so far and what it printed last."""
-    begun = time.monotonic()
+    """Yields each output of a command, and a line with the elapsed time and the last line printed; "" at the end."""
+    begun, output = time.monotonic(), ""
     for output in outputs:
         passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))
         yield output, " · ".join(filter(None, (passed, html.escape(output.rpartition("\n")[2]))))
+    yield output, ""
 
 
 def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> gr.Textbox:
-    """A box for the output of a command."""
+    """Returns a box for the output of a command."""
     look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=visible)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
 def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
-    """A drop-down of languages; `automatic` adds "", by the text."""
+    """Returns a drop-down of languages; `automatic` adds the value "", which detects the language of the text."""
     names = [(texts["automatic"], "")] * automatic
     names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
 def command_buttons(studio: Studio, texts: dict, name: str, task: str, label: str = "") -> tuple:
-    """Buttons to run and to cancel a task of the studio, and their line."""
+    """Adds buttons to run and to cancel a `task` of `Tasks`; returns the first button and the line below both."""
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
         ends = gr.Button(texts["cancel"], elem_id=f"{name}_cancel")
@@ -82,7 +83,7 @@ def command_buttons(studio: Studio, texts: dict, name: str, task: str, label: st
 
 
 def report_view(folder: str | Path, language: str) -> str:
-    """The `report.html` of a folder as a sandboxed frame, with audio from that folder."""
+    """Returns the `report.html` of a folder as HTML of a sandboxed frame; "" without the file."""
     if not (page := Path(folder, "report.html")).is_file():
         return ""
     files = f'src="{PREFIX[language]}/gradio_api/file={html.escape(str(page.parent.resolve()))}/'
@@ -91,7 +92,7 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Drop-downs of the present models, updated when the page or a tab is opened."""
+    """Factory of drop-downs that list the models, and are updated when the page or their tab is opened."""
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language
@@ -99,14 +100,14 @@ class Choices:
         """The tab under construction."""
 
     def models(self, label: str, **options) -> gr.Dropdown:
-        """A drop-down of models; the default is the bundled one."""
+        """Returns a drop-down of models; the default is the bundled model."""
         box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.texts[label], **options)
         for event in (self.page.load, self.tab.select):
             event(lambda: gr.Dropdown(choices=self._names()), None, box, show_progress="hidden", api_name=False)
         return box
 
     def voice(self, model: gr.Dropdown, name: str) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Inputs for language, a voice of the model (those of the language first), and a recording instead."""
+        """Returns inputs for the language, a voice of the model, and a recording to use instead of the voice."""
         spoken = self.studio.language(BASE_NAME, self.language)
         with gr.Row():
             language = language_box(self.texts, f"{name}_language", spoken, automatic=True)

@@ -1,4 +1,4 @@
-"""The `myxtts` commands as processes, the process that trains in a folder, and the state of a run in its folder."""
+"""`myxtts` commands as processes: tasks, trainings, and the state of a run as its folder shows it."""
 
 import os
 import re
@@ -25,36 +25,38 @@ from myxtts.storage.run_folder import METRICS, read_metrics
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
 POLL_SECONDS = 0.5
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
-"""Measurements of `metrics.jsonl` that the page shows."""
+"""Measurements in `metrics.jsonl` that the page shows."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""Main loss of each stage in `metrics.jsonl`."""
+"""Names of the main losses of all stages in `metrics.jsonl`."""
 MOST_POINTS = 600
-"""Most points of a loss curve."""
+"""Maximum number of points in a loss curve."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a terminated process."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
-"""Start of lines that libmpg123 and CTranslate2 print; a recording may give thousands."""
+"""Start of the lines that libmpg123 and CTranslate2 print, thousands for some recordings; they are not shown."""
 _trainings: dict[Path, subprocess.Popen] = {}
-"""Processes started here, by folder."""
+"""Trainings that were started here, by folder."""
 
 
 def command(*arguments: str) -> list[str]:
-    """A command line of `myxtts`, under this Python."""
+    """Returns a command line of `myxtts` with this Python."""
     return [sys.executable, "-m", "myxtts", *arguments]
 
 
 class Tasks:
-    """Long commands, one at a time under each name; they can be cancelled and outlive the page."""
+    """Long-running commands, at most one at a time under each name. They continue if the page is closed."""
 
     def __init__(self):
         self._running: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
-        """Runs a command of `myxtts`, or joins the same one; yields its output so far twice a second, at the end all.
+        """Runs a `myxtts` command, or follows the same command if it is running already.
+
+        Yields the output so far, every `POLL_SECONDS` and at the end.
 
         Raises:
-            UserError: Another task of that name is running, or the command failed or was cancelled.
+            UserError: Another command with this name is running, or the command failed or was cancelled.
         """
         with self._lock:
             self._running = {key: one for key, one in self._running.items() if one[1].poll() is None}  # closes files
@@ -76,7 +78,7 @@ class Tasks:
         yield shown
 
     def cancel(self, name: str) -> None:
-        """Terminates a command with its children; raises `UserError` if none of that name is running."""
+        """Terminates a command and its child processes; raises `UserError` if none with this name is running."""
         with self._lock:
             _, process, _ = self._running.get(name, (None, None, None))
             if process is None or process.poll() is not None:
@@ -85,7 +87,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train`, which outlives the page and its server; see `require_free`."""
+    """Starts `myxtts train`, which continues if the page or its server ends; raises as `require_free` does."""
     require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(output_path(folder), "wb") as output:
@@ -93,12 +95,12 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops a run after its step and a checkpoint; before the first step at once.
+    """Stops a training: after its current step and a checkpoint, or at once before the first step.
 
-    By SIGTERM: children of a server in the background of a shell ignore SIGINT until they take steps.
+    Sends SIGTERM, because child processes of a server in the background of a shell ignore SIGINT before the first step.
 
     Raises:
-        UserError: No run trains there.
+        UserError: No run is training in the folder.
     """
     process = process_of(folder)
     if process is None:
@@ -107,75 +109,66 @@ def stop_training(folder: Path) -> None:
 
 
 def require_free(folder: Path) -> None:
-    """Raises `UserError` if a run trains in a folder."""
+    """Raises `UserError` if a run is training in a folder."""
     if process_of(folder):
         raise PageError("trains_already", folder.name)
 
 
 def process_of(folder: Path) -> int | None:
-    """As `trainer_of`, or a process started here that has not locked the folder yet."""
+    """Returns the id of the process that trains in a folder, even before it locks the folder; None without one."""
     process = _trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 
 
 def trainer_of(folder: Path) -> int | None:
-    """Id of the process that trains in a folder, whoever started it; None if there is none.
-
-    A run holds a lock on its folder, see `storage.run_folder`; the kernel lists the holders.
-    """
-    try:
+    """Returns the id of the process that trains in a folder, whoever started it; None if there is none."""
+    try:  # a training locks its folder, see `storage.run_folder`
         status = folder.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
     for fields in map(str.split, locks):
         if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino):
-            # The inode number may be that of a file on another file system.
-            with suppress(OSError):  # it ended, or is somebody else's
+            # A file on another file system may have the same inode number.
+            with suppress(OSError):  # the process has ended, or belongs to another user
                 if any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{fields[-4]}/fd").iterdir()):
                     return int(fields[-4])
     return None
 
 
 def failure(folder: Path) -> str | None:
-    """The error of the training that the page started in a folder; None if it did not fail.
-
-    If an earlier server started it, the exit code is unknown: the last error it printed counts, unless the run
-    continued since.
-    """
+    """Returns the error message of the training that the page started in a folder; None if it did not fail."""
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0, *ENDED):
         return None
+    # The exit code is unknown if an earlier server started the training: an error counts unless metrics are newer.
     both = path.exists() and metrics.exists()
     if process is None and both and metrics.stat().st_mtime > path.stat().st_mtime:
         return None
     output = _end_of(path)
-    has_error = any(line.startswith("Error: ") for line in output.splitlines())
-    return sentence_of(output) if has_error or process is not None else None
+    return sentence_of(output) if process is not None or "\nError: " in f"\n{output}" else None
 
 
 def output_path(folder: Path) -> Path:
-    """File with the output of a training that the page started."""
+    """Returns the file with the output of a training that the page started."""
     return folder.with_name(f"{folder.name}.output.txt")
 
 
 def sentence_of(output: str) -> str:
-    """Returns the last error in the output of a command."""
-    lines = [line for line in output.strip().splitlines() if line.strip()]
-    starts = [number for number, line in enumerate(lines) if line.startswith("Error: ")]
-    error = lines[starts[-1] :] if starts else lines[-1:]
-    return "\n".join(error).removeprefix("Error: ") or "The command printed nothing."
+    """Returns the last error message in the output of a command."""
+    _, found, error = f"\n{output.strip()}".rpartition("\nError: ")
+    return (error if found else error.rpartition("\n")[2]) or "The command printed nothing."
 
 
 def _start(words, output):
-    """Starts a process in its own session, so that it outlives the page's server."""
+    """Starts a process in its own session, so that it continues if the page's server ends."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
 
 
 def _end_of(path):
-    """The end of a file as text; empty if there is none."""
+    """Returns the end of a file as text; "" without the file."""
     try:
         with open(path, "rb") as file:
             return _printed(file)
@@ -184,7 +177,7 @@ def _end_of(path):
 
 
 def _printed(output) -> str:
-    """The end of the output without what C libraries print; of overwritten lines the last text."""
+    """Returns the end of a command's output as a terminal shows it, without `FOREIGN` lines."""
     size = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), MOST_READ_BYTES, max(0, size - MOST_READ_BYTES)).decode(errors="replace")
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if not FOREIGN.match(line)]
@@ -195,12 +188,12 @@ class RunView:
     """State of a run, read from its folder.
 
     Attributes:
-        failed: The error, if it failed.
-        stages: Names of the stages it trains, in order.
+        failed: Error message of the training; None if the training did not fail.
+        stages: Names of the stages that the run trains, in order.
         metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements.
         log: The end of `train.log`.
-        samples: Synthesized and resynthesized validation clips, newest first.
-        checkpoints: Steps of the checkpoints, by part.
+        samples: Files of synthesized and resynthesized validation clips, newest first.
+        checkpoints: Steps of the checkpoints, by part of the model.
     """
 
     def __init__(self, folder: Path):
@@ -221,7 +214,7 @@ class RunView:
         return "training" if self.running else "failed" if self.failed else "not training"
 
     def facts(self, texts: dict[str, str]) -> list[str]:
-        """Its progress, as short texts in the page's language."""
+        """Returns the progress and the latest measurements, as short texts in the language of the page."""
         if not self.metrics:
             return []
         newest = self.metrics[-1]
@@ -237,7 +230,7 @@ class RunView:
         return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
-        """Points of the main loss by stage, at most `MOST_POINTS` of each kind: step, loss, kind of line."""
+        """Returns points of the main loss by stage, about `MOST_POINTS` of each kind at most: step, loss, kind."""
         found = {}
         for line in self.metrics:
             points = found.setdefault((line["stage"], line["kind"]), [])

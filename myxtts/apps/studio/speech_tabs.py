@@ -1,4 +1,4 @@
-"""The tabs in which models speak: Speak, whose audio the browser plays from PCM in messages, and Compare."""
+"""The tabs Speak and Compare. The audio of Speak is sent to the browser as PCM in messages."""
 
 import base64
 import itertools
@@ -11,33 +11,30 @@ import gradio as gr
 import numpy as np
 
 from myxtts.apps.studio import parts
-from myxtts.apps.studio.folders import EVALUATION
+from myxtts.apps.studio.folders import EVALUATION, add_vote, count_votes
 from myxtts.apps.studio.parts import Choices, act
 from myxtts.apps.studio.studio import Studio, Wish
 from myxtts.apps.studio.texts import PageError
 
 _numbers = itertools.count()
 REPEATED_PARTS = 8
-"""Gradio may drop an update that another one follows at once, so each update repeats the last parts."""
+"""Number of parts in each update: Gradio may drop an update, so the next one repeats its parts."""
 
 PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
-"""JavaScript that plays the parts of the messages, each once."""
+"""JavaScript that plays each part of the messages once."""
 HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close(); window.myxtts_player = null; } }"
 """JavaScript that stops the player."""
 
 
 def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> str:
-    """The message with the newest chunks of a speech, each `(S,)` int16, at `sample_rate` in Hz.
-
-    Args:
-        speech: Unique name of the speech.
-    """
+    """Returns a JSON message with the newest of all `chunks`, each `(S,)` int16 at `sample_rate` in Hz; `speech` is a
+    unique name for the audio."""
     shown = [base64.b64encode(part.astype("<i2").tobytes()).decode() for part in chunks[-REPEATED_PARTS:]]
     return json.dumps(dict(speech=speech, rate=sample_rate, first=len(chunks) - len(shown), parts=shown))
 
 
 def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Text and voice to audio, streamed by default."""
+    """Fills the tab Speak: synthesizes a text, by default as a stream."""
     with gr.Row():
         with gr.Column(scale=3):
             text = gr.Textbox(texts["example"], label=texts["text"], lines=4, elem_id="speak_text")
@@ -81,7 +78,7 @@ LETTERS = "AB"
 
 
 def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Two checkpoints with the same seed, optionally blind; votes; an evaluation of both."""
+    """Fills the tab Compare: speech of two checkpoints, optionally in a blind test, votes, and their evaluation."""
     sides = []
     with gr.Row():
         for number, label in enumerate(("run", "second")):
@@ -119,15 +116,15 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
     with gr.Row():
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
     headers = [texts[key] for key in ("model", "model", "times_better", "times_better", "vote_same")]
-    counts = gr.Dataframe(studio.votes.counts, headers=headers, label=texts["votes"], interactive=False)
+    counts = gr.Dataframe(lambda: count_votes(studio.home), label=texts["votes"], headers=headers, interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]
     act(texts, button.click, compare, given, [*sounds, heard, verdict], verdict, api_name="compare")
 
     def vote(heard, better):
         if not heard:
             raise PageError("nothing_heard")
-        studio.votes.add(heard["sides"], better, heard["blind"], heard["text"], heard["seed"])
-        return None, texts["vote_kept"].format(*heard["sides"]), studio.votes.counts()
+        add_vote(studio.home, heard["sides"], better, heard["blind"], heard["text"], heard["seed"])
+        return None, texts["vote_kept"].format(*heard["sides"]), count_votes(studio.home)
 
     for one, better in zip(votes, (0, 1, None)):
         voted = lambda heard, better=better: vote(heard, better)
@@ -147,6 +144,6 @@ def _evaluation(studio, texts, sides, language):
         sides = dict.fromkeys([(first, first_which), (second, second_which)])
         for lines, newest in parts.followed(texts, studio.evaluate(sides, sentences)):
             yield lines, gr.skip(), newest
-        yield lines, shown(), ""
+        yield gr.skip(), shown()
 
     act(texts, button.click, evaluate, [*sides, sentences], [table, page, line], line, api_name="evaluate")

@@ -1,4 +1,4 @@
-"""Actions of the page's buttons, without Gradio."""
+"""Actions behind the buttons of the page. Does not import Gradio."""
 
 import dataclasses
 import functools
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from myxtts.apps.studio import processes, training_form
-from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, Votes, named_folder, runs_in
+from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, named_folder, runs_in
 from myxtts.apps.studio.texts import PageError
 from myxtts.audio.files import load_samples, to_int16
 from myxtts.config.checks import UserError
+from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, check_data, summarize
@@ -24,21 +25,20 @@ from myxtts.storage.speakers import read_speakers
 
 MOST_CHARACTERS = 4096
 MOST_CLIPS = 500
-"""Most clips of a data set that the page lists."""
-CLIP_RATE = 22_050
-"""Sample rate of clips to play, in Hz: that of training."""
+"""Maximum number of clips of a data set that the page lists."""
 LONGEST_CLIP_SECONDS = 11.6
-"""Longest clip to train on, as in `myxtts doctor data`."""
+"""Maximum length of a training clip, the default of `myxtts doctor data`."""
 
 
 class Wish(NamedTuple):
-    """A text to speak, with voice and sampling; without a language, its letters and words tell it."""
+    """Text to speak, with voice and sampling parameters."""
 
     run: str
     text: str
     language: str
+    """Language code; "" detects the language of the text."""
     recording: str | None = None
-    """File with the voice; None for the voice of `speaker`."""
+    """Audio file of the voice; None uses the voice `speaker`."""
     speaker: str | None = None
     seed: int = 0
     temperature: float = 0.0
@@ -47,64 +47,57 @@ class Wish(NamedTuple):
 
 
 class Studio:
-    """Actions on the runs in one folder.
-
-    Args:
-        home: Folder with a folder for each run.
-    """
+    """Actions on runs; `home` is the folder that holds the folders of the runs."""
 
     def __init__(self, home: Path):
-        self.home: Path = home
-        self.data: DataSets = DataSets(home)
-        self.tasks: processes.Tasks = processes.Tasks()
-        self.votes: Votes = Votes(home)
+        self.home, self.data, self.tasks = home, DataSets(home), processes.Tasks()
         self._loading = threading.Lock()
         self._load = functools.lru_cache(2)(_load)
 
     def runs(self) -> list[str]:
-        """Names of the runs, newest first."""
+        """Returns the names of the runs, newest first."""
         return runs_in(self.home)
 
     def training(self) -> list[str]:
-        """Names of the runs that are training, whoever started them."""
+        """Returns the names of the runs that are training, whoever started them."""
         return [name for name in self.runs() if processes.process_of(self.home / name)]
 
     def folder(self, name: str) -> Path:
-        """Folder of a model: the bundled one, or a run."""
+        """Returns the folder of the bundled model or of a run."""
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Value of `--init-from` for a name in the form: the folder of a run, else the name itself."""
+        """Returns the value of `--init-from` for a name in the form: the folder of a run, else the name itself."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in self.runs() else named
 
     def check_data(self, folder: str, language: str) -> str:
-        """The doctor's report on a folder of recordings.
+        """Returns the report of `myxtts doctor data` on a folder of recordings.
 
         Raises:
-            UserError: There is no such folder, or nothing in it is a data set.
+            UserError: The folder does not exist or has no data set.
         """
         if not (folder or "").strip():
             raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
         limits = ClipLimits(max_seconds=LONGEST_CLIP_SECONDS)
         found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
-        if not found.accepted:  # perhaps somebody's file: nothing of it is quoted
+        if not found.accepted:  # may be any file of the machine, so the report must not quote it
             found = dataclasses.replace(found, rejections=[dataclasses.replace(one, id="") for one in found.rejections])
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """The first clips of a data set, by path within it. Raises `UserError` if the folder is not a data set."""
+        """Returns the first clips of a data set by relative path; raises `UserError` if the folder has no data set."""
         clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
-        """Audio of a clip of `clips`: sample rate in Hz, and 16-bit samples `(S,)`."""
-        return CLIP_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path, CLIP_RATE))
+        """Returns the audio of a clip at relative path `place`: sample rate in Hz, and 16-bit samples `(S,)`."""
+        return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set of uploaded files; yields the output of `myxtts make-dataset`, which cuts recordings with
-        subtitles, and with a recognizer all. Files that it refuses are not kept."""
+        """Makes a data set of uploaded files; deletes them if that fails. Yields the output of `myxtts make-dataset`,
+        which cuts the recordings if there are subtitles or a recognizer."""
         if copies := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--output={self.data.folder(name)}", f"--language={language}"]
             flags += [f"--recognizer={recognizer}"] * bool(recognizer)
@@ -116,15 +109,15 @@ class Studio:
                 raise
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
-        """The training form for a run that starts from a model; an existing run shows its own settings."""
+        """Returns the training form for a new run that starts from a model, or with the settings of an existing run."""
         return training_form.preset_for(self.source(source), self._folder_or_home(name), recipe)
 
     def stages(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[list]:
-        """Rows of the stages that train with the values of the form."""
+        """Returns a row for each stage that would train with the values of the form."""
         return training_form.stages_of(training_form.config_in(recipe, self._folder_or_home(name)), values)
 
     def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
-        """The flags of `myxtts train` for the form."""
+        """Returns the flags of `myxtts train` for the values of the form."""
         values = values | dict(init_from=self.source(values["init_from"]))
         return training_form.training_flags(recipe, self._folder_or_home(name), values)
 
@@ -132,24 +125,24 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
-        """Memory that training with these flags would take, as `myxtts plan` prints it."""
-        if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download it to learn its size
+        """Returns the output of `myxtts plan` for these flags of `myxtts train`: devices and memory."""
+        if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
-        """Names of a model's voices: first those of `language`; trained speakers come before stored voices."""
+        """Returns the names of a model's voices: voices of `language` first, and speakers of the training first."""
         voices = read_speakers(self.folder(name))
         return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Language of a model's first voice of its training; else that chosen `before` if a voice has it, or ""."""
+        """Returns the language of a model's first trained speaker, else `before` if a voice has it, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
-        """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are repeated.
+        """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Repeats sentences of low confidence.
 
         Raises:
             UserError: The model cannot speak the text.
@@ -159,13 +152,13 @@ class Studio:
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, wish: Wish) -> Iterator[tuple[int, np.ndarray]]:
-        """As `speak`, streamed and without retries."""
+        """Speaks a text as `speak` does, but yields the result in parts and repeats no sentences."""
         synthesizer, *options = self._opened(wish, "best")
         for samples in synthesizer.stream(wish.text, *options, check=False):
             yield synthesizer.sample_rate, to_int16(samples)
 
     def _opened(self, wish, which):
-        """The run's `Synthesizer`, and its options up to the speed."""
+        """Returns the `Synthesizer` for a wish, and the arguments of `speak` and `stream` from `voice` to `speed`."""
         if not wish.text.strip():
             raise PageError("no_text")
         if not (wish.recording or wish.speaker):
@@ -175,23 +168,19 @@ class Studio:
         folder = self.folder(wish.run)
         with self._loading:
             synthesizer = self._load(folder, which, _changed(folder))
-        from myxtts.inference.voices import stored_voice
-
-        listen = synthesizer.as_voice
-        voice = listen(wish.recording) if wish.recording else stored_voice(folder, wish.speaker, listen)
-        sampling = synthesizer.config.sampling
+        voice, sampling = synthesizer.as_voice(wish.recording or wish.speaker), synthesizer.config.sampling
         sampling = dataclasses.replace(sampling, temperature=wish.temperature or sampling.temperature)
         return synthesizer, voice, wish.language or None, sampling, int(wish.seed), wish.speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
-        """Exports a model for ONNX Runtime beside the runs; yields the command's output."""
+        """Exports a model for ONNX Runtime to `export_folder`; yields the command's output."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]
         yield from self.tasks.follow("export", "export", *flags)
 
     def export_folder(self, name: str, weights: str) -> Path:
-        """Folder of an export."""
+        """Returns the folder of an export."""
         return self.home / EXPORTS / f"{name}-onnx-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
@@ -202,20 +191,20 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:
-        """Evaluates checkpoints, given as pairs of a model and `best` or `last`, in one table. Yields the output."""
+        """Evaluates checkpoints, each given as a model and `best` or `last`; yields the command's output."""
         folders = [f"{self.source(name)}@{which}" for name, which in sides]
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 
 
 def _load(folder, which, changed):
-    # Imported here, since TensorFlow takes seconds and only speaking needs it.
+    # Imported here, because TensorFlow takes seconds to import and only speaking needs it.
     from myxtts.interchange.onnx.engines import load_synthesizer
 
     return load_synthesizer(folder, which)
 
 
 def _changed(folder):
-    """Time of the last change, so that a newer checkpoint is loaded again."""
+    """Returns the time of the last change in ns, so that a model is loaded again if it has a newer checkpoint."""
     paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
     return max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)

@@ -1,4 +1,4 @@
-"""Texts of the page in English and Persian, from `texts.yaml`, and its own errors."""
+"""Texts of the page in English and Persian, loaded from `texts.yaml`, and errors with such a text."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ PREFIX = {"en": "/ui", "fa": "/ui-fa"}
 """URL prefix of the page in each language."""
 _READ = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
 TEXTS = {language: {key: texts[language] for key, texts in _READ.items() if language in texts} for language in PREFIX}
-"""Texts by language and key. The label of a setting has the name of its flag, its help ends in `_help`; English takes
-the help of the flag."""
+"""Texts by language and key. The key of a setting's label is the name of its flag; the key of its help has the suffix
+`_help`, which English lacks: it shows the help of the flag."""
 
 
 class PageError(UserError):
-    """An error of the page itself: the text of a key, in English until `in_language` another language."""
+    """Error with a translated message: the text of `key`, in English or, by `in_language`, in another language."""
 
     def __init__(self, key: str, *values: object):
         self.key, self.values = key, values
         super().__init__(self.in_language(TEXTS["en"]))
 
     def in_language(self, texts: dict[str, str]) -> str:
-        """The message in the language of these texts."""
+        """Returns the message in the language of `texts`."""
         return texts[self.key].format(*self.values)

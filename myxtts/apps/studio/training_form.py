@@ -1,6 +1,6 @@
 """Values of the training form. The model to start from selects a recipe; values that differ from it become flags.
 
-A setting is in the form if its field says `page="main"` or `page="more"`.
+The form has the settings whose field is declared with `page="main"` or `page="more"`.
 """
 
 import json
@@ -22,15 +22,15 @@ from myxtts.text.languages import DEFAULT_LANGUAGE
 
 XTTS_V2 = "hf://coqui/XTTS-v2"
 OWN = "config.json"
-"""In place of a recipe: the settings of the run in the folder."""
+"""Name that selects the settings of the run in the folder instead of a recipe."""
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
-"""GPT learning rate for random weights, divided by that for fine-tuning: as in `finetune_base.yaml`, for all sizes."""
+"""Ratio of the GPT learning rates for random weights and for fine-tuning, as in `finetune_base.yaml`."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }
-"""Flags of the form by their Python names."""
+"""Flags of `myxtts train` that the form has, by their Python names."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Preset:
     recipe: str
     """Name of a recipe, `OWN`, or "" for the defaults."""
     values: dict[str, Any]
-    """By the names of `FLAGS`."""
+    """Values by the names of `FLAGS`."""
     stages: list[list]
-    """Rows of the stages that train: name, steps, batch size and peak learning rate."""
+    """A row for each stage to train: name, steps, batch size and peak learning rate."""
 
 
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
-    """The form for a run in `folder` that starts from a model.
+    """Returns the initial form for a run in `folder` that starts from a model.
 
     Args:
-        source: As `--init-from`; "" or None for random weights.
-        recipe: None for the settings of the run in `folder`, if there is one, else the recipe for the source.
+        source: Value of `--init-from`; "" or None for random weights.
+        recipe: None uses the settings of the run in `folder` if there is one, else the recipe that fits the source.
 
     Raises:
         UserError: The source or the run is damaged.
@@ -72,21 +72,21 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
 
 
 def config_in(recipe: str, folder: Path) -> XTTSConfig:
-    """Loads the configuration of a recipe: "" is the defaults, `OWN` that of the run in `folder`."""
+    """Loads the configuration of a recipe; "" means the defaults, `OWN` the configuration of the run in `folder`."""
     if recipe == OWN:
         return config_from_dict(read_json(folder / OWN))
     return XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Values of the form for settings; None where a flag sets several that differ."""
+    """Returns the values of the form for a configuration; None for flags of several settings with different values."""
     nested = config.to_dict()
     values = {name: _value_in(nested, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
-    """Rows of the stages that train, with the values of the form."""
+    """Returns a row for each stage that would train with the values of the form, as in `Preset.stages`."""
     names, tuned = list(STAGES), [name for name in (values["tune"] or "").split(",") if name]
     if values["stage"] != "all":
         names = [values["stage"]]
@@ -102,7 +102,7 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
 
 
 def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list[str]:
-    """Flags of `myxtts train` for the form: a recipe, and the differences to it."""
+    """Returns the flags of `myxtts train` for the form: the recipe, and the values that differ from it."""
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
@@ -124,7 +124,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Size, languages read as sounds and stages of a model on this machine; empty for models on the hub."""
+    """Returns size, G2P languages and stages of a model, and whether it is a release; {} if not on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if (folder := folder_here(source)) is None:
@@ -136,7 +136,7 @@ def _model_in(source):
 
 
 def _rates_for(known):
-    """Changes of `finetune_base.yaml` for another model: all its stages, and a rate for its size."""
+    """Returns the values of `finetune_base.yaml` that differ for another model: stages to tune, learning rate."""
     base, size = config_in(FINETUNE_BASE, Path()).model.size, known.get("size")
     rate = STAGES["gpt"].learning_rates[size] / LOWER_RATE if size not in (None, base) else None
     return dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
@@ -154,7 +154,7 @@ def _value_in(nested, place):
 
 
 def _plain(value):
-    """A value of the form for comparison: None for an empty box or a switch that is off, else text."""
+    """Converts a value of the form to text for comparison; None for an empty box or a switch that is off."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if value is None or value is False else str(value).strip() or None

@@ -8,32 +8,19 @@ import threading
 import time
 from contextlib import contextmanager
 
-import keras
 import numpy as np
-from tiny import WORDS, tiny_run_config, voiced
+from test_streaming import make_synthesizer
+from tiny import WORDS, voiced
 
 from myxtts.audio.encoding import write_audio
-from myxtts.inference.synthesizer import Synthesizer
-from myxtts.models.xtts import XTTS
 from myxtts.storage.speakers import read_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def talkative_synthesizer():
     """A random model with a waveform decoder that seldom stops before its limit of codes."""
-    keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
-    settings = dict(num_text_tokens=tokenizer.num_tokens, max_audio_tokens=63, max_text_tokens=60)
-    config = tiny_run_config(model=settings)
-    model = XTTS(config.model, parts=("dvae", "gpt", "speaker", "decoder"))
-    random = np.random.default_rng(0)
-    for part in model.parts:
-        for variable in model.part_weights(part).values():
-            noise = random.standard_normal(variable.shape).astype("float32")
-            variable.assign(variable + (0.05 if part == "decoder" else 0.1) * noise)
-    stop = np.arange(config.model.num_audio_tokens) == config.model.stop_audio_token
-    model.gpt.audio_head.bias.assign(np.where(stop, -3.0, 0.0))
-    return Synthesizer(model, tokenizer, config, compiled=False)
+    return make_synthesizer(tokenizer, "istft", ("dvae", "gpt", "speaker", "decoder"), 63, compiled=False)
 
 
 def write_voices(folder):

@@ -54,8 +54,8 @@ def test_no_text_takes_long(part):
     assert time.process_time() - began < 0.5
 
 
-def book(speakers, aliases=None):
-    return VoiceBook(None, speakers, None, aliases)
+def book(speakers, *aliases):
+    return VoiceBook(None, speakers, None, *aliases)
 
 
 def test_voices_of_openai_are_voices_of_the_language():

@@ -1,6 +1,5 @@
 """What stands behind the page: the ordinary commands as processes, and the run folder as the state."""
 
-import base64
 import json
 import os
 import subprocess
@@ -9,11 +8,10 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import DataSets, Votes, kept_in, named_folder, runs_in, to_trash
+from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, kept_in, named_folder, runs_in, to_trash
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
@@ -170,12 +168,11 @@ def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
 
 
 def test_votes_are_kept_and_counted_by_pair(tmp_path):
-    votes = Votes(tmp_path)
-    assert votes.counts() == []
-    votes.add(("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
-    votes.add(("a@last", "b@best"), 1, True, "x", 3)
-    votes.add(("a@last", "b@best"), None, False, "x", 3)
-    assert Votes(tmp_path).counts() == [["a@last", "b@best", 0, 2, 1]]
+    assert count_votes(tmp_path) == []
+    add_vote(tmp_path, ("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
+    add_vote(tmp_path, ("a@last", "b@best"), 1, True, "x", 3)
+    add_vote(tmp_path, ("a@last", "b@best"), None, False, "x", 3)
+    assert count_votes(tmp_path) == [["a@last", "b@best", 0, 2, 1]]
     assert len((tmp_path / "_votes.csv").read_text().splitlines()) == 4
 
 
@@ -197,17 +194,6 @@ def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
         list(following)
     with pytest.raises(UserError, match="nothing to cancel"):
         known.cancel("a")
-
-
-@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
-def test_messages_of_a_speech_hold_every_part_in_order():
-    from myxtts.apps.studio.speech_tabs import REPEATED_PARTS, message_of
-
-    parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
-    for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed
-        reported = json.loads(message_of("1", 24000, parts[:count]))
-        heard |= {reported["first"] + n: base64.b64decode(part) for n, part in enumerate(reported["parts"])}
-    assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
 
 
 def recorded(folder, corpus, texts):

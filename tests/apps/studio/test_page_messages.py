@@ -1,0 +1,40 @@
+"""Messages of the page: errors in its language, and the parts of a speech."""
+
+import base64
+import json
+from html import unescape
+from unittest import mock
+
+import numpy as np
+import pytest
+
+gr = pytest.importorskip("gradio", reason="needs the extra ui")
+
+from myxtts.apps.studio.parts import act  # noqa: E402
+from myxtts.apps.studio.speech_tabs import REPEATED_PARTS, message_of  # noqa: E402
+from myxtts.apps.studio.texts import TEXTS, PageError  # noqa: E402
+from myxtts.config.checks import UserError  # noqa: E402
+
+
+@pytest.mark.parametrize("language, intro", [("en", ""), ("fa", "انجام نشد. پیام برنامه (به انگلیسی):\n")])
+def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(language, intro):
+    def shown(error):
+        called = []
+        act(TEXTS[language], lambda run, *_, **__: called.append(run), mock.Mock(side_effect=error), [], [], "line")
+        steps = called[0]()
+        with pytest.raises(gr.Error):
+            for step in steps:
+                last = step["line"]
+        return unescape(last).removeprefix('<span class="wrong">').removesuffix("</span>")
+
+    said = "--lr 0 must be <more> than 0."
+    assert shown(UserError(said)) == f"{intro}{said}" and shown(FileNotFoundError(2, "No", "a")) == f"{intro}No: a"
+    assert shown(PageError("no_text")) == TEXTS[language]["no_text"]
+
+
+def test_messages_of_a_speech_hold_every_part_in_order():
+    parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
+    for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed
+        reported = json.loads(message_of("1", 24000, parts[:count]))
+        heard |= {reported["first"] + n: base64.b64decode(part) for n, part in enumerate(reported["parts"])}
+    assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
