@@ -26,7 +26,7 @@ BUDGETS = {
     "storage": 1250,
     "tests": 24990,
     "text": 1690,
-    "training": 4480,
+    "training": 4310,
     "utilities": 5760,
     "utils": 100,
 }
