@@ -136,7 +136,7 @@ class UpdateRule:
         if self.scaled:
             good_steps = (self.good_steps + 1) * is_good
             grows = good_steps >= LOSS_SCALE_GROWTH_STEPS
-            self.good_steps.assign(tf.where(grows, tf.zeros_like(good_steps), good_steps))
+            self.good_steps.assign(tf.where(grows, tf.constant(0, tf.int64), good_steps))
             larger, smaller = tf.minimum(scale * 2.0, LARGEST_LOSS_SCALE), tf.maximum(scale * 0.5, 1.0)
             self.loss_scale.assign(tf.where(finite, tf.where(grows, larger, scale), smaller))
         losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
