@@ -21,8 +21,8 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, copy_of
-from myxtts.training.stages.decoder_losses import LogMelDistance
+from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, resynthesis
+from myxtts.training.stages.decoder_losses import log_mel_distance
 from myxtts.training.trainer import XTTSTrainer
 
 MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)
@@ -102,13 +102,13 @@ def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_when_it_is_spok
 
 def test_a_slice_with_its_context_is_a_part_of_the_whole(preparation, decoder, waves):
     whole = preparation(waves)
-    copies, hop = copy_of(decoder, whole), decoder.hop_length
+    copies, hop = resynthesis(decoder, whole), decoder.hop_length
     starts = set()
     for position in range(4):
         cut = preparation(waves, position)
         assert cut.target.shape == (3, 8 * hop)
         assert cut.frames.shape[1] == decoder.history_frames + 8 + decoder.lookahead_frames
-        slices = copy_of(decoder, cut)
+        slices = resynthesis(decoder, cut)
         for row in range(2):
             offsets = range(0, whole.target.shape[1] - 8 * hop + 1, hop)
             sound, part = whole.target[row].numpy(), cut.target[row].numpy()
@@ -152,10 +152,10 @@ def test_validation_is_the_mel_distance_of_whole_copies(preparation, decoder, wa
     batch = preparation(waves)
     sums, counts = objective.loss_sums(batch)[0], objective.counts(batch)
     expected, total = 0.0, 0
-    copies = copy_of(decoder, batch)
+    copies = resynthesis(decoder, batch)
     for row, num_codes in enumerate((12, 7, 12)):
         num_frames = preparation.grid.num_frames(num_codes + 1)
-        distance = LogMelDistance().differences(
+        distance = log_mel_distance(
             batch.target[row : row + 1], copies[row : row + 1], batch.source_rate[row : row + 1]
         )
         expected, total = expected + float(tf.reduce_sum(distance[0, :num_frames])), total + num_frames

@@ -192,18 +192,18 @@ def test_batch_that_replicas_cannot_share_is_an_error():
     assert refused_batch_size() == "--batch-size must be a multiple of the number of training devices, 2. Received: 3."
 
 
-class Looked:
-    """A stage that judges by the number of rows, and keeps on which device it saw which batch."""
+class Scored:
+    """A stage whose metric is the number of rows; records on which device it saw which batch."""
 
     def __init__(self):
         self.seen = []
 
-    def look(self, batch):
+    def outputs_to_score(self, batch):
         self.seen.append((batch[0].shape[0], short_name(batch[0].device)))
         return (batch[1].numpy(),)
 
-    def judge(self, looks):
-        return {"rows": sum(len(lengths) for (lengths,) in looks)}
+    def score(self, outputs):
+        return {"rows": sum(len(lengths) for (lengths,) in outputs)}
 
 
 class Rows(NamedTuple):
@@ -225,7 +225,7 @@ class Loader:
 def validated(mode):
     """Losses, what each replica saw, and traces of two validations."""
     plan = plan_of(mode)
-    replicas, stage = Replicas(plan), Looked()
+    replicas, stage = Replicas(plan), Scored()
     with replicas.scope():
         objective = Regression()
     evaluator = Evaluator(stage, [objective], replicas)

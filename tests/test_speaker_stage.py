@@ -104,11 +104,11 @@ def test_short_clips_are_repeated_and_end_in_no_silence():
 def test_preparation_disturbs_training_alone():
     waves = tf.nest.map_structure(tf.constant, noise_batch(2, 9 * CODE_STRIDE_SAMPLES, 3, 0, 9))
     waves = waves._replace(speaker=tf.constant([2, -1]))
-    prepare = SpeakerPreparation(None, "/CPU:0", augment=True, seed=1, num_speakers=5)
+    prepare = SpeakerPreparation("/CPU:0", augment=True, seed=1, num_speakers=5)
     trained, again, judged = prepare(waves, 4), prepare(waves, 4), prepare(waves)
     np.testing.assert_array_equal(trained.mel, again.mel)
     assert np.abs(trained.mel - judged.mel).max() > 0.1
-    plain = SpeakerPreparation(None, "/CPU:0", augment=False, seed=1, num_speakers=5)(waves, 4)
+    plain = SpeakerPreparation("/CPU:0", augment=False, seed=1, num_speakers=5)(waves, 4)
     np.testing.assert_array_equal(plain.mel, judged.mel)
     assert judged.speaker.numpy().tolist() == plain.speaker.numpy().tolist() == [2, -1]
     voices = {tuple(prepare(waves, position).speaker.numpy().tolist()) for position in range(12)}
@@ -176,17 +176,17 @@ def test_error_falls_on_voices_never_heard_and_is_chance_where_labels_mean_nothi
     objective = stage.updates(settings)[0].objective
     step = train_step_of(objective, tf.distribute.OneDeviceStrategy("/CPU:0"), settings)
     judged = mels(np.repeat(np.arange(VOICES), 8), seed=99)
-    before = stage.judge([stage.look(judged)])["eer"]
+    before = stage.score([stage.outputs_to_score(judged)])["eer"]
     random, losses = np.random.default_rng(0), []
     for number in range(80):
         losses.append(float(step([mels(random.integers(0, 8, 24), number)], 5e-3, (0, number))["speaker"]))
-    after = stage.judge([stage.look(judged)])["eer"]
+    after = stage.score([stage.outputs_to_score(judged)])["eer"]
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
     assert before > 0.3 and after < 0.6 * before
-    vectors, voices = stage.look(judged)
-    assert stage.judge([(vectors, random.permutation(voices))])["eer"] == pytest.approx(0.5, abs=0.06)
+    vectors, voices = stage.outputs_to_score(judged)
+    assert stage.score([(vectors, random.permutation(voices))])["eer"] == pytest.approx(0.5, abs=0.06)
     assert float(objective.counts(judged)["speaker"]) == 8 * 8, "voices left out have no part in the loss"
-    assert stage.judge([(vectors[:8], voices[:8])]) == {}, "one voice alone has nothing to be distinguished from"
+    assert stage.score([(vectors[:8], voices[:8])]) == {}, "one voice alone has nothing to be distinguished from"
 
 
 def moving(stage):

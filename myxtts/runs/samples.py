@@ -243,7 +243,7 @@ class Copier(SampleWriter):
         for position in self._positions:
             batch = self._trainer.preparation(tf.nest.map_structure(tf.constant, self._loader(position)))
             with tf.device(device):
-                copies = self._stage.copies(copy_to(batch, device))
+                copies = self._stage.resynthesize(copy_to(batch, device))
                 if copies is None:
                     return
                 original, copy = (np.array(one[0], np.float32) for one in copies)

@@ -11,15 +11,15 @@ from myxtts.training.trainer import XTTSTrainer
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     """`XTTSTrainer` on two devices, each with a hard memory limit: one prepares data, the other trains.
 
-    Must be created before TensorFlow initializes its devices, unless an isolated plan for these GPUs was applied, as
-    `train_main.py --enable-memory-isolation` does. One GPU may have both roles.
+    Must be created before TensorFlow initializes its devices, unless the same isolated plan is in effect already, as in
+    `train_main.py --enable-memory-isolation`. Data and training may use the same GPU.
 
     Args:
         config, model, resume_checkpoint: See `XTTSTrainer`.
         data_gpu_id, model_gpu_id: GPUs that prepare data and train, among those visible to the process.
-        data_gpu_memory_limit, model_gpu_memory_limit: Their memory limits in MB.
-        plan: Isolated `DevicePlan` that was applied; replaces GPUs and limits.
-        stage_options: Keyword arguments of `XTTSTrainer`, such as `stage`.
+        data_gpu_memory_limit, model_gpu_memory_limit: Memory limits of these GPUs in MB.
+        plan: Isolated `DevicePlan` that is in effect; GPUs and limits are then ignored.
+        stage_options: Other keyword arguments of `XTTSTrainer`, such as `stage`.
 
     Raises:
         DeviceError: The GPUs are not available, or TensorFlow's devices are already initialized.
@@ -45,7 +45,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
     @property
     def step_times(self) -> list[float]:
-        """Seconds of each step so far, without the first few, which trace."""
+        """Seconds of each step so far, without the first steps, which trace."""
         return self.clock.step_times
 
     def optimize_dataset_for_dual_gpu(
@@ -54,8 +54,8 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         """Turns on tf.data's parallel optimizations and prefetches to the data device; keeps the order of elements.
 
         Args:
-            dataset: Data set on the host. Later `map` or `batch` calls would move its elements back there.
-            prefetch_buffer_size: Number of batches to prefetch; None as in training, see `prefetch_depth`.
+            dataset: Data set on the host. Later `map` or `batch` calls on the result move its elements to the host.
+            prefetch_buffer_size: Number of batches to prefetch; None prefetches as many as in training.
         """
         if prefetch_buffer_size is None:
             prefetch_buffer_size = prefetch_depth(self.config, self.plan, self.stage.name)

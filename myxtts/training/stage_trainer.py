@@ -1,4 +1,4 @@
-"""Training loop of a stage: timing, validation, checkpoints and reports around the train step."""
+"""Training loop of a stage: train steps, validation, checkpoints, timing and reports."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ from myxtts.storage.run_folder import is_start
 from myxtts.training.loop.batching import Batching, fit_batch_size, with_batch
 from myxtts.training.loop.device_pipeline import LOST_WORKER, DevicePipeline, Replicas, StepClock, prefetch_depth
 from myxtts.training.loop.step import TrainStep
-from myxtts.training.loop.switches import Ledger, settle_switches
+from myxtts.training.loop.switches import Ledger, LedgerKeeper, settle_switches
 from myxtts.training.loop.updates import learning_rate, total_steps
 from myxtts.training.resuming.checkpointer import Checkpointer
 from myxtts.training.resuming.state import TrainingState
@@ -37,12 +37,14 @@ class StageTrainer:
     """Trainer of one stage of XTTS, on given recordings and frozen models.
 
     Args:
-        config: Configuration of a `SpeechDataset`, which sets for example `model.num_text_tokens`.
+        config: Configuration, as completed by `SpeechDataset` (`model.num_text_tokens` and others).
         stage: Name of the stage.
         plan: Devices.
-        foundations: Frozen models of the stages it depends on, on the data device: `{"dvae": XTTS}` for the GPT.
-        lineage: Digests of the foundations; checkpoints with other digests are not resumed.
-        model, resume_checkpoint: See `XTTSTrainer`.
+        foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
+        lineage: Digests of the foundations' weights; checkpoints with other digests are not resumed.
+        model: Model to train, with the stage's part, on the model device; None creates one.
+        resume_checkpoint: Folder of the run to resume. None resumes the newest checkpoint in `training.checkpoint_dir`,
+            if there is one and not `training.reset_training`.
 
     Raises:
         UserError: A setting, the model or a checkpoint cannot be used.
@@ -61,19 +63,29 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """Device that prepares batches, first device that trains, and the processes that train together."""
+        """Device that prepares batches, first device that trains, and workers of the run."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
         before = store.newest_state() if resumed_folder else None
         self._settle_switches(model, before or {})
         starting_weights = store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None
-        self.train_step = self._build(model, starting_weights)
+        settings, accumulation = self.stage_config, config.training.gradient_accumulation
+        # Seeded per stage, so that its initial weights do not depend on the stages before it.
+        keras.utils.set_random_seed(config.training.seed)
+        with self.replicas.scope():
+            self.stage.build(model, self.switches, starting_weights)
+            updates, options = self.stage.updates(settings), dict(xla=self.switches.xla, ema=self.switches.ema)
+            arguments = updates, self.replicas.strategy, settings, accumulation, self.switches.precision
+            self.train_step = TrainStep(*arguments, **options)
         self.model: XTTS = self.stage.model
-        sizes = self.stage_config.batch_size, config.training.gradient_accumulation
+        sizes = settings.batch_size, accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
         self.clock, self.watch = StepClock(), Watch(self)
-        self.state = self._new_state(lineage or {})
+        parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
+        parts["micro_batches"] = self.batching
+        best_by = config.training.best_by if self.stage.speaks else "loss"
+        self.state = TrainingState(lineage or {}, STAGES[stage].follows, best_by=best_by, parts=parts)
         self.checkpointer = Checkpointer(self)
         self.store: CheckpointStore = self.checkpointer.store
         if resumed_folder:
@@ -85,13 +97,7 @@ class StageTrainer:
         self.pipeline_depth: int = config.training.pipeline_depth
         """Number of batches between the devices: one in preparation, one in training, the others ready."""
         self.enable_async_pipeline = True
-        """False prepares each batch on demand, without overlap."""
-
-    def _new_state(self, lineage):
-        parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
-        parts["micro_batches"] = self.batching
-        best_by = self.config.training.best_by if self.stage.speaks else "loss"
-        return TrainingState(lineage, STAGES[self.stage.name].follows, best_by=best_by, parts=parts)
+        """Whether batches are prepared in a thread; otherwise on demand, without overlap."""
 
     def _settle_switches(self, model, before):
         """Resolves the training switches; `before` is the state of the checkpoint to resume, or empty."""
@@ -106,17 +112,6 @@ class StageTrainer:
             require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
 
-    def _build(self, model, starting_weights):
-        """Builds the stage's model and its train step on the model devices."""
-        training, stage, switches = self.config.training, self.stage, self.switches
-        # Seeded per stage, so that its initial weights do not depend on the stages before it.
-        keras.utils.set_random_seed(training.seed)
-        with self.replicas.scope():
-            stage.build(model, switches, starting_weights)
-            settings = self.stage_config, training.gradient_accumulation, switches.precision
-            options = dict(xla=switches.xla, ema=switches.ema)
-            return TrainStep(stage.updates(self.stage_config), self.replicas.strategy, *settings, **options)
-
     @property
     def ledger(self) -> Ledger | None:
         """Effects of the training switches, after the first step."""
@@ -129,18 +124,16 @@ class StageTrainer:
 
     @property
     def step(self) -> int:
+        """Number of optimizer steps taken."""
         return self.state.step
 
     @property
     def under_way(self) -> bool:
+        """Whether a step was taken since the start of this process."""
         return self.clock.skipped > 0
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains until the stage's last step; returns the last validation losses by name.
-
-        Args:
-            callbacks: Objects with any of the methods of `callbacks.Callback`.
-        """
+        """Trains to the last step, with any `callbacks.Callback`s; returns the last validation losses by name."""
         if reason := self.stage.nothing_to_learn(dataset):
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
@@ -161,18 +154,14 @@ class StageTrainer:
         dataset = self.state.take_up(dataset, self.stage.name)
         if self.step == 0:
             self.stage.measure(dataset)
-            if self.workers.count > 1:
-                self.workers.gather()  # without a time limit: some read recordings faster than others
-                self.replicas.share(self.stage.all_weights().values(), self.config.training.worker_timeout_seconds)
-            self.stage.begin()
             self.train_step.restart_averages()
         self.checkpointer.companions = dataset.what_speaking_needs()
         if self.step >= total and not self.state.finished:
-            # A resumed run with fewer steps than it already has is finished.
+            # A run that is resumed with a smaller number of steps than it has taken is finished.
             self.checkpointer.save(last=True, finished=True)
         if self.step >= total or self.watch.ended_early:
             return {}
-        self.watch.before_first_step()
+        self.watch.ledger_keeper = LedgerKeeper(self)
         if len(order.shapes) > 1:
             examples = [self.noise(dataset, pick=pick) for pick in (min, max)]
             self.train_step.trace_for([self.replicas.split(one, self.batching.parts)[0] for one in examples])
@@ -182,7 +171,7 @@ class StageTrainer:
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step; returns to a good checkpoint after divergence, to the best after early stopping."""
+        """Trains to the last step. Loads a good checkpoint after divergence, and the best one after early stopping."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
             try:
@@ -201,7 +190,7 @@ class StageTrainer:
         return validation
 
     def _train_until(self, total, dataset, validation_loader):
-        """Trains to the last step or until a stop is requested, and writes the last checkpoint."""
+        """Trains to the last step or until a stop is requested, and saves the last checkpoint."""
         settings, state, accumulation, watch = self.config.training, self.state, self.batching.accumulation, self.watch
         stop = state.position + (total - state.step) * accumulation
         order, validation, at_end, stopping = dataset.order(self.stage.name), {}, False, False
@@ -257,34 +246,31 @@ class StageTrainer:
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline:
-        """Prepared batches `start` to `stop` of a dataset on the model device; must be used in a `with` block.
+        """Returns the prepared batches `start` to `stop` of a dataset on the model device, for a `with` block.
 
         `watch`, `(phase, call) -> call`, wraps the functions of the phases `preprocess` and `transfer`.
         """
-        # Without the batch in preparation and the one in training; accumulation takes several per step.
+        # Batches that are neither in preparation nor in training; with accumulation, a step takes several.
         capacity = (self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
         prepare, transfer = watch("preprocess", self._prepare_whole), watch("transfer", self.replicas.transfer)
         return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
 
     def _prepare_whole(self, wave, position):
-        """Returns a prepared batch, after a separate data GPU has finished it."""
+        """Returns a prepared batch, on which a separate data GPU has finished all work."""
         batch = self.preparation(wave, position)
         if self.plan.is_dual and not runs_on_cpu(self.data_device):
-            # The call only queues kernels: reading a value waits for them. Integer fields are on the host.
+            # The call has only queued kernels; reading a value waits for them. (Integer fields are on the host.)
             with tf.device(self.data_device):
                 float(tf.reshape(next(field for field in batch if field.dtype.is_floating), (-1,))[0])
         return batch
 
     def stream(self, dataset: SpeechDataset, start: int, stop: int) -> Iterable:
-        """`WaveBatch`es `start` to `stop` of a dataset on the data device."""
+        """Returns the `WaveBatch`es `start` to `stop` of a dataset, on the data device."""
         depth = prefetch_depth(self.config, self.plan, self.stage.name)
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Creates a prepared batch of noise on the model device, of `size` clips or as many as this worker trains on.
-
-        `pick`, `max` or `min`, chooses the padded lengths in samples and tokens among those of the stage.
-        """
+        """Returns a prepared batch of `size` clips of noise, in the largest (`pick=min`: smallest) shape of a stage."""
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
         conditioning = loader.conditioning.max_samples if loader.conditioning else 0
@@ -292,7 +278,7 @@ class StageTrainer:
         return self.replicas.transfer(self.preparation(tf.nest.map_structure(tf.constant, noise), 0))
 
     def placed_variables(self) -> dict:
-        """Variables that belong on the model devices, by name."""
+        """Returns all variables that must be on the model devices, by name."""
         step = self.train_step
         return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
 

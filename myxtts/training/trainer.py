@@ -18,20 +18,19 @@ from myxtts.training.stage_trainer import StageTrainer
 class XTTSTrainer(StageTrainer):
     """Trainer of one stage of XTTS.
 
-    Given a configuration with `data.train_data` alone, it opens the recordings and creates the tokenizer. `train` also
-    measures the mel statistics and trains the stages that this one depends on, unless the run's folder or the model has
-    them.
+    From a configuration with `data.train_data`, it loads the recordings and creates the tokenizer. `train` first trains
+    the stages that this stage depends on, unless the run's folder or the model has them.
 
     Args:
-        config: Configuration; `data.data_gpu` and `data.model_gpu` select the devices.
+        config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.
         model: Model to train, with the stage's part, on the model device; None creates one.
         resume_checkpoint: Folder of the run to resume. None resumes the newest checkpoint in `training.checkpoint_dir`,
-            or starts fresh if there is none.
+            if there is one.
         model_device: Device that trains; None takes it from `plan`.
         stage: Name of the stage; None means `training.stage`, or the GPT if that is `all`.
-        plan: Devices; None follows the configuration.
-        options: Keyword arguments of `StageTrainer`. With `foundations`, nothing is created: `config` must be that of
-            the data set, which `train` must be given.
+        plan: Devices; None takes them from the configuration.
+        options: Keyword arguments of `StageTrainer`. With `foundations`, `config` must be the configuration of the data
+            set, and `train` must be called with that data set.
 
     Raises:
         DeviceError: The configured devices are not available.

@@ -1,7 +1,4 @@
-"""The number of clips per forward pass: found by trial, and reduced when memory runs out.
-
-The effective batch stays the same: gradients of smaller parts are accumulated.
-"""
+"""Number of clips per forward pass: found by trial, or reduced when memory runs out by accumulating gradients."""
 
 import logging
 import math
@@ -28,14 +25,14 @@ MB = 2**20
 
 
 class OutOfMemory(ConfigError):
-    """Error: memory ran out, and the step cannot be repeated with smaller parts."""
+    """Memory ran out, and the step cannot be repeated with smaller parts of its batches."""
 
 
 class Batching:
-    """Sizes of batches: clips per batch, batches per update, parts of each batch.
+    """Batch size, number of batches per update, and number of parts that each batch is split into.
 
-    When memory runs out, batches are split into more parts and the step is repeated. Checkpoints keep the sizes, so a
-    resumed run splits its batches alike. With `automatic` sizes, it also keeps the batch size of its checkpoint.
+    When memory runs out, batches are split into more parts and the step is repeated. Checkpoints contain the sizes, so
+    that a resumed run splits batches the same way. With `automatic`, it also uses the batch size of the checkpoint.
     """
 
     def __init__(
@@ -46,7 +43,7 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Clips per batch on all replicas, batches per update, parts of each batch."""
+        """Clips per batch of all replicas, batches per update, parts per batch."""
 
     @property
     def clips(self) -> int:
@@ -54,23 +51,14 @@ class Batching:
         return self.batch_size // self.parts
 
     def use(self, batch_size: int, accumulation: int) -> None:
-        """Changes the batch size and the batches per update; the caller must change the data set, too."""
+        """Sets the batch size and the number of batches per update; the caller must change the data set as well."""
         self.batch_size, self.accumulation = batch_size, accumulation
         self.train_step.drop_accumulators()
         if accumulation > 1:
-            self.make_accumulators()
-
-    def make_accumulators(self) -> None:
-        """Creates the gradient accumulators on the model device."""
-        with self._replicas.scope():
             self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes one optimizer step, see `TrainStep`; `seed` ends in the number of steps taken so far.
-
-        Raises:
-            OutOfMemory: One clip does not fit, weights had begun to change, or other workers take part.
-        """
+        """Takes one optimizer step, in smaller parts if memory runs out. Raises `OutOfMemory` if that cannot help."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
@@ -94,7 +82,7 @@ class Batching:
                 "--model-size or data.max_seconds."
             )
         self.parts = smaller[0]
-        self.make_accumulators()
+        self.train_step.make_accumulators()
         logger.warning(
             "Memory ran out at step %d with %d clips at once. The step is repeated with %d at once, in %d parts of the "
             "same batch of %d. TensorFlow: %s",
@@ -105,7 +93,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Inverse of `state`. Keeps a size found by trial, because the order of the data depends on it."""
+        """Restores a saved `state`: the batch size if it is `automatic`, the parts if they are of the same size."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips has no {parts} parts")
@@ -113,18 +101,18 @@ class Batching:
             self.use(batch_size, accumulation)
         if self.batch_size == batch_size:
             self.parts = parts
-            if self.parts > 1:
-                self.make_accumulators()
+            if parts > 1:
+                self.train_step.make_accumulators()
 
 
 def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
-    """Copies a configuration with another batch size and accumulation for one stage."""
+    """Returns a copy of a configuration with another batch size of one stage and another accumulation."""
     stages = {**config.training.stages, stage: replace(config.training.stages[stage], batch_size=batch_size)}
     return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Finds the largest batch size that fits, unless the run is resumed; returns the data set with it."""
+    """Returns the data set with the largest batch size that fits in memory, or with that of the resumed checkpoint."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -136,10 +124,10 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Peak memory of a step on `parts` batches of `size` clips of the greatest length; no variable changes."""
+    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips; no variable changes."""
     step = trainer.train_step
     if parts > 1:
-        trainer.batching.make_accumulators()
+        step.make_accumulators()
     variables = {**trainer.stage.all_weights(), **step.state_variables(), **step.averages()}.values()
     before = [variable.numpy() for variable in variables]
     try:
@@ -155,7 +143,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset):
-    """The largest number of clips per forward pass that divides the effective batch and fits.
+    """Returns the largest divisor of the effective batch size with which a batch fits in memory.
 
     Each size tried is at least twice the one before. A CPU has swap and no hard limit, so a size is tried there only if
     its memory, extrapolated from the last two sizes, is within the budget.

@@ -1,4 +1,4 @@
-"""The way of a batch to the model devices: replicas, the bounded buffer of a producer thread, timing of steps."""
+"""Transfer of batches to the model devices: replicas, a producer thread with a bounded buffer, timing of steps."""
 
 import queue
 import threading
@@ -26,16 +26,13 @@ PHASES = {
     "copying": "copying a batch to the model device",
     "waiting": "waiting for room in the buffer",
 }
-"""Phases of the producer's work on a batch, in order."""
-OF_EACH = ("avg_ms", "stall", "buffer")
-"""Timing figures that are logged for each worker."""
+"""Phases of the producer thread, in the order in which a batch passes them, with texts for messages."""
+OF_EACH_WORKER = ("avg_ms", "stall", "buffer")
+"""Names of the timing figures that are logged for each worker."""
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Number of batches that tf.data prefetches to the data device: `data.pipeline_buffer_size`.
-
-    With memory isolation, the default value means as many batches as hold 64 clips, between 2 and 8.
-    """
+    """Number of batches that tf.data prefetches. Under memory isolation, the default is 64 clips in 2 to 8 batches."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -47,7 +44,7 @@ class PipelineStuck(RuntimeError):
 
 
 class _PhaseClock:
-    """The producer's current phase, and the seconds spent in each."""
+    """The producer's current phase, and the seconds spent in each phase."""
 
     def __init__(self):
         self.phase, self.seconds, self._since = "reading", Counter(), time.monotonic()
@@ -70,35 +67,35 @@ def _prepared(waves, prepare, transfer, start, clock):
             yield batch
             clock.enter("reading")
     finally:
-        # Not left to the garbage collector: a reader needs a thread to close, and none can start when Python exits.
+        # Explicitly, because closing a reader needs a new thread, which garbage collection at exit cannot start.
         if isinstance(waves, Generator):
             waves.close()
 
 
 class DevicePipeline(Iterator, AbstractContextManager):
-    """Iterator over prepared batches: batch N + 1 is prepared while the consumer works on batch N.
+    """Iterator over prepared batches: batch N + 1 is prepared while the consumer uses batch N.
 
-    One thread reads a batch (host), prepares it (data device) and copies it (model device); it waits for the consumer
-    only when `capacity` batches are ready. `__next__` raises the thread's errors with their traceback. The thread ends
+    A producer thread reads a batch (host), prepares it (data device) and copies it (model device); the thread waits
+    only while `capacity` batches are ready. `__next__` raises the thread's errors with their traceback. The thread ends
     with `close`, with the `with` block, or when the pipeline is garbage-collected.
 
     Args:
         batches: `WaveBatch`es on the data device.
         prepare: `(WaveBatch, position) -> batch`, on the data device.
         transfer: `batch -> batch` on the model device.
-        capacity: Size of the buffer. 0 uses no thread and prepares each batch on demand, without overlap.
+        capacity: Size of the buffer. With 0, there is no thread: each batch is prepared on demand, without overlap.
         start: Position of the first batch.
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self._clock = capacity, _PhaseClock()
         self.seconds: Counter = self._clock.seconds
-        """Seconds that the producer spent in each of `PHASES`, and that the consumer waited for data (`stall`)."""
+        """Seconds spent in each of the producer's `PHASES`, and `stall`: seconds that the consumer waited for data."""
         self._batches = _prepared(batches, prepare, transfer, start, self._clock)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
         self._producer = threading.Thread(target=_produce, args=work, name="myxtts-data-device", daemon=True)
-        # A Ctrl-C may come outside of the `with` block. The thread holds no reference to the pipeline, so this ends it.
+        # For a Ctrl-C outside of the `with` block; the thread holds no reference to the pipeline, so this ends it.
         weakref.finalize(self, self._stop.set)
         if capacity:
             self._producer.start()
@@ -107,11 +104,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
         self.close()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits for the head start, then until the buffer is full or the data ends.
-
-        Raises:
-            PipelineStuck: The buffer is not full after `timeout_seconds`.
-        """
+        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `PipelineStuck` on timeout."""
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds
         while self._producer.is_alive() and not self._ready.full():
@@ -123,6 +116,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             time.sleep(0.005)
 
     def fill(self) -> int:
+        """Returns the number of batches in the buffer."""
         return self._ready.qsize()
 
     def __next__(self):
@@ -133,16 +127,16 @@ class DevicePipeline(Iterator, AbstractContextManager):
             item = self._ready.get()
         else:
             item = next(self._batches)
-            # GPU work is only queued: without this, it would overlap with training.
+            # GPU operations are only queued so far; without this, they would overlap with training.
             tf.test.experimental.sync_devices()
         self.seconds["stall"] += time.perf_counter() - began
-        if isinstance(item, BaseException):  # `StopIteration` at the end
+        if isinstance(item, BaseException):  # an error of the producer, or `StopIteration` at the end
             self._stop.set()
             raise item
         return item
 
     def close(self) -> None:
-        """Ends the producer, waiting up to 5 s for the batch in progress, and empties the buffer."""
+        """Ends the producer, after waiting up to 5 s for its current batch, and empties the buffer."""
         self._stop.set()
         if self.capacity:
             self._producer.join(5.0)
@@ -153,7 +147,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
 
 def _produce(batches, ready, stop):
-    """Fills the buffer until the data ends or `stop` is set; runs in the producer's thread."""
+    """Puts batches into the queue `ready` until the data ends or `stop` is set; runs in the producer thread."""
 
     def put(item):
         while not stop.is_set():
@@ -166,7 +160,7 @@ def _produce(batches, ready, stop):
             if stop.is_set():
                 return
         put(StopIteration())
-    except BaseException as error:  # raised in the consumer, whatever it is
+    except BaseException as error:  # is raised in the consumer
         put(error)
     finally:
         batches.close()
@@ -179,22 +173,20 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Durations of optimizer steps, without the first `warmup_steps`, which trace and compile.
-
-    `paused` leaves out validation, checkpoints and samples.
-    """
+    """Timer of optimizer steps. The first `warmup_steps`, which trace and compile, and `paused` blocks are left out."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
         self._pipeline = self._last = None
         self.skipped, self._reported, self._fills = 0, 0, []
-        """Number of steps left out so far."""
+        """Number of warm-up steps so far."""
 
     def start(self, pipeline) -> None:
-        """Starts timing steps on the batches of `pipeline`."""
+        """Starts the timer for steps on the batches of `pipeline`."""
         self._pipeline, self._last, self._before = pipeline, time.perf_counter(), pipeline.seconds.copy()
 
     def tick(self) -> None:
+        """Records the end of a step."""
         now = time.perf_counter()
         if self.skipped < self.warmup_steps:
             self.skipped += 1
@@ -206,19 +198,19 @@ class StepClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves out the time spent in the block."""
+        """Excludes the time spent in the block."""
         began = time.perf_counter()
         yield
         if self._last is not None:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns timing figures since the last report, or of the whole run; empty before the first timed step.
+        """Returns timing figures of the steps since the last report, or of all; empty before the first timed step.
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;
-            and, as shares of the whole time, `stall` (waiting for data) and the producer's `reading`, `preparing` and
-            `copying`.
+            and as shares of the time of all steps: `stall` (waiting for data), and `reading`, `preparing` and `copying`
+            of the producer.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])
@@ -238,9 +230,9 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Adds the `OF_EACH` figures of every worker to this worker's report; all workers must call it."""
+    """Adds the `OF_EACH_WORKER` figures of all workers to this worker's report; all workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
-        timing = timing | {f"worker_{index}_{name}": one[name] for name in OF_EACH if timing and one}
+        timing = timing | {f"worker_{index}_{name}": one[name] for name in OF_EACH_WORKER if timing and one}
     return timing
 
 
@@ -251,11 +243,11 @@ LOST_WORKER = (
     tf.errors.CancelledError,
     tf.errors.InternalError,
 )
-"""Errors that a collective operation raises when a worker is lost."""
+"""Errors that collective operations raise when a worker is lost."""
 
 
 class Replicas:
-    """Replicas on the model devices of this process and of the other workers, under one `tf.distribute` strategy."""
+    """Replicas of a model on the model devices of all workers, under one `tf.distribute` strategy."""
 
     def __init__(self, plan: DevicePlan):
         self.data_device, self.devices = plan.data_device, plan.model_devices
@@ -266,11 +258,8 @@ class Replicas:
             if len(self.devices) == 1
             else tf.distribute.MirroredStrategy(list(self.devices), tf.distribute.ReductionToOneDevice())
         )
-
-    @property
-    def count(self) -> int:
-        """Number of replicas of all workers together."""
-        return self.strategy.num_replicas_in_sync
+        self.count: int = self.strategy.num_replicas_in_sync
+        """Number of replicas on all workers together."""
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -279,11 +268,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a model that was created outside of `scope` for training.
-
-        Raises:
-            ConfigError: The model is not on the model device, or there are several.
-        """
+        """Adopts a model created outside of `scope`. Raises `ConfigError` unless it is on the only model device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}
@@ -309,29 +294,8 @@ class Replicas:
             lambda context: shards[context.replica_id_in_sync_group % len(shards)]
         )
 
-    def share(self, variables: Iterable[tf.Variable], seconds: float) -> None:
-        """Copies the chief's values of variables to all workers, whose processors may round differently.
-
-        `seconds` is the waiting time limit for each variable.
-        """
-        for variable in variables:
-            self.workers.watch(seconds)
-            with tf.device(self.strategy.extended.worker_devices[0]):
-                value = self.local(self._send(tf.constant(variable.numpy())))[0].numpy()
-            variable.assign(value)
-        self.workers.watch(None)
-
-    @tf.function(reduce_retracing=True)
-    def _send(self, value):
-        def replica(own):
-            context = tf.distribute.get_replica_context()
-            sent = tf.where(context.replica_id_in_sync_group == 0, own, tf.zeros_like(own))
-            return context.all_reduce("SUM", sent)
-
-        return self.strategy.run(replica, (value,))
-
     def local(self, batch) -> tuple:
-        """Shards of a batch, one per replica of this worker."""
+        """Returns the shards of a distributed batch, one per replica of this worker."""
         return self.strategy.experimental_local_results(batch)
 
     def split(self, batch, parts: int) -> list:
@@ -342,17 +306,17 @@ class Replicas:
         for local, device in zip(self.local(batch), self.devices):
             with tf.device(device):
                 pieces.append(equal_parts(local, parts))
-        return [self.distribute([shard[part] for shard in pieces]) for part in range(parts)]
+        return [self.distribute(shards) for shards in zip(*pieces)]
 
 
 def equal_parts(batch: NamedTuple, count: int) -> list:
-    """Splits the rows of a batch by slices, because `tf.split` has no GPU kernel for integers."""
+    """Splits a batch into parts with equal numbers of clips, by slices: `tf.split` has no GPU kernel for integers."""
     rows = len(batch[0]) // count
     return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]
 
 
 def synchronize_statistics(model: keras.Model) -> None:
-    """Lets batch normalization take its statistics over the rows of all replicas."""
+    """Makes batch normalization compute its statistics over the clips of all replicas."""
     for layer in model._flatten_layers():
         if isinstance(layer, BatchNormalization):
             layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)

@@ -1,8 +1,8 @@
 """The train step of every stage, on one replica or several, with or without gradient accumulation.
 
 Gradients are summed over the items of all replicas and micro-batches, divided by the number of items and reduced once,
-then checked, clipped and applied. Keras's own clipping and loss scaling see one replica, and its accumulation averages
-micro-batches whatever their number of tokens.
+then checked, clipped and applied. Keras cannot do this: its clipping and loss scaling see one replica, and its
+accumulation gives all micro-batches equal weight, whatever their number of tokens.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from myxtts.training.stages.base import Update
 
 
 class TrainStep:
-    """Optimizer steps of a stage: each step runs every update in turn, on the weights that the previous one left.
+    """Train step of a stage: runs the stage's updates one after another, each with the weights of the previous one.
 
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
@@ -44,14 +44,14 @@ class TrainStep:
         if accumulation > 1:
             self.make_accumulators()
         self.phase, self.micro_batches = "", 0
-        """The stage's phase in the next steps; and the number of batches in the last update."""
+        """Phase of the stage in the next steps, and number of batches in the last update."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
     def forget_traces(self) -> None:
-        """Recreates the step's functions, untraced."""
+        """Discards all traced graphs of the step."""
         self.traces, self.graph = 0, None
-        """Number of traces of the functions that compute gradients, and the last graph."""
+        """Number of traces of the functions that compute gradients, and the last traced graph."""
         for rule in self.rules:
             rule.compile(self.xla)
         # XLA compiles each shape in any case; a shape known at tracing time lets it unroll loops.
@@ -61,10 +61,10 @@ class TrainStep:
         self._finish = tf.function(self._finish_step, reduce_retracing=True)
 
     def trace_for(self, examples: list) -> None:
-        """Traces one graph for all shapes between those of the examples, which are batches or micro-batches.
+        """Traces one graph for all shapes between those of the `examples`, which are batches or micro-batches.
 
-        Left to itself, TensorFlow traces the first shape alone, then a graph for any shape. A resumed run meets other
-        shapes first and would take the same steps in other graphs, which round differently. XLA compiles each shape.
+        By default, TensorFlow traces a graph for the first shape only, then one for any shape. A resumed run has other
+        first shapes, so it would take the same steps in other graphs, which round differently. XLA compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return
@@ -87,11 +87,11 @@ class TrainStep:
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
 
     def state_variables(self) -> dict[str, tf.Variable]:
-        """Everything a checkpoint needs besides the weights, by name."""
+        """State that a checkpoint contains besides the weights, by name."""
         return self._of_rules(UpdateRule.state_variables)
 
     def accumulators(self) -> dict[str, tf.Variable]:
-        """Gradient accumulators by name; zero between steps, so checkpoints leave them out."""
+        """Gradient accumulators by name; not saved in checkpoints, because they are zero between steps."""
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
 
     def trainable(self) -> dict[str, tf.Variable]:
@@ -112,7 +112,7 @@ class TrainStep:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Puts the averages, if any, in place of the weights within the block, for validation and synthesis."""
+        """Replaces the weights by their averages, if any, within the block, for validation and synthesis."""
         for rule in self.rules:
             rule.exchange_averages()
         try:
@@ -132,11 +132,13 @@ class TrainStep:
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     def make_accumulators(self) -> None:
-        """Creates the gradient accumulators; must be called in the strategy's scope."""
+        """Creates the gradient accumulators on the model devices, unless they exist."""
         kind = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
         zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="accumulator", **kind)
-        for rule in self.rules:
-            rule.sums = rule.sums or [zeros(weight) for weight in rule.variables]
+        is_alone, devices = self.strategy.num_replicas_in_sync == 1, self.strategy.extended.worker_devices
+        with self.strategy.scope(), tf.device(devices[0] if is_alone else None):
+            for rule in self.rules:
+                rule.sums = rule.sums or [zeros(weight) for weight in rule.variables]
 
     def drop_accumulators(self) -> None:
         """Frees the gradient accumulators."""
@@ -145,7 +147,7 @@ class TrainStep:
         self.forget_traces()
 
     def forget_partial_step(self) -> bool:
-        """Clears what a failed step left behind; returns whether no weight had begun to change."""
+        """Resets the accumulators after a failed step; returns whether all weights are unchanged."""
         for rule in self.rules:
             for accumulator in rule.sums:
                 self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
@@ -161,11 +163,11 @@ class TrainStep:
 
         Returns:
             Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. If a stage has several updates,
-            the figures of each have its name as prefix (`generator/loss`), `loss` and `gradient_norm` are those of
-            the last, and `finite` says whether all of them were applied.
+            names are prefixed with that of the update (`generator/loss`), `loss` and `gradient_norm` are those of the
+            last update, and `finite` tells whether all updates were applied.
         """
-        # Operations outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first device, which
-        # is the data device if there are two.
+        # Otherwise, operations outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first
+        # device, which is the data device if there are two.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
                 rule.optimizer.learning_rate.assign(learning_rate * rule.rate_share)

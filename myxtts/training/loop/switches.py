@@ -1,13 +1,12 @@
-"""Training switches: as requested, as the hardware allows, and (the ledger) as observed in the first step."""
+"""Training switches: their requested values, their applied values, and the ledger of effects seen in the first step."""
 
 import re
 import textwrap
 import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -25,25 +24,25 @@ if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
 SLOWER_BY = 1.05
-"""Largest ratio of times at which the memory-efficient form of attention counts as no slower."""
+"""Memory-efficient attention is chosen if it takes at most this times as long as standard attention."""
 REPEATS = 3
 RECOMPUTED = "recomputed_"
-"""Prefix of a block's name in the name scope of its recomputed operations."""
+"""Prefix of the name scopes of recomputed operations; the name of the block follows."""
 
 
 class Switches(SimpleNamespace):
-    """Training switches as applied on this machine.
+    """Training switches as applied on this machine: an attribute for each of `config.training.SWITCHES`.
 
-    Has an attribute for each of `config.training.SWITCHES`, and `requested`, `{switch: (value, source)}`, see
-    `requested_switches`, and `reasons`, `{switch: explanation}`, for some switches.
+    `requested` is `{switch: (value, source)}` as returned by `requested_switches`. `reasons` is
+    `{switch: explanation}`, for some switches.
     """
 
     def applied(self) -> dict:
-        """Applied values by switch, as JSON; a resumed run keeps the measured ones."""
+        """Returns the applied values by switch, as JSON for checkpoints."""
         return {name: getattr(self, name) for name in SWITCHES}
 
     def requested_text(self, name: str) -> tuple[object, str]:
-        """The requested value of a switch, and its text with the source."""
+        """Returns the requested value of a switch, and that value as text with its source."""
         value, source = self.requested[name]
         return value, f"{on_or_off(value) if isinstance(value, bool) else value} ({source})"
 
@@ -63,10 +62,10 @@ def settle_switches(
     """Resolves the requested switches for a device, and sets TF32 and determinism for the whole process.
 
     Args:
-        applicable: Switches that the stage has; the others keep their defaults.
-        before: `Switches.applied` of the run to resume. Its attention is kept, because another measurement may choose
-            another form, which rounds differently.
-        default_ema: Decay of weight averages, where neither settings nor preset name one.
+        applicable: Names of the switches that the stage has; the others keep their defaults.
+        before: `Switches.applied` of the run to resume. Its form of attention is kept, because a new measurement might
+            choose the other form, which rounds differently.
+        default_ema: Decay of the weight averages if neither the settings nor the preset name one.
     """
     requested = requested_switches(training)
     if requested["ema"][1] == "default" and default_ema:
@@ -78,19 +77,17 @@ def settle_switches(
     tf.config.experimental.enable_tensor_float_32_execution(values["tf32"])
     if training.deterministic:
         tf.config.experimental.enable_op_determinism()
-    earlier = (before or {}).get("attention")
-    if values["attention"] == "auto" and earlier in (STANDARD, MEMORY_EFFICIENT):
-        values["attention"], reasons["attention"] = earlier, "as in the resumed checkpoint"
+    if values["attention"] == "auto" and (before or {}).get("attention") in (STANDARD, MEMORY_EFFICIENT):
+        values["attention"], reasons["attention"] = before["attention"], "as in the resumed checkpoint"
     elif values["attention"] == "auto":
         values["attention"], reasons["attention"] = choose_attention(model_config, values["precision"], device)
-    refusal = xla_refusal(device) if values["xla"] else None
-    if refusal:
+    if values["xla"] and (refusal := xla_refusal(device)):
         values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
     return Switches(**values, requested=requested, reasons=reasons)
 
 
 def xla_refusal(device: str) -> str | None:
-    """TensorFlow's error message if XLA cannot compile for `device`, else None."""
+    """Returns TensorFlow's error message if XLA cannot compile for `device`, else None."""
     double = tf.function(lambda x: x + x, jit_compile=True)
     try:
         with tf.device(device):
@@ -101,9 +98,9 @@ def xla_refusal(device: str) -> str | None:
 
 
 def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
-    """Returns the faster form of attention, `standard` or `memory-efficient`, and the measurement as text.
+    """Measures which form of attention to use; returns `standard` or `memory-efficient`, and the measurement as text.
 
-    Times the forward and backward pass of one layer in both forms, at the model's longest sequence. Which one is faster
+    Times the forward and backward pass of one layer in both forms, at the model's longest sequence. The faster form
     depends on processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
@@ -111,15 +108,15 @@ def choose_attention(model_config: ModelConfig, precision: str, device: str) -> 
     dtype = keras.DTypePolicy(precision).compute_dtype
     with tf.device(device):
         tensors = [tf.random.stateless_normal((1, heads, longest, width), (0, i), dtype=dtype) for i in range(3)]
-        standard, efficient = (
-            _seconds(form, tensors, Dropout(model_config.dropout)) for form in (STANDARD, MEMORY_EFFICIENT)
-        )
-    ratio = efficient / standard
+        seconds = {form: _seconds(form, tensors, model_config.dropout) for form in (STANDARD, MEMORY_EFFICIENT)}
+    ratio = seconds[MEMORY_EFFICIENT] / seconds[STANDARD]
     reason = f"memory-efficient attention takes {ratio:.2f} times as long as standard at {longest} tokens"
     return STANDARD if ratio > SLOWER_BY else MEMORY_EFFICIENT, reason
 
 
-def _seconds(form, tensors, dropout):
+def _seconds(form, tensors, dropout_rate):
+    dropout = Dropout(dropout_rate)
+
     @tf.function
     def forward_and_backward(query, key, value):
         with tf.GradientTape() as tape:
@@ -134,8 +131,8 @@ def _seconds(form, tensors, dropout):
 def recompute(segment: Callable, block: str) -> Callable:
     """Wraps a segment of a block so that the backward pass recomputes its activations (Chen et al. 2016).
 
-    Only its arguments and result are kept. The recomputed operations have `block` in their names; graph and compiler
-    prune those that the gradient does not need.
+    Only the segment's arguments and result are kept. The names of recomputed operations contain the name `block`.
+    TensorFlow prunes those that the gradient does not need.
     """
     forward = True
 
@@ -153,8 +150,9 @@ def recompute(segment: Callable, block: str) -> Callable:
 def weights_first(function: Callable) -> Callable:
     """Wraps a function so that the gradients of its weights are computed before those of its tensors are passed on.
 
-    TensorFlow's executor starts with the operations that became ready last, so the gradients of weights, and the
-    recomputed operands that they hold, would wait for all blocks. Grappler removes control dependencies, but not a sum.
+    TensorFlow's executor starts with the operations that became ready last. Without this, weight gradients of all
+    blocks would wait, and keep their recomputed operands in memory, until the backward pass has reached the first
+    block. The order is enforced by a sum, because Grappler removes control dependencies.
     """
 
     @tf.custom_gradient
@@ -178,22 +176,20 @@ def weights_first(function: Callable) -> Callable:
 
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
-"""Operations that mixed precision applies to: matrix products and convolutions."""
-POLICIES = {"float32": "float32", "float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
+"""Names of the operations that mixed precision applies to: matrix products and convolutions."""
 WATCHED_AVERAGES = 8
-"""Number of weight averages, the smallest, that are checked for movement."""
+"""Number of weight averages that are compared before and after the first step; the smallest are taken."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class LedgerDifference(ConfigError):
-    """Error under `--strict`: a switch has another effect than requested."""
+    """A switch has another effect than requested, under `--strict`."""
 
 
-@dataclass(frozen=True)
-class LedgerRow:
-    """One switch: requested value with its source, observed effect, and the evidence for it."""
+class LedgerRow(NamedTuple):
+    """Ledger row of a switch: requested value with its source, observed effect, and the evidence for that effect."""
 
     optimization: str
     requested: str
@@ -202,18 +198,14 @@ class LedgerRow:
     as_requested: bool
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """Rows of all switches of a run; `str` makes a table as wide as the terminal."""
+class Ledger(NamedTuple):
+    """Effects of all training switches of a run; `str` formats them as a table as wide as the terminal."""
 
     rows: tuple[LedgerRow, ...]
 
     def __str__(self):
-        cells = [("optimization", "requested", "effective", "reason")]
-        for row in self.rows:
-            effective = row.effective if row.as_requested else f"! {row.effective}"
-            cells.append((row.optimization, row.requested, effective, row.reason))
-        *columns, reasons = zip(*cells)
+        marked = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.rows)
+        *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *marked)))  # without `as_requested`
         columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
         starts = ["  ".join([*row, ""]) for row in zip(*columns)]
         options = dict(width=max(line_width(), len(starts[0]) + 30), subsequent_indent=" " * len(starts[0]))
@@ -223,20 +215,17 @@ class Ledger:
         return next(row for row in self.rows if row.optimization == optimization)
 
     def state(self) -> list[dict]:
-        return [asdict(row) for row in self.rows]
+        return [row._asdict() for row in self.rows]
 
     def require(self) -> None:
-        """Raises `LedgerDifference` with every switch whose effect is not the requested one."""
-        if differing := "; ".join(
-            f"{row.optimization} must be {row.requested}, and is {row.effective} ({row.reason})"
-            for row in self.rows
-            if not row.as_requested
-        ):
+        """Raises `LedgerDifference` naming the switches that do not have the requested effect, if there are any."""
+        describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
+        if differing := "; ".join(describe(row) for row in self.rows if not row.as_requested):
             raise LedgerDifference(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 
 class LedgerKeeper:
-    """Observer of a trainer's first step; must be created before that step."""
+    """Makes the ledger from the first step of a trainer; must be created before that step."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
@@ -245,7 +234,7 @@ class LedgerKeeper:
         self._before = [v.numpy() for v in self._watched]
 
     def ledger(self, figures: dict) -> Ledger:
-        """Returns the `Ledger`, given the results of the train step that was applied."""
+        """Returns the `Ledger`; `figures` are the results of the first step that changed the weights."""
         rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
         rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
         return Ledger(tuple(rows))
@@ -257,7 +246,7 @@ class LedgerKeeper:
         kind = max(products, key=products.get) if products else "float32"
         value, requested = switches.requested_text("precision")
         seen = f"{products[kind]} of {sum(products.values())} matrix products of the step in {kind}"
-        effective, reason = POLICIES[kind], f"{seen}; {switches.reasons['precision']}"
+        reason, effective = f"{seen}; {switches.reasons['precision']}", kind if kind == "float32" else f"mixed_{kind}"
         yield LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
         value, requested = switches.requested_text("tf32")
         device, allowed = self.trainer.model_device, "allowed" if switches.tf32 else "not allowed"
@@ -273,9 +262,7 @@ class LedgerKeeper:
 
     def _graph(self):
         value, requested = self.switches.requested_text("xla")
-        clusters = sum(
-            node.attr["_XlaMustCompile"].b for node in nodes(self.step.graph) if "_XlaMustCompile" in node.attr
-        )
+        clusters = sum(node.attr["_XlaMustCompile"].b for node in nodes(self.step.graph))
         reason = self.switches.reasons.get("xla", f"{clusters} compiled clusters in the step")
         yield LedgerRow("XLA", requested, on_or_off(clusters > 0), reason, value == (clusters > 0))
         value, seen = self.trainer.config.training.deterministic, is_op_determinism_enabled()
@@ -291,9 +278,8 @@ class LedgerKeeper:
             return LedgerRow("weight averages", requested, "off", "no averages are kept", not value)
         moved = any((before != v.numpy()).any() for before, v in zip(self._before, self._watched))
         seen = "moved by the first step; used for validation and synthesis" if moved else "not moved by the first step"
-        reason = f"{len(self.step.averages())} averages, {seen}"
-        as_requested = moved and all(decay == value for decay in kept)
-        return LedgerRow("weight averages", requested, str(kept[0]) if moved else "frozen", reason, as_requested)
+        reason, effective = f"{len(self.step.averages())} averages, {seen}", str(kept[0]) if moved else "frozen"
+        return LedgerRow("weight averages", requested, effective, reason, moved and set(kept) == {value})
 
     def _sizes(self):
         batching, times = self.trainer.batching, self.step.micro_batches
@@ -330,18 +316,18 @@ def nodes(graph: tf.Graph) -> Iterator:
 
 
 def recomputed_blocks(graph: tf.Graph) -> set[str]:
-    """Names of the blocks with operations that the backward pass recomputes."""
+    """Returns the names of the blocks whose activations the backward pass recomputes."""
     return {found.group(1) for node in nodes(graph) if (found := _RECOMPUTED.search(node.name))}
 
 
 def attention_forms(graph: tf.Graph) -> Counter:
-    """Number of attention layers of each form in a graph's forward pass."""
+    """Counts the attention layers of each form in a graph's forward pass."""
     forward = (node.name for node in nodes(graph) if "gradient" not in node.name)
     layers = {found.groups() for name in forward if (found := _ATTENTION.match(name))}
     names = {scope: form for form, scope in ATTENTION_SCOPES.items()}
     return Counter(names[scope] for _, scope in layers)
 
 
-def count_products(graph):
-    """Number of matrix products and convolutions in a graph, by dtype."""
+def count_products(graph: tf.Graph) -> Counter:
+    """Counts the matrix products and convolutions in a graph by dtype."""
     return Counter(tf.as_dtype(node.attr["T"].type).name for node in nodes(graph) if node.op in PRODUCTS)

@@ -1,4 +1,4 @@
-"""One update of a train step: AdamW as in the XTTS recipe, learning rate, finite check, loss scale, weight averages."""
+"""One optimizer update of a train step: AdamW as in XTTS, learning rate, finite check, loss scale, weight averages."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import tensorflow as tf
 from myxtts.config.stages import StageConfig
 from myxtts.training.stages.base import Update
 
-SUM = tf.distribute.ReduceOp.SUM
 LARGEST_LOSS_SCALE = 2.0**24
 FIRST_LOSS_SCALE = 2.0**15
 LOSS_SCALE_GROWTH_STEPS = 2000
@@ -23,7 +22,8 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak learning rate of the stage; the update's own rate keeps its ratio to it.
+        stage_learning_rate: Peak learning rate of the stage. The step scales learning rates by the update's own peak
+            divided by this one.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class UpdateRule:
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
         self.optimizer = make_optimizer(settings, self.trainable)
-        # The optimizer gets gradients that are reduced already.
+        # The gradients that the optimizer gets are already reduced over replicas.
         self.optimizer._all_reduce_sum_gradients = list
         self.loss_scale = tf.Variable(FIRST_LOSS_SCALE if scaled else 1.0, trainable=False, name="loss_scale")
         counters = ("good_steps", "bad_steps_in_row", "bad_steps", "updates_begun")
@@ -49,30 +49,27 @@ class UpdateRule:
         """Exponential moving averages of the weights, on every replica; empty if none are kept."""
         self.restart_averages()
         self.clip_factor = None
-        """Factor, at most 1, that bounded the global norm of the last gradients."""
+        """Factor in (0, 1] by which the last gradients were clipped."""
         self.sums = []
-        """Gradient accumulators."""
+        """Gradient accumulators; empty without gradient accumulation."""
 
     def compile(self, xla: bool) -> None:
         """Sets whether XLA compiles the gradients and, on one device, the update; must be called before a step."""
-        self.gradients: Callable = self._gradients
-        self._apply_compiled: Callable = self._apply
-        if xla:
-            self.gradients = tf.function(self._gradients, jit_compile=True)
-            # With several replicas, the optimizer leaves the replica context, which XLA cannot.
-            if self.strategy.num_replicas_in_sync == 1:
-                self._apply_compiled = tf.function(self._apply, jit_compile=True)
+        compiled = lambda function, on: tf.function(function, jit_compile=True) if on else function
+        self.gradients: Callable = compiled(self._gradients, xla)
+        # With several replicas, the optimizer leaves the replica context, which XLA cannot compile.
+        self._apply_compiled: Callable = compiled(self._apply, xla and self.strategy.num_replicas_in_sync == 1)
 
     def has_turn(self, phase: str) -> bool:
         """Whether the update is applied in this phase of the stage."""
         return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
-        """Prefixes the names of `values` with the update's, as in checkpoints and logs."""
+        """Adds the name of the update as a prefix to the names of `values`, as in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def state_variables(self) -> dict[str, tf.Variable]:
-        """Everything that a checkpoint needs besides the weights, by name."""
+        """State that a checkpoint contains besides the weights, by name."""
         slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
         scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
         return slots | {name: getattr(self, name) for name in scalars}
@@ -81,19 +78,19 @@ class UpdateRule:
         """Sums a value over all replicas; must be called in a replica."""
         if self.strategy.num_replicas_in_sync == 1:
             return value
-        return tf.distribute.get_replica_context().all_reduce(SUM, value)
+        return tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def first(self, value):
-        """The first replica's part of a value that is equal on all of them."""
+        """Returns the first replica's copy of a value that is equal on all replicas."""
         return tf.nest.map_structure(lambda v: self.strategy.experimental_local_results(v)[0], value)
 
     def weighted(self, sums: dict, counts: dict) -> tf.Tensor:
-        """Total loss: weighted sum of the mean of each loss."""
+        """Returns the total loss: the weighted sum of the mean of each loss."""
         weights = self.objective.loss_weights.items()
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Gradients of one replica's share of the loss, with its loss sums and statistics."""
+        """Returns the gradients of the loss on one replica's batch, its loss sums and statistics."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -124,28 +121,24 @@ class UpdateRule:
         finite = tf.math.is_finite(norm) & tf.math.is_finite(self.weighted(sums, counts))
         clip_factor = tf.minimum(1.0, self.gradient_clip / (norm + 1e-6)) if self.gradient_clip else tf.ones_like(norm)
         factor = clip_factor / scale
-        # A step that runs out of memory does so before this count: it tells whether the weights are unchanged.
+        # A step that runs out of memory does so before this count, which tells whether the weights are unchanged.
         with tf.control_dependencies([finite]):
             self.begun.assign_add(1)
 
-        def good():
+        def apply():
             self.strategy.run(self._apply_compiled, (gradients, statistics, factor))
-            self.bad_steps_in_row.assign(0)
-            if self.scaled:
-                grows = self.good_steps + 1 >= LOSS_SCALE_GROWTH_STEPS
-                self.loss_scale.assign(tf.where(grows, tf.minimum(scale * 2.0, LARGEST_LOSS_SCALE), scale))
-                self.good_steps.assign(tf.where(grows, tf.constant(0, tf.int64), self.good_steps + 1))
             return True
 
-        def bad():
-            self.bad_steps.assign_add(1)
-            self.bad_steps_in_row.assign_add(1)
-            if self.scaled:
-                self.loss_scale.assign(tf.maximum(scale * 0.5, 1.0))
-                self.good_steps.assign(0)
-            return False
-
-        tf.cond(finite, good, bad)
+        tf.cond(finite, apply, lambda: False)
+        is_good, is_bad = tf.cast(finite, tf.int64), tf.cast(~finite, tf.int64)
+        self.bad_steps.assign_add(is_bad)
+        self.bad_steps_in_row.assign((self.bad_steps_in_row + 1) * is_bad)
+        if self.scaled:
+            good_steps = (self.good_steps + 1) * is_good
+            grows = good_steps >= LOSS_SCALE_GROWTH_STEPS
+            self.good_steps.assign(tf.where(grows, tf.constant(0, tf.int64), good_steps))
+            larger, smaller = tf.minimum(scale * 2.0, LARGEST_LOSS_SCALE), tf.maximum(scale * 0.5, 1.0)
+            self.loss_scale.assign(tf.where(finite, tf.where(grows, larger, scale), smaller))
         losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
         figures = {"loss": self.weighted(sums, counts), "gradient_norm": norm, "finite": finite}
         return {**losses, **figures, "clip_factor": clip_factor}
@@ -158,11 +151,17 @@ class UpdateRule:
         if statistics:
             self.objective.apply_statistics(statistics)
 
-    def _pairs(self):
-        return zip(self.averages.values(), self.variables)
+    def _for_averages(self, change):
+        """Calls `change(average, weight)` for each weight with an average, on every replica."""
+
+        def in_replica():
+            for average, weight in zip(self.averages.values(), self.variables):
+                change(average, weight)
+
+        self.strategy.run(in_replica)
 
     def update_averages(self, step: tf.Tensor) -> None:
-        """Updates the averages (Polyak and Juditsky 1992), in a replica; `step` is the number of earlier steps.
+        """Updates the averages (Polyak and Juditsky 1992); must be called in a replica, after `step` earlier steps.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
         Keras's `use_ema` has no such warm-up: at a decay of 0.999, the initial weights would still make up a third of
@@ -170,30 +169,26 @@ class UpdateRule:
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
-        for average, weight in self._pairs():
+        for average, weight in zip(self.averages.values(), self.variables):
             average.assign_add((weight.value - average) * rate)
 
     def restart_averages(self) -> None:
-        def restart():
-            for average, weight in self._pairs():
-                average.assign(weight.value)
-
-        self.strategy.run(restart)
+        """Sets the averages to the current weights."""
+        self._for_averages(lambda average, weight: average.assign(weight.value))
 
     def exchange_averages(self) -> None:
         """Exchanges weights and averages."""
 
-        def exchange():
-            for average, weight in self._pairs():
-                held = tf.identity(weight.value)
-                weight.assign(average.read_value())
-                average.assign(held)
+        def exchange(average, weight):
+            held = tf.identity(weight.value)
+            weight.assign(average.read_value())
+            average.assign(held)
 
-        self.strategy.run(exchange)
+        self._for_averages(exchange)
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
-    """Creates the optimizer of weights, given by name, and its slots; must be called on the weights' device."""
+    """Creates the optimizer of the `trainable` weights, with its slots; must be called on the device of the weights."""
     beta_1, beta_2 = settings.betas
     rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
     optimizer = AdamW(settings.learning_rate, **rates)
@@ -205,7 +200,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Whether the XTTS recipe leaves a weight undecayed: biases, norms (not the perceiver's), embeddings."""
+    """Whether XTTS trains a weight without decay: biases, embeddings and the norms outside the perceiver."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 
@@ -213,27 +208,23 @@ def no_weight_decay(name: str) -> bool:
 class AdamW(keras.optimizers.AdamW):
     """AdamW with epsilon after the bias correction (Loshchilov and Hutter 2019, algorithm 2), as in PyTorch.
 
-    Keras adds epsilon before the correction, which makes it `1 / sqrt(1 - beta_2)` times as large in the first step and
-    changes the update of weights with gradients near epsilon. Keras also needs a dozen passes over weights and moments;
-    this is one kernel. Takes the arguments of `keras.optimizers.AdamW`.
+    Keras adds epsilon before the correction, which makes epsilon `1 / sqrt(1 - beta_2)` times as large in the first
+    step and changes the update of weights with gradients near epsilon. Keras also makes a dozen passes over weights and
+    moments; this class calls one kernel. Takes the arguments of `keras.optimizers.AdamW`.
     """
 
-    def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         dtype = variable.dtype
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
         step = tf.cast(self.iterations + 1, dtype)
         index = self._get_variable_index(variable)
         beta_2_power = tf.pow(beta_2, step)
-        # The kernel adds epsilon before the correction; multiplied by the correction, it has the effect of after.
+        # The kernel adds epsilon before the correction. Scaled by the correction, it acts as if added after it.
         epsilon = tf.cast(self.epsilon, dtype) * tf.sqrt(1 - beta_2_power)
-        m, v = _handle(self._momentums[index]), _handle(self._velocities[index])
+        m, v = (slots[index].value.handle for slots in (self._momentums, self._velocities))
         betas = dict(beta1_power=tf.pow(beta_1, step), beta2_power=beta_2_power, beta1=beta_1, beta2=beta_2)
         rates = dict(lr=tf.cast(learning_rate, dtype), epsilon=epsilon)
-        tf.raw_ops.ResourceApplyAdam(var=_handle(variable), m=m, v=v, grad=tf.cast(gradient, dtype), **betas, **rates)
-
-
-def _handle(variable):
-    return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+        tf.raw_ops.ResourceApplyAdam(var=variable.handle, m=m, v=v, grad=tf.cast(gradient, dtype), **betas, **rates)
 
 
 def total_steps(max_steps: int | None, epochs: int, batches_per_epoch: int, accumulation: int) -> int:
@@ -242,10 +233,9 @@ def total_steps(max_steps: int | None, epochs: int, batches_per_epoch: int, accu
 
 
 def learning_rate(settings: StageConfig, step: int, total_steps: int) -> float:
-    """Learning rate after `step` of `total_steps` steps: linear warm-up, then a half cosine.
+    """Learning rate after `step` of `total_steps` steps: linear warm-up, then a half cosine (Loshchilov, Hutter 2017).
 
-    The warm-up takes at most a tenth of the steps. After `total_steps`, the rate stays at its final value. Source:
-    Loshchilov and Hutter (2017).
+    The warm-up takes at most a tenth of the steps. After `total_steps`, the rate stays at its final value.
     """
     peak, final_share = settings.learning_rate, settings.final_learning_rate
     warmup = min(settings.warmup_steps, total_steps // 10)

@@ -1,4 +1,4 @@
-"""Checkpoints of a stage: saving, resuming, going back after divergence or overtraining; models of earlier stages."""
+"""Checkpoints of a stage: saving, resuming, returning to an earlier one; loading the models of earlier stages."""
 
 import logging
 from pathlib import Path
@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRAINED = "trained"
-"""Name of the tensor file with the weights that training continues from, in runs with weight averages. The file `model`
-then has the averages, which are validated and speak."""
+"""Name of the tensor file with the trained weights, in runs with weight averages. The file `model` then has the
+averages, which are used for validation and synthesis."""
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of a trainer.
-
-    Of several workers, only the chief writes, and decides which checkpoint all of them read.
-    """
+    """Saves and loads the checkpoints of a trainer. Only the chief worker saves, and it selects the one to load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -40,14 +37,14 @@ class Checkpointer:
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{self.stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
         self.companions: dict[str, bytes] = {}
-        """Contents of the files that synthesis needs beside the weights, by name."""
+        """Contents of other files that synthesis needs, by name."""
 
     def save(self, last: bool, finished: bool) -> None:
-        """Writes a checkpoint of this step, marked best if the step is the best so far.
+        """Saves a checkpoint of this step, marked as the best if it is.
 
         Args:
-            last: Waits until the checkpoint is on the disk, with several attempts. Otherwise, training waits only for
-                the copy to the host, and the next call raises the errors of writing.
+            last: Whether to wait until the checkpoint is written, with several attempts. Otherwise, a thread writes it,
+                and the next call raises its errors.
             finished: Whether the stage's last step was taken.
         """
         with self.trainer.clock.paused():
@@ -62,27 +59,22 @@ class Checkpointer:
 
     def snapshot(self) -> tuple[dict, dict]:
         """Copies tensors and state to the host, for `CheckpointStore.write`; must be called between two steps."""
-        self.trainer.watch.read()
-        tensors = {"optimizer": arrays_of(self.train_step.state_variables())}
-        with self.train_step.averaged_weights():
+        trainer, step = self.trainer, self.train_step
+        trainer.watch.read()
+        tensors = {"optimizer": arrays_of(step.state_variables())}
+        with step.averaged_weights():
             tensors |= self.stage.weight_arrays()
-        keeps_averages = bool(self.train_step.averages())
-        if keeps_averages:
-            tensors[TRAINED] = arrays_of(self.train_step.averaged())
-        ledger = self.trainer.ledger and self.trainer.ledger.state()
-        saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": keeps_averages, "ledger": ledger}
-        saved |= {"bad_steps_in_row": self.train_step.bad_steps_in_row, "versions": versions()}
-        saved["switches"] = self.trainer.switches.applied()
+        if step.averages():
+            tensors[TRAINED] = arrays_of(step.averaged())
+        saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": TRAINED in tensors}
+        saved |= {"bad_steps_in_row": step.bad_steps_in_row, "versions": versions(), "config": trainer.config.to_dict()}
+        saved |= {"ledger": trainer.ledger and trainer.ledger.state(), "switches": trainer.switches.applied()}
         if self.state.clips is not None:
             tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()
-        return tensors, {**saved, "config": self.trainer.config.to_dict()}
+        return tensors, saved
 
     def resume(self, folder: str | None = None) -> None:
-        """Restores the newest intact checkpoint of this run, if any, or of the run in `folder`.
-
-        Raises:
-            CheckpointError: `folder` has none, or the checkpoint is of another model or DVAE.
-        """
+        """Loads the newest intact checkpoint of the run or of `folder`; raises `CheckpointError` if it does not fit."""
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -103,16 +95,16 @@ class Checkpointer:
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
         self.train_step.restart_averages()
         if trained:
-            # The run may no longer keep averages.
+            # Averages may be turned off in the resumed run.
             averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
             assign_by_name(averaged, tensors[TRAINED], where)
         for line in differences(saved, self.trainer.config, where):
             logger.info("%s", line)
 
     def go_back(self, error: Exception) -> None:
-        """Returns a diverged run to its last good checkpoint, with a lower learning rate.
+        """Loads the last good checkpoint and lowers the learning rate.
 
-        Raises `error` if there is none, or after `training.divergence_returns` returns.
+        Raises `error` if there is no such checkpoint, or after `training.divergence_returns` such returns.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -129,29 +121,24 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Returns a run to its best checkpoint, if any, but keeps its history and the state of early stopping.
-
-        Later checkpoints are renamed to `overtrained_step_…`.
-        """
+        """Loads the best checkpoint, if any, but keeps the history; renames later ones to `overtrained_step_…`."""
         self.writer.wait()
-        history, stale = self.state.history, self.state.stale_evaluations
-        detector = self.trainer.watch.overtraining
-        stopped = detector.state()
+        state, detector = self.state, self.trainer.watch.overtraining
+        kept = state.history, state.stale_evaluations, detector.state()
         best = self.workers.ask(self.store.best_step)
         if best is None:
             return
-        if self.workers.is_chief:
-            for step in self.store.steps():
-                if step > best:
-                    self.store.put_away(step, "overtrained")
+        for step in self.store.steps() if self.workers.is_chief else ():
+            if step > best:
+                self.store.put_away(step, "overtrained")
         self._restore(self.store, best)
-        self.state.history, self.state.stale_evaluations = history, stale
+        state.history, state.stale_evaluations, stopped = kept
         detector.restore(stopped)
         logger.warning("Stage %s ends early, at its best checkpoint, that of step %d.", self.stage.name, best)
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the newest checkpoint that is intact and has finite losses; renames newer ones to `diverged_step_…`."""
+    """Returns the newest intact step with finite losses; later checkpoints are renamed to `diverged_step_…`."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)
@@ -168,13 +155,10 @@ def last_good_step(store: CheckpointStore) -> int | None:
 
 
 def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models that a stage depends on from the run's folder.
-
-    Args:
-        device: The data device.
+    """Loads the models that a stage depends on from the run's folder to a device.
 
     Returns:
-        The models and the digests of their weights (the stage's lineage), each by name of their stage.
+        The models, and the digests of their weights (the stage's lineage), both by the name of the model's stage.
 
     Raises:
         CheckpointError: A model is missing or not trained to the end.

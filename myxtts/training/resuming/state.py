@@ -1,7 +1,7 @@
 """State of a stage's training, as saved in checkpoints.
 
 Random values depend only on the seed and a position (docs/architecture.md), so weights, optimizer state and positions
-are enough to resume. Other state that must survive a stop is one of `TrainingState.parts`.
+are enough to resume. Other objects whose state must be saved are in `TrainingState.parts`.
 """
 
 import json
@@ -41,7 +41,7 @@ class TrainingState:
     lineage: dict = field(default_factory=dict)
     """Digests of the models that the stage depends on, as JSON; checkpoints with other digests are not resumed."""
     follows: tuple[str, ...] = ()
-    """Names in `lineage` whose models may have been trained since: `StageEntry.follows`."""
+    """Names of models in `lineage` whose digest may change (`StageEntry.follows`)."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -49,13 +49,13 @@ class TrainingState:
     clips: "OrderedClips | None" = None
     """The training clips in their order, once training has begun."""
     record: "ClipRecord | None" = None
-    """Clips of the resumed checkpoint, if it has them."""
+    """Record of the clips in the resumed checkpoint, if it has one."""
     history: list[dict] = field(default_factory=list)
-    """Validation losses: `step` and each loss by name."""
+    """Results of each validation: `step`, and losses and metrics by name."""
     best: tuple[float, int] | None = None
-    """Best value so far, and its step: a main validation loss or a score, see `best_by`."""
+    """Best validation loss or score so far, according to `best_by`, and its step."""
     best_by: str = "loss"
-    """`training.best_by`: `loss` or `evaluation`."""
+    """What selects the best checkpoint: `loss` or `evaluation` (`training.best_by`)."""
     stale_evaluations: int = 0
     """Number of evaluations since the best score."""
     least_score: float | None = None
@@ -63,34 +63,30 @@ class TrainingState:
     finished: bool = False
     """Whether the stage's last step was taken, as of the last checkpoint."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """Other objects to save, by name, with the methods `state()`, which returns JSON values, and `restore(state)`."""
+    """Other objects to save, by name. Their methods: `state()` returns JSON values, `restore(state)` sets them."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Records a value of this step, lower is better; returns whether this step is the best so far."""
+        """Records a loss or score of this step; returns whether it is the best so far and `by` equals `best_by`."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of an evaluation; returns whether this step is the best so far."""
+        """Records the score of an evaluation; returns whether this step is the best so far, according to `best_by`."""
         is_less = math.isfinite(score) and (self.least_score is None or score < self.least_score)
         self.least_score = score if is_less else self.least_score
         self.stale_evaluations = 0 if is_less else self.stale_evaluations + 1
         return self.improves("evaluation", score)
 
     def as_dict(self) -> dict:
+        """Returns JSON values for a checkpoint."""
         names = "finished lineage best best_by stale_evaluations least_score position".split()
         parts = {name: part.state() for name, part in self.parts.items()}
-        found = {name: getattr(self, name) for name in names}
-        return {**found, "history": list(self.history), "parts": parts}
+        return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Inverse of `as_dict`; `where` names the checkpoint.
-
-        Raises:
-            CheckpointError: It has weights alone, depends on another model, or is damaged.
-        """
+        """Restores values of `as_dict`. Raises `CheckpointError` if the checkpoint `where` is damaged or unsuitable."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -113,34 +109,30 @@ class TrainingState:
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
         """Returns the data set with an order of clips that continues from this state."""
-        clips, start = OrderedClips(dataset.train, dataset.order(stage)), EpochStart()
+        self.clips, start = OrderedClips(dataset.train, dataset.order(stage)), EpochStart()
         if self.record is not None:
-            start, changed = clips.continuing(self.record)
+            start, changed = self.clips.continuing(self.record)
             if changed:
                 logger.warning("%s", changed)
         dataset = replace(dataset, starts={**dataset.starts, stage: start})
-        clips.order = dataset.order(stage)
-        self.clips = clips
+        self.clips.order = dataset.order(stage)
         return dataset
 
 
 def data_digest(clips: Iterable) -> str:
-    """Digest of a list of `Clip`s in their order, which determines the batches."""
-    hasher = new_hasher()
-    for clip in clips:
-        hasher.update(json.dumps([clip.id, clip.num_samples, clip.tokens]).encode())
-    return hasher.hexdigest()
+    """Returns a digest of all that determines the batches of a list of `Clip`s."""
+    return digest_bytes(json.dumps([(clip.id, clip.num_samples, clip.tokens) for clip in clips]).encode())
 
 
 def versions() -> dict[str, str]:
-    """Versions that affect the rounding of losses, with the number of CPU threads, among which sums are divided."""
+    """Returns what affects the rounding of losses, by name: versions of libraries, and the number of CPU threads."""
     threads = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
     found = {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
     return found | {"threads": str(threads or read_processor().cores)}
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields reasons why losses may differ from those of an unbroken run; `where` names the checkpoint."""
+    """Yields reasons why losses may differ from an unbroken run; `saved` is the state of the checkpoint `where`."""
     before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -160,14 +152,14 @@ class ClipRecord:
     identities: np.ndarray
     """Digest of each clip's id, `(N,)` uint64."""
     digest: str
-    """Digest of clips and order, without its start: if it is equal, so are the batches."""
+    """Digest of the clips and their order, without `start`. Equal digests mean equal batches."""
     start: EpochStart
     """Start of the order."""
     cut: EpochStart
-    """Position at the checkpoint, from which another order can continue."""
+    """State of the order at the checkpoint, from which an order of other clips can continue."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
-        """Tensors of the file `CLIPS`, and JSON values for a checkpoint."""
+        """Returns the tensors of the checkpoint's file `CLIPS`, and JSON values for its state."""
         marks, places = np.zeros((2, len(self.identities)), np.uint8), (self.start, self.cut)
         for row, place in zip(marks, places):
             row[place.heard] = 1
@@ -176,12 +168,13 @@ class ClipRecord:
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Inverse of `saved` at a position; raises `CheckpointError` if the values are damaged."""
-        dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
-        lengths = {array.size for array in arrays.values()}
+        """Restores what `saved` returned at a position of the order. Raises `CheckpointError` if it is damaged."""
         numbers = [state.get(name) for name in ("start", "cut")]
-        counts = [isinstance(place, list) and len(place) == 3 and all(map(_is_count, place)) for place in numbers]
-        is_whole = dtypes == {name: (dtype, 1) for name, dtype in _ARRAYS.items()} and len(lengths) == 1 and all(counts)
+        are_counts = lambda place: all(type(number) is int and 0 <= number < 2**62 for number in place)
+        is_whole = all(isinstance(place, list) and len(place) == 3 and are_counts(place) for place in numbers)
+        dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
+        is_whole &= dtypes == {name: (dtype, 1) for name, dtype in _ARRAYS.items()}
+        is_whole &= len({array.size for array in arrays.values()}) == 1
         if not is_whole or not numbers[0][0] <= numbers[1][0] == position:
             raise CheckpointError(f"{where} is damaged: its record of clips is not valid.")
         identities, *marks = (arrays[name] for name in _ARRAYS)
@@ -189,12 +182,8 @@ class ClipRecord:
         return cls(identities, state.get("digest"), *places)
 
 
-def _is_count(value):
-    return type(value) is int and 0 <= value < 2**62
-
-
 class OrderedClips:
-    """Clips of a run with the order of a stage's batches, whose indices refer to `clips`."""
+    """Clips of a run with the order of a stage's batches; the indices in batches are positions in `clips`."""
 
     def __init__(self, clips: Sequence[Clip], order: BatchOrder):
         digests = (digest_bytes(clip.id.encode("utf-8", "surrogatepass"), _IDENTITY_BYTES) for clip in clips)
@@ -209,13 +198,13 @@ class OrderedClips:
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the start of the order that continues from a record, and a warning if the order has changed."""
+        """Returns the start with which this order continues from a record, and a warning if the order has changed."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
         start = EpochStart(record.cut.position, record.cut.epoch, record.cut.offset, heard)
-        new = int((~np.isin(self.identities, record.identities)).sum())
-        gone = int((~np.isin(record.identities, self.identities)).sum())
+        new = np.isin(self.identities, record.identities, invert=True).sum()
+        gone = np.isin(record.identities, self.identities, invert=True).sum()
         count = len(self.identities)
         return start, (
             f"The training set or its batches changed since the checkpoint: {new} clips are new, and {gone} are gone. "

@@ -1,7 +1,4 @@
-"""What a training stage is made of: `Stage`, `Objective`, `Update`, `Preparation`, and losses summed over items.
-
-A stage is a subclass of `Stage` in a file of its own; `config/stages.py` lists it.
-"""
+"""Base classes of training stages, and losses summed over items; `config/stages.py` lists the stages."""
 
 import math
 from abc import ABC, abstractmethod
@@ -32,28 +29,28 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """A weighted sum of losses, and the weights that are trained to minimize it.
 
-    Each loss is a sum over items. The train step divides it by the number of items over all replicas and accumulated
-    batches, so that they share one mean.
+    Each loss is a sum over items. The train step divides it by the number of items in all replicas and accumulated
+    batches, which gives one mean over the effective batch.
     """
 
     loss_weights: dict[str, float]
     """Weight of each loss, by name."""
     phase = ""
-    """The stage's phase that is being traced; see `Stage.phase`."""
+    """Phase of the stage (`Stage.phase`) for which the losses are traced."""
 
     @abstractmethod
     def trainable(self) -> dict[str, Any]:
         """Returns the variables that the update changes, by name."""
 
-    @abstractmethod
     def counts(self, batch) -> dict[str, tf.Tensor]:
-        """Returns the number of items of each loss, scalar float32 by name."""
+        """Returns the number of items of each loss, scalar float32 by name; by default the number of clips."""
+        return dict.fromkeys(self.loss_weights, tf.cast(tf.shape(batch[0])[0], tf.float32))
 
     @abstractmethod
     def loss_sums(self, batch, seed=None) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """Returns the sum of each loss over a prepared batch, and statistics for `apply_statistics`.
 
-        `seed` is the dropout seed, `(2,)` int32; None, at validation, turns dropout off.
+        `seed` is the dropout seed, `(2,)` int32. At validation it is None, and dropout is off.
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
@@ -61,38 +58,38 @@ class Objective(ABC):
 
 
 class Update(NamedTuple):
-    """One update of a step. The updates of a stage run in order, each on the weights that the one before left."""
+    """One optimizer update of a train step. The updates of a stage run one after another in each step."""
 
     name: str
-    """Prefix of its state in checkpoints and of its figures; empty for the main update."""
+    """Prefix of the update's names in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Its optimizer and clipping; its learning rate keeps its ratio to the stage's."""
+    """Settings of the optimizer and of clipping. The stage's schedule is scaled to this peak learning rate."""
     phases: tuple[str, ...] | None = None
-    """Phases of the stage in which it runs; None: all."""
+    """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
-    """Whether moving averages of the weights that it updates are kept, if the run keeps any."""
+    """Whether the updated weights have moving averages, in runs with weight averages."""
 
 
 class Stage(ABC):
-    """One stage of a training run; `foundations` are the frozen models it depends on, by stage, on the data device."""
+    """Base class of stages; `foundations` are the frozen models that it depends on, by stage, on the data device."""
 
     name: str
     """Key in `config.stages.STAGES`."""
     part: str
-    """Part of `XTTS` that it trains; its checkpoints hold the weights of that part."""
+    """Part of `XTTS` that the stage trains and saves."""
     main_loss: str
-    """Validation loss that decides which checkpoint is the best."""
+    """Name of the validation loss that selects the best checkpoint."""
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
-    """Switches of `config.training.SWITCHES` that apply to it."""
+    """Names of the training switches (`config.training.SWITCHES`) that apply to the stage."""
     default_ema = 0.0
-    """Decay of the weight averages if neither settings nor preset give one."""
+    """Decay of the weight averages if neither the settings nor the preset name one."""
     speaks = False
-    """Whether samples can be synthesized while it trains."""
+    """Whether samples can be synthesized during the stage."""
     takes_init_from = False
-    """Whether a new run may start from another run's weights of this part."""
+    """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether a run of all stages fine-tunes weights from `--init-from`; otherwise it keeps them unchanged."""
+    """Whether a run of all stages fine-tunes weights loaded with `--init-from`, instead of keeping them unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -102,85 +99,82 @@ class Stage(ABC):
         self.model: XTTS | None = None
 
     def choose_clips(self, dataset: SpeechDataset) -> SpeechDataset:
-        """Returns the data set with the clips to train and validate on."""
+        """Returns the data set with only the clips that the stage uses for training and validation."""
         return dataset
 
     def nothing_to_learn(self, dataset: SpeechDataset) -> str | None:
-        """Returns why these clips cannot train the stage, as a sentence for the log; None if they can."""
-        return None
+        """Returns a log message if these clips cannot train the stage, else None."""
 
-    def look(self, batch: NamedTuple) -> Any:
-        """Returns what `judge` needs of a prepared validation batch, arrays or None; called on the model device."""
+    def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
+        """Returns the arrays of a prepared validation batch that `score` needs, if any; called on the model device."""
 
-    def judge(self, looks: list) -> dict[str, float]:
-        """Returns validation figures other than losses, computed from the results of `look`."""
+    def score(self, outputs: list) -> dict[str, float]:
+        """Returns validation metrics that are not losses, from the `outputs_to_score` of all batches."""
         return {}
 
-    def copies(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns the recordings of a prepared validation batch and their resynthesis, or None if there is none.
+    def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """Returns the recordings of a prepared validation batch and their resynthesis, if the stage has one.
 
         Both are log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device.
         """
-        return None
 
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
-        """Makes the model, or adopts the one given; called in the strategy's scope, on the model device.
+        """Creates the model, unless it is given; called in the strategy's scope, on the model device.
 
-        `starting` are pretrained weights by name; they replace the random initialization of a new run.
+        `starting` are pretrained weights by name, which replace the random initialization.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets initial weights that depend on the recordings, unless the model has them."""
-
-    def begin(self) -> None:
-        """Called before the first step of a run, when the weights are set and equal on all workers."""
+        """Sets the initial weights that are computed from the recordings, alike on all workers, if not set yet."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase of a step, which decides its updates and losses. The step is traced once per phase."""
+        """Returns the phase of a step, which selects its updates and losses. The step is traced once per phase."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives to validate with, given those of the updates."""
+        """Returns the objectives whose losses are validated, by default the `objectives` of the updates."""
         return objectives
 
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """Makes the `Preparation` on the data device; `shares_device` if the model is trained there as well."""
+        """Creates the `Preparation` on the data device; `shares_device`: the model is trained on the same device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Runs on the model device before each step, with its first batch, distributed over replicas."""
+        """Called on the model device before each step, with the step's first batch, distributed over replicas."""
 
     def report(self) -> dict[str, float]:
-        """Returns figures other than losses for a log line."""
+        """Returns further figures for a log line, by name."""
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:
-        """Yields warnings about a log line's figures, each with what to change."""
+        """Yields warnings about the figures of a log line, each with a fix."""
         return ()
 
     def helpers(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights that only training needs, `{file in a checkpoint: {name: variable}}`."""
+        """Returns the weights that are used only in training, `{checkpoint file: {name: variable}}`."""
         return {}
 
+    def _saved_weights(self):
+        return {"model": self.model.part_weights(self.part), **self.helpers()}
+
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the weights for a checkpoint, `{file: {name: array}}`; other stages load `model`."""
-        own = {"model": self.model.part_weights(self.part), **self.helpers()}
-        return {file: arrays_of(variables) for file, variables in own.items()}
+        """Returns the weights for a checkpoint, `{file: {name: array}}`; other stages load the file `model`."""
+        return {file: arrays_of(variables) for file, variables in self._saved_weights().items()}
 
     def weight_files(self) -> Iterable[str]:
         """Returns the file names of `weight_arrays`."""
-        return "model", *self.helpers()
+        return self._saved_weights()
 
     def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
-        """Assigns what `weight_arrays` returned; `where` names the checkpoint in messages."""
-        for file, variables in {"model": self.model.part_weights(self.part), **self.helpers()}.items():
+        """Assigns arrays as returned by `weight_arrays`; `where` names the checkpoint in error messages."""
+        for file, variables in self._saved_weights().items():
             assign_by_name(variables, tensors[file], where)
 
     def all_weights(self) -> dict[str, Any]:
@@ -235,27 +229,27 @@ def masked_squared_error(predicted: tf.Tensor, target: tf.Tensor, mask: tf.Tenso
 
 
 class Preparation(ABC):
-    """Turns a `WaveBatch` into a stage's batch; each stage has its own `make_batch`.
+    """Converts a `WaveBatch` into a stage's batch, on the data device; subclasses define `make_batch`.
 
     Args:
-        model: Mel scale and frozen parts, on the data device.
+        model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
         device: Name of the data device.
-        augment: Whether to change voices at random (`audio/augment.py`), a clip and its conditioning clip alike.
+        augment: Whether to augment voices (`audio/augment.py`); a clip and its conditioning clip change alike.
         seed: Seed of the augmentation.
     """
 
-    def __init__(self, model: XTTS, device: str, augment: bool, seed: int):
+    def __init__(self, model: XTTS | None, device: str, augment: bool, seed: int):
         self.model, self.device = model, device
         self.augment, self.seed, workers = augment, seed, current_workers()
         self.share = (workers.index, workers.count)
-        """Index and number of the parts that the workers split each batch into; see `augment.draw_rows`."""
+        """Index of this worker and number of workers, for `augment.draw_rows`."""
         self.mel = MelSpectrogram(DVAE_MEL)
         # Unknown sizes: one trace serves all shapes.
         wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))
         self._prepare = tf.function(self.make_batch, input_signature=[wave, tf.TensorSpec((), tf.int32)])
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares a batch from any device. Its training position seeds the augmentation; None turns that off."""
+        """Prepares a batch; `position`, its number in training, seeds the augmentation. None turns that off."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)
@@ -265,7 +259,7 @@ class Preparation(ABC):
         """Returns the stage's batch; `position` is scalar int32, below 0 for no augmentation. Traced once."""
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
-        """Returns waveforms and lengths with the voices changed, and the change."""
+        """Returns the augmented waveforms `(B, S)`, their lengths `(B,)`, and the `Change` that was applied."""
         size = tf.shape(batch.wav)[0], self.mel.spec.num_mels
         if not self.augment:
             unchanged = Change(tf.ones(size[:1]), tf.zeros((size[0], 1, size[1])))

@@ -16,29 +16,29 @@ from myxtts.models.speaker_encoder import SpeakerEncoder, make_speaker_encoder
 from myxtts.models.waveform_decoders import WaveformDecoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.base import Objective, Stage, Update
-from myxtts.training.stages.decoder_losses import LogMelDistance, feature_distance, score_loss, stft_distance
+from myxtts.training.stages.decoder_losses import feature_distance, log_mel_distance, score_loss, stft_distance
 from myxtts.training.stages.gpt import GPTPreparation
 
 DISCRIMINATORS = "discriminators"
 """Checkpoint file of the discriminators' weights."""
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
-"""Phases: the decoder alone, by spectral losses; the discriminators alone; both."""
+"""Phases of the stage: spectral losses only, discriminators only, adversarial training of both."""
 SILENCE = 1e-3
-"""Root mean square below which a slice counts as silent (-60 dBFS) and is drawn again."""
+"""Root mean square below which a slice counts as silent (-60 dBFS), so that another one is sampled."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
-"""Audio per speaker vector in training; more improves it little and takes half of the preparation's time."""
+"""Samples per speaker vector in training. More improve the vector little and take half of the preparation's time."""
 FEWEST_VOICE_FRAMES = 94
 """Decoder frames of one second, the shortest slice for a speaker vector."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
-"""Loss of one discriminator that guesses, by decoder type."""
+"""Loss of one discriminator at chance level, by decoder type."""
 WON_SHARE = 0.05
-"""Share of that loss below which the discriminators have won."""
+"""Share of the `CHANCE` loss below which the discriminators are too strong for the decoder."""
 COLLAPSE_FACTOR = 1.5
 """Log-mel distance, as a multiple of the lowest so far, above which the decoder has collapsed."""
 
 
 class DecoderStage(Stage):
-    """Learns to reconstruct recordings from the GPT's latents of their codes; see docs/decoder.md."""
+    """Trains the waveform decoder to reconstruct recordings from the GPT latents of their codes (docs/decoder.md)."""
 
     name = part = "decoder"
     main_loss = "mel"
@@ -86,8 +86,8 @@ class DecoderStage(Stage):
     def make_preparation(self, device, shares_device):
         return DecoderPreparation(self.foundations, device, self.config, self.model.decoder)
 
-    def copies(self, batch):
-        return batch.target, copy_of(self.model.decoder, batch)
+    def resynthesize(self, batch):
+        return batch.target, resynthesis(self.model.decoder, batch)
 
     def advise(self, figures):
         chance = CHANCE[self.config.model.decoder_type] * len(self.discriminators.parts)
@@ -124,15 +124,11 @@ class DiscriminatorObjective(Objective):
     def trainable(self):
         return named_weights(self.discriminators)
 
-    def counts(self, batch):
-        return _clips(batch, self.loss_weights)
-
     def loss_sums(self, batch, seed=None):
-        waves = batch.target, tf.stop_gradient(copy_of(self.decoder, batch))
-        sums = {}
-        for name, wav in zip(self.loss_weights, waves):
-            sums[name] = tf.reduce_sum(score_loss(self.decoder_type, self.discriminators(wav), name == "real"))
-        return sums, {}
+        waves = {"real": batch.target, "made": tf.stop_gradient(resynthesis(self.decoder, batch))}
+        maps = {name: self.discriminators(wav) for name, wav in waves.items()}
+        loss = lambda name: tf.reduce_sum(score_loss(self.decoder_type, maps[name], name == "real"))
+        return {name: loss(name) for name in maps}, {}
 
 
 class DecoderObjective(Objective):
@@ -147,9 +143,7 @@ class DecoderObjective(Objective):
         speaker_encoder: SpeakerEncoder | None = None,
     ):
         self.decoder, self.discriminators, self.decoder_type = decoder, discriminators, decoder_type
-        self.speaker_encoder = speaker_encoder
-        self._mel_distance, self._speaker_mel = LogMelDistance(), MelSpectrogram(SPEAKER_MEL)
-        own = training.decoder
+        self.speaker_encoder, self._speaker_mel, own = speaker_encoder, MelSpectrogram(SPEAKER_MEL), training.decoder
         weights = {"mel": own.mel_weight, "stft": own.stft_weight, "adversarial": own.adversarial_weight}
         weights |= {"features": own.feature_weight, "speaker": own.speaker_weight}
         self.loss_weights = {name: weight for name, weight in weights.items() if weight or name == "mel"}
@@ -157,13 +151,10 @@ class DecoderObjective(Objective):
     def trainable(self):
         return named_weights(self.decoder)
 
-    def counts(self, batch):
-        return _clips(batch, self.loss_weights)
-
     def loss_sums(self, batch, seed=None):
-        made, weights = copy_of(self.decoder, batch), self.loss_weights
+        made, weights = resynthesis(self.decoder, batch), self.loss_weights
         sounds = batch.target, made, batch.source_rate
-        losses = {"mel": self._mel_distance(*sounds)}
+        losses = {"mel": tf.reduce_mean(log_mel_distance(*sounds), axis=-1)}
         if "stft" in weights:
             losses["stft"] = stft_distance(*sounds)
         if "speaker" in weights:
@@ -189,13 +180,13 @@ class ResynthesisDistance(Objective):
     loss_weights = {"mel": 1.0}
 
     def __init__(self, decoder: WaveformDecoder):
-        self.decoder, self._mel_distance = decoder, LogMelDistance()
+        self.decoder = decoder
 
     def trainable(self):
         return {}
 
     def _present(self, batch):
-        """Frames inside the clip, `(B, T)` bool, one per spectral frame."""
+        """Mask of the spectral frames inside each clip, `(B, T)` bool."""
         end = tf.shape(batch.present)[1] - self.decoder.lookahead_frames
         return batch.present[:, self.decoder.history_frames : end]
 
@@ -203,12 +194,12 @@ class ResynthesisDistance(Objective):
         return {"mel": tf.reduce_sum(tf.cast(self._present(batch), tf.float32))}
 
     def loss_sums(self, batch, seed=None):
-        differences = self._mel_distance.differences(batch.target, copy_of(self.decoder, batch), batch.source_rate)
-        return {"mel": tf.reduce_sum(tf.where(self._present(batch), differences, 0.0))}, {}
+        distances = log_mel_distance(batch.target, resynthesis(self.decoder, batch), batch.source_rate)
+        return {"mel": tf.reduce_sum(tf.where(self._present(batch), distances, 0.0))}, {}
 
 
-def copy_of(decoder: WaveformDecoder, batch: DecoderBatch) -> tf.Tensor:
-    """Generates the audio of a batch's slices, `(B, S)`, zero where the clip has no frames."""
+def resynthesis(decoder: WaveformDecoder, batch: DecoderBatch) -> tf.Tensor:
+    """Generates the audio of a batch's slices, `(B, S)`, zero outside of the clips."""
     hop, first = decoder.hop_length, decoder.history_frames
     length = (batch.target.shape[1] or tf.shape(batch.target)[1]) // hop
     made = decoder.frames_to_samples(batch.frames, batch.speaker, batch.present)
@@ -216,16 +207,12 @@ def copy_of(decoder: WaveformDecoder, batch: DecoderBatch) -> tf.Tensor:
     return tf.where(tf.repeat(batch.present[:, first : first + length], hop, axis=1), made, 0.0)
 
 
-def _clips(batch, names):
-    return dict.fromkeys(names, tf.cast(tf.shape(batch.target)[0], tf.float32))
-
-
 class DecoderPreparation(GPTPreparation):
-    """Waveforms -> `DecoderBatch`, by the frozen DVAE, GPT and speaker encoder, as in synthesis.
+    """Converts waveforms to a `DecoderBatch`, with the frozen DVAE, GPT and speaker encoder, as in synthesis.
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that no clip always has the same vector.
-    `grid` is a decoder, of which only the grid of frames is used.
+    `grid` is the decoder; only its frame rate and its context are used.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):

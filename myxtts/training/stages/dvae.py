@@ -1,14 +1,15 @@
 """The DVAE stage: mel spectrograms to audio codes and back."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from scipy.special import entr
 
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.data.batch import DVAEBatch, WaveBatch
+from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
 
@@ -21,21 +22,20 @@ SMALLEST_MEL_SCALE = 1.0
 
 
 class DVAEStage(Stage):
-    """Learns to reconstruct mel spectrograms through a codebook, whose codes the GPT learns."""
+    """Trains the DVAE to reconstruct mel spectrograms through a codebook, whose codes the GPT predicts."""
 
     name = part = "dvae"
     main_loss = "reconstruction"
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Sets the scale of the mel bands, and the output's bias to their mean."""
+        """Sets the scale of the mel bands, and the output's bias to the mean of the normalized bands."""
         if np.all(self.model.mel_stats.numpy() == 1):
-            scale, mean = measure_mel_stats(dataset.train_loader(self.name), 16)
+            measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
+            scale, mean = current_workers().ask(measured)  # other workers might round differently
             self.model.mel_stats.assign(scale)
+            self.front.mel_stats.assign(scale)
             self.model.dvae.decoder_output.bias.assign(mean)
-
-    def begin(self):
-        self.front.mel_stats.assign(self.model.mel_stats.numpy())
 
     def updates(self, settings):
         self._strategy = tf.distribute.get_strategy()
@@ -45,15 +45,15 @@ class DVAEStage(Stage):
         with tf.device(device):
             # Holds the mel scale on the data device.
             self.front = self.model if shares_device else XTTS(self.config.model, parts=())
-        self.begin()
+        self.front.mel_stats.assign(self.model.mel_stats.numpy())
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 
-    def copies(self, batch):
+    def resynthesize(self, batch):
         mels = batch.mel, self.model.dvae(batch.mel)["reconstruction"]
         return tuple(map(self.model.denormalize_mel, mels))
 
     def prepare_step(self, batch, step, seed):
-        """Moves dead codes onto vectors of this batch, every `REVIVE_EVERY_STEPS` from the start."""
+        """Replaces dead codes by vectors of the batch, every `REVIVE_EVERY_STEPS` steps."""
         if step % REVIVE_EVERY_STEPS == 0:
             arguments = batch, tf.constant(seed, tf.int32)
             # Calling the function itself would warn about frequent retracing.
@@ -68,23 +68,22 @@ class DVAEStage(Stage):
         vectors = tf.cast(self.model.dvae.mel_to_vectors(batch.mel), tf.float32)
         mask = tf.sequence_mask(_code_lengths(batch.mel_lengths), tf.shape(vectors)[1])
         vectors = tf.boolean_mask(vectors, mask)
-        candidates = picked_of_all(vectors, quantizer.num_codes, seed)
+        candidates = sample_of_all(vectors, quantizer.num_codes, seed)
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
         # The step skips a batch with NaN; it must not enter the codebook here.
         candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
         quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
 
     def report(self):
-        """Returns codebook use and perplexity by the moving averages."""
+        """Returns use and perplexity of the codebook, from its moving averages."""
         sizes = self.model.dvae.quantizer.cluster_size.numpy()
         shares = sizes / max(sizes.sum(), 1e-9)
-        used = shares > 0.1 / len(shares)
-        entropy = -(shares[shares > 0] * [math.log(s) for s in shares[shares > 0]]).sum()
-        return {"codebook_use": float(used.mean()), "codebook_perplexity": math.exp(entropy)}
+        used = np.mean(shares > 0.1 / len(shares))
+        return {"codebook_use": float(used), "codebook_perplexity": float(np.exp(entr(shares).sum()))}
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment losses (van den Oord et al. 2017, equation 3); moving averages set the codebook."""
+    """Reconstruction and commitment losses (van den Oord et al. 2017, equation 3), moving averages for the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 
@@ -115,7 +114,7 @@ class DVAEObjective(Objective):
 
 
 class DVAEPreparation(Preparation):
-    """Waveforms -> `DVAEBatch`."""
+    """Converts waveforms to a `DVAEBatch`."""
 
     def make_batch(self, batch, step):
         wav, wav_lengths, change = self.change_voice(batch, step)
@@ -125,10 +124,11 @@ class DVAEPreparation(Preparation):
         return DVAEBatch(batch.index, mel[:, :frames], lengths)
 
 
-def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `(number, width)` vectors, with repetition, from those of all replicas, `(N, width)` on each.
+def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
+    """Samples from the vectors of all replicas, with replacement; must be called in a replica.
 
-    N may differ between replicas. All get the same sample, which one replica with the whole batch would draw.
+    `vectors` is `(N, width)`, where N may differ between replicas. Returns the same `(number, width)` on all replicas,
+    equal to the sample of one replica with the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -143,11 +143,12 @@ def picked_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
 
 
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
-    """Measures scale and mean of each mel band over the first batches.
+    """Measures scale and mean of each mel band over the first `num_batches` batches.
 
     Returns:
-        Standard deviation of the log-mel, `(num_mels,)` float32, at least `SMALLEST_MEL_SCALE`: the released model's
-        `mel_stats.pth`, which divides the log-mels of DVAE and conditioning. And the mean of the normalized log-mel.
+        The scale, `(num_mels,)` float32: the standard deviation of the log-mel, at least `SMALLEST_MEL_SCALE`. Log-mels
+        are divided by it, as by `mel_stats.pth` of the released model.
+        The mean of the log-mel after that division, `(num_mels,)` float32.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []
     for position in range(num_batches):

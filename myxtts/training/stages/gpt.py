@@ -18,12 +18,12 @@ from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_cross_entropy
 
-TEXT_ROWS = ("text_embedding", "text_head/kernel", "text_head/bias")
-"""Weights that LoRA trains besides the adapters, because the vocabulary may have grown."""
+TEXT_WEIGHTS = ("text_embedding", "text_head/kernel", "text_head/bias")
+"""Names of the weights that are trained besides the LoRA adapters, because the vocabulary may have grown."""
 
 
 class GPTStage(Stage):
-    """Learns the next code, given the codes before it, the text and a conditioning clip (Casanova et al. 2024)."""
+    """Trains the GPT to predict audio codes from text and a conditioning clip (Casanova et al. 2024)."""
 
     name = part = "gpt"
     main_loss = "codes"
@@ -55,7 +55,7 @@ class GPTStage(Stage):
         return ("model", "lora") if self.lora else ("model",)
 
     def assign_weights(self, tensors, where):
-        merged = {**tensors["model"], **tensors.get("lora", {})}
+        merged = tensors["model"] | tensors.get("lora", {})
         assign_by_name(self.model.part_weights(self.part), merged, where)
 
     def ledger_rows(self, step, switches):
@@ -65,7 +65,7 @@ class GPTStage(Stage):
         reason = f"{found} of {total} blocks are recomputed in the backward pass"
         as_requested = found == (total if value else 0)
         yield LedgerRow("gradient checkpointing", requested, on_or_off(found > 0), reason, as_requested)
-        # The perceiver is not counted: it has few queries and keeps the standard form.
+        # Without the perceiver, which has few queries and always uses standard attention.
         forms = attention_forms(step.graph)
         effective = " and ".join(sorted(forms)) or "none"
         reason = ", ".join(f"{number} layers {form}" for form, number in sorted(forms.items()))
@@ -87,8 +87,8 @@ class GPTObjective(Objective):
             self.loss_weights["alignment"] = settings.alignment_loss_weight
 
     def trainable(self):
-        named = named_weights(self.gpt).items()
-        return {name: v for name, v in named if v.trainable and (self.lora is None or self.lora.is_trained(name))}
+        is_trained = self.lora.is_trained if self.lora else lambda name: True
+        return {name: v for name, v in named_weights(self.gpt).items() if v.trainable and is_trained(name)}
 
     def _streams(self, batch):
         streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
@@ -123,7 +123,7 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """Replaces a share of the input codes `(B, C)` by random ones in training; start, stops and padding stay."""
+        """Replaces a share of the input codes `(B, C)` by random codes in training, except start, stop and padding."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes
@@ -139,10 +139,10 @@ MASKING_SITE = 1023
 
 
 class GPTPreparation(Preparation):
-    """Waveforms -> `GPTBatch`, with the frozen DVAE's codes; codes that the batch already has are kept.
+    """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
 
-    `margin_codes` of silence are appended before encoding. With `DVAE.reach` of them the codes of a clip do not depend
-    on the batch width; without, the last codes of clips as long as the batch do.
+    `margin_codes` codes of silence are appended before encoding. With `DVAE.reach` of them, the codes of a clip do not
+    depend on the width of the batch; with fewer, the last codes of the longest clips do.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -173,27 +173,26 @@ class GPTPreparation(Preparation):
 
 
 class LoRA:
-    """Low-rank adapters on a GPT (Hu et al. 2021); besides them only `TEXT_ROWS` are trained.
+    """Low-rank adapters of a GPT (Hu et al. 2021); with them, only `TEXT_WEIGHTS` are trained besides the adapters.
 
-    Made in the strategy's scope and on the model's device, after the starting weights are assigned.
+    Must be created in the strategy's scope, on the model's device, after the starting weights are assigned.
     """
 
     def __init__(self, gpt: GPT, settings: GPTConfig):
         self.settings, self.layers = settings, {}
-        site = SITES_PER_BLOCK * len(gpt.blocks) + 1  # the sites before are the blocks' and the embedding's
+        site = SITES_PER_BLOCK * len(gpt.blocks)  # the embedding's dropout; lower numbers are those of blocks
         for number, block in enumerate(gpt.blocks):
-            for place, name in enumerate(LORA_TARGETS):
-                of_attention = place < 2
-                path = f"block_{number}/attention" if of_attention else f"block_{number}"
-                layer = getattr(block.attention if of_attention else block, name)
+            for name in LORA_TARGETS:
+                site += 1
                 if name in settings.lora_targets:
+                    in_attention = hasattr(block.attention, name)
+                    layer = getattr(block.attention if in_attention else block, name)
                     layer.enable_lora(settings.lora_rank, lora_alpha=settings.lora_alpha or settings.lora_rank)
-                    layer.adapter_dropout.rate = settings.lora_dropout
-                    layer.adapter_dropout.site = site + len(LORA_TARGETS) * number + place
-                    self.layers[f"gpt/{path}/{name}"] = layer
+                    layer.adapter_dropout.rate, layer.adapter_dropout.site = settings.lora_dropout, site
+                    self.layers[f"gpt/block_{number}/{'attention/' * in_attention}{name}"] = layer
 
     def ledger_row(self, trained: dict) -> LedgerRow:
-        """Describes what the first step trained; `trained` are its variables by name."""
+        """Returns the ledger row of LoRA; `trained` are the variables that the first step trained, by name."""
         settings, sizes = self.settings, {name: int(tf.size(v.value)) for name, v in trained.items()}
         ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
         adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
@@ -205,11 +204,11 @@ class LoRA:
         return LedgerRow("LoRA", requested, effective, reason, ranks == {settings.lora_rank})
 
     def is_trained(self, name: str) -> bool:
-        """Whether the weight of this name, relative to the GPT, is trained."""
-        return "lora_kernel" in name or name in TEXT_ROWS
+        """Whether a weight is trained, given its name within the GPT."""
+        return "lora_kernel" in name or name in TEXT_WEIGHTS
 
     def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Splits weights by name: the plain model's, adapters merged, and the frozen kernels with their adapters."""
+        """Splits weights by name: those of the plain model with merged adapters; adapters with their frozen kernels."""
         plain, adapters = {}, {}
         for name, variable in named.items():
             layer = self.layers.get(name.rsplit("/", 1)[0])
@@ -227,7 +226,7 @@ DIAGONAL_WIDTH = 0.2
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
-    """Guided-attention loss: attention from codes to text far from the diagonal, summed over the codes, scalar.
+    """Guided-attention loss: attention weight far from the diagonal of codes and text, summed over all codes, scalar.
 
     Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional networks
     with guided attention" (2017), section 4.1.
@@ -236,10 +235,9 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
         attention: `(B, C, L)`, a distribution over text positions for each code.
         text_lengths, code_lengths: `(B,)` int32, without padding.
     """
-    shares = []
-    for axis, lengths in ((1, code_lengths), (2, text_lengths)):
-        shares.append(tf.range(tf.shape(attention)[axis])[None] / lengths[:, None])
-    apart = tf.cast(shares[1][:, None, :] - shares[0][:, :, None], tf.float32)
+    _, codes, tokens = tf.unstack(tf.shape(attention))
+    code_share, text_share = tf.range(codes) / code_lengths[:, None], tf.range(tokens) / text_lengths[:, None]
+    apart = tf.cast(text_share[:, None, :] - code_share[:, :, None], tf.float32)
     penalty = 1.0 - tf.exp(-tf.square(apart) / (2 * DIAGONAL_WIDTH**2))
     counts = tf.sequence_mask(code_lengths, tf.shape(attention)[1])
     return tf.reduce_sum(tf.where(counts, tf.reduce_sum(attention * penalty, axis=-1), 0.0))
@@ -248,8 +246,8 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
     """Removes the codes that the conditioning clip contains from a target mask, `(B, T)` bool.
 
-    `conditioning_codes` is `(B, 2)` int32: the first of these codes and one past the last. Coqui's code masks the last
-    row only and counts in units of 256 samples.
+    `conditioning_codes` is `(B, 2)` int32: the first of these codes and one past the last. (Coqui's code masks only the
+    last row of the batch, and counts in units of 256 samples.)
     """
     position = tf.range(tf.shape(mask)[1])[None]
     shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])

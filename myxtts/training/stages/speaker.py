@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 FEWEST_CLIPS = 4
 """Smallest number of training clips of a speaker; with fewer the encoder would memorize them."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""Smallest number of speakers of which some are held out for validation, and their share, at least one."""
+"""Smallest number of speakers with which some are held out for validation; share of speakers held out (at least 1)."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
-"""Playback speeds in training; each makes a speaker of its own (Yamamoto et al. 2019, "Speaker augmentation and
-bandwidth extension for deep speaker embedding")."""
+"""Playback speeds in training. A speaker at another speed counts as another speaker (Yamamoto et al. 2019, "Speaker
+augmentation and bandwidth extension for deep speaker embedding")."""
 CLASSIFIER = "classifier"
 """Checkpoint file of the classifier's weights."""
 
 
 class SpeakerStage(Stage):
-    """Learns speaker vectors by classifying the speakers of the corpus with an angular margin (Deng et al. 2019).
+    """Trains the speaker encoder to classify the speakers of the corpus with an angular margin (Deng et al. 2019).
 
-    Validation reports the equal-error rate on held-out speakers. With fewer than two speakers of `FEWEST_CLIPS` clips
-    the encoder stays untrained.
+    Validation reports the equal-error rate on held-out speakers. The encoder stays untrained if fewer than two speakers
+    have `FEWEST_CLIPS` clips.
     """
 
     name = part = "speaker"
@@ -51,7 +51,7 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for trained speakers, 0 for held-out ones; all speakers, once for each of `SPEEDS`."""
+        """1 for trained and 0 for held-out speakers: all speakers at the first of `SPEEDS`, then at the second, etc."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             synchronize_statistics(self.model.speaker_encoder)
 
@@ -83,25 +83,19 @@ class SpeakerStage(Stage):
         return [Update("", SpeakerObjective(self.model, self.classifier, self.active), settings)]
 
     def make_preparation(self, device, shares_device):
-        with tf.device(device):
-            front = XTTS(self.config.model, parts=())
         data = self.config.data
-        return SpeakerPreparation(front, device, data.augment, self.config.training.seed, data.num_speakers)
+        return SpeakerPreparation(device, data.augment, self.config.training.seed, data.num_speakers)
 
-    def look(self, batch):
-        return self._embed(batch.mel).numpy(), batch.speaker.numpy()
+    def outputs_to_score(self, batch):
+        return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
-    def judge(self, looks):
-        """Returns `eer`: the equal-error rate of validation pairs, with held-out speakers if there are any."""
-        vectors, voices = (np.concatenate(arrays) for arrays in zip(*looks))
+    def score(self, outputs):
+        """Returns `eer`: the equal-error rate over pairs of validation clips, of held-out speakers if there are any."""
+        vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
-        judged = ~active[np.maximum(voices, 0)] if not active.all() else np.ones(len(voices), bool)
-        same, different = verification_scores(vectors, voices, judged)
+        held_out = ~active[np.maximum(speakers, 0)]
+        same, different = verification_scores(vectors, speakers, held_out | active.all())
         return {"eer": equal_error_rate(same, different)} if len(same) and len(different) else {}
-
-    @tf.function(reduce_retracing=True)
-    def _embed(self, mel):
-        return self.model.speaker_encoder(mel)
 
     def helpers(self):
         return {CLASSIFIER: named_weights(self.classifier)}
@@ -118,8 +112,8 @@ class SpeakerStage(Stage):
 class SpeakerObjective(Objective):
     """Cross-entropy of the speaker classifier over clips of trained speakers.
 
-    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per step, so that all
-    accumulated batches have equal weight and a step with NaN changes nothing.
+    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per applied step, with
+    equal weight for all accumulated batches.
     """
 
     loss_weights = {"speaker": 1.0}
@@ -148,10 +142,8 @@ class SpeakerObjective(Objective):
             statistics = {name: scope.get_current_value(v) for name, v in self._moving.items()}
             statistics["batches"] = tf.constant(1.0)
         speaker = tf.maximum(batch.speaker, 0)
-        logits = self.classifier(vectors, speaker, self.active)
-        losses = cross_entropy(logits, speaker)
-        counted = self._counted(batch)
-        return {"speaker": tf.reduce_sum(tf.where(counted > 0, losses, 0.0))}, statistics
+        losses = cross_entropy(self.classifier(vectors, speaker, self.active), speaker)
+        return {"speaker": tf.reduce_sum(tf.where(self._counted(batch) > 0, losses, 0.0))}, statistics
 
     def apply_statistics(self, statistics):
         for name, variable in self._moving.items():
@@ -159,10 +151,10 @@ class SpeakerObjective(Objective):
 
 
 class SpeakerPreparation(Preparation):
-    """Waveforms -> `SpeakerBatch`; training clips are augmented (`disturb`) and played at one of `SPEEDS`."""
+    """Converts waveforms to a `SpeakerBatch`; training clips are augmented and played at one of `SPEEDS`."""
 
-    def __init__(self, model, device, augment, seed, num_speakers):
-        super().__init__(model, device, augment, seed)
+    def __init__(self, device, augment, seed, num_speakers):
+        super().__init__(None, device, augment, seed)
         self.num_speakers = num_speakers
         self._speaker_mel = MelSpectrogram(SPEAKER_MEL)
 
@@ -187,7 +179,7 @@ def _trainable_speakers(dataset):
 
 
 def repeated(wav: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Repeats clips `(B, S)` of `lengths` samples up to the batch width, in place of padding."""
+    """Replaces the padding of clips, `(B, S)` with `lengths` samples each, by repetitions of the clip."""
     place = tf.math.floormod(tf.range(tf.shape(wav)[1])[None], lengths[:, None])
     return tf.gather(wav, place, batch_dims=1)
 
@@ -205,19 +197,15 @@ def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
     return float(np.interp(0.0, rejected - accepted, rejected))
 
 
-def verification_scores(vectors: np.ndarray, voices: np.ndarray, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine similarities of pairs of clips: of the pairs of one speaker, and of the pairs of two.
+def verification_scores(vectors: np.ndarray, speakers: np.ndarray, scored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the cosine similarities of clip pairs of the same speaker, and those of different speakers.
 
     Args:
         vectors: `(N, D)`, of unit length.
-        voices: Speakers, `(N,)`; clips of unknown ones, below 0, are ignored.
-        judged: `(N,)` bool; a pair counts if one of its clips is marked.
+        speakers: `(N,)`; clips with a negative number (unknown speaker) are ignored.
+        scored: `(N,)` bool. Only pairs with at least one scored clip are returned.
     """
-    known = voices >= 0
-    vectors, voices, judged = vectors[known], voices[known], judged[known]
-    one, other = np.triu_indices(len(voices), k=1)
-    counts = judged[one] | judged[other]
-    one, other = one[counts], other[counts]
-    scores = np.einsum("nd,nd->n", vectors[one], vectors[other])
-    is_same = voices[one] == voices[other]
-    return scores[is_same], scores[~is_same]
+    known, scores = speakers >= 0, vectors @ vectors.T
+    pairs = np.triu((scored[:, None] | scored) & known[:, None] & known, k=1)
+    is_same = speakers[:, None] == speakers
+    return scores[pairs & is_same], scores[pairs & ~is_same]

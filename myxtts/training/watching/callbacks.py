@@ -1,4 +1,4 @@
-"""Output of a run: progress bar or log lines, TensorBoard, final report."""
+"""Output of a run: progress bar, log lines, final report, TensorBoard."""
 
 import json
 import logging
@@ -7,8 +7,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -21,11 +21,11 @@ from myxtts.utils.commons import folded, folded_on_terminal
 VARIATION_WARNING = 0.30
 """Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""Share of the time spent waiting for data above which a run is bound by data."""
+"""Share of the time spent waiting for data above which data, not computing, is the bottleneck."""
 STEP_WIDTH = 80
 """Width of step lines on the terminal, in characters."""
 VERDICT_SECONDS = 60.0
-"""Training time after which a run logs its bottleneck."""
+"""Seconds of training after which a run logs its bottleneck."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -36,12 +36,11 @@ HINTS = {
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class StageStart:
-    """A stage whose training starts or resumes, after `step` optimizer steps.
+class StageStart(NamedTuple):
+    """Facts about a stage whose training starts, or resumes after `step` optimizer steps.
 
-    `num_weights` is the number of trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer
-    step; `preset` is that of the training switches, `placement` the line of the placement audit.
+    `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
+    `preset` is the preset of the training switches, `placement` a line that describes the devices of the variables.
     """
 
     stage: str
@@ -55,12 +54,11 @@ class StageStart:
     placement: str
 
 
-@dataclass(frozen=True)
-class StageEnd:
-    """Figures of a stage's training.
+class StageEnd(NamedTuple):
+    """Figures of a stage's training at its end.
 
-    `timing` is as in `Callback.on_log`, over the whole run; `traces` counts traces of the train step, `skipped_steps`
-    updates that were not finite.
+    `timing` has the figures of `Callback.on_log`, over the whole run. `traces` counts traces of the train step,
+    `skipped_steps` the updates that were not finite.
     """
 
     stage: str
@@ -72,12 +70,12 @@ class StageEnd:
 
 
 class Callback:
-    """Base of callbacks. The trainer calls these methods, each of them optional:
+    """Base class of callbacks. The trainer calls these methods, all of which are optional:
 
     - `on_start(start: StageStart)`: before the first step.
     - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
-    - `on_ledger(ledger: Ledger)`: after the first applied step.
+    - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`, with mean losses and `StepClock.report` since
       then, memory in MB (`host_mb`, `model_gpu_mb`) and utilization of the GPUs by role (`model_gpu_percent`).
@@ -90,19 +88,13 @@ class Callback:
 
 def losses_text(losses: dict[str, float]) -> str:
     """Formats losses as `loss 3.1234 | text 1.2000 | lr 1.0e-03`."""
-    shown = []
-    for name, value in losses.items():
-        if name == "learning_rate":
-            shown.append(f"lr {value:.1e}")
-        elif name != "skipped_steps":
-            shown.append(f"{name} {value:.4f}")
-        elif value:
-            shown.append(f"skipped {value:d}")
-    return " | ".join(shown)
+    formats = {"learning_rate": "lr {:.1e}", "skipped_steps": "skipped {:d}"}
+    shown = {name: value for name, value in losses.items() if value or name != "skipped_steps"}
+    return " | ".join(formats.get(name, name + " {:.4f}").format(value) for name, value in shown.items())
 
 
 def timing_lines(timing: dict[str, float]) -> list[str]:
-    """Step time, throughput and variation as text; empty before the first timed step."""
+    """Formats step time, throughput and variation; empty before the first timed step."""
     if "avg_ms" not in timing:
         return []
     return [
@@ -113,7 +105,7 @@ def timing_lines(timing: dict[str, float]) -> list[str]:
 
 
 def machine_lines(timing: dict[str, float]) -> list[str]:
-    """Memory and GPU utilization by role as text, for `utilities/compare_logs.py` to read."""
+    """Formats memory and GPU utilization by role, as `utilities/compare_logs.py` reads them."""
     lines = [f"Host memory: {timing['host_mb']:.0f}MB"] if "host_mb" in timing else []
     if roles := [role for role in ("data", "model") if f"{role}_gpu_mb" in timing]:
         busy = {role: timing.get(f"{role}_gpu_percent") for role in roles}
@@ -124,7 +116,7 @@ def machine_lines(timing: dict[str, float]) -> list[str]:
 
 
 def verdict(timing: dict[str, float]) -> str:
-    """Names the bottleneck of the run, by the share of the time that the model device waited for data; with a hint."""
+    """Names the bottleneck of the run, the time that the model device waited for data, and a fix."""
     stall, bound = timing["stall"], "computing"
     seen = f"the model device waited for data {100 * stall:.1f}% of the time"
     if stall > STALL_WARNING:
@@ -134,7 +126,7 @@ def verdict(timing: dict[str, float]) -> str:
 
 
 class ConsoleProgress(Callback):
-    """Prints lines, which also go to the run's log, and a progress bar on a terminal; `quiet` prints nothing."""
+    """Prints and logs lines about training, with a progress bar on a terminal; `quiet` only logs."""
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
@@ -162,10 +154,10 @@ class ConsoleProgress(Callback):
 
     def on_step(self, step):
         if self._bar is not None:
-            self._bar.update(step - self._bar.n)  # negative after a return to a checkpoint
+            self._bar.update(step - self._bar.n)  # negative after a return to an earlier checkpoint
 
     def _say(self, text):
-        """Prints a text, above the bar if there is one, and logs it."""
+        """Prints a text, above the progress bar if there is one, and logs it."""
         is_step = "\n" not in text and " | " in text
         shown = folded(text, STEP_WIDTH) if is_step else folded_on_terminal(text, sys.stdout)
         if self._bar is not None:
@@ -178,7 +170,7 @@ class ConsoleProgress(Callback):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
         total, lines = self._start.total_steps, timing_lines(timing)
-        # A zero means that the update had no turn, as a discriminator's in the first phase.
+        # Losses of an update that is not part of the current phase are zero.
         always = ("loss", "gradient_norm", "learning_rate")
         seen = {name: value for name, value in losses.items() if value or name in always}
         parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]
@@ -186,10 +178,10 @@ class ConsoleProgress(Callback):
             parts.append(f"stall {100 * timing['stall']:.1f}%")
             parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
             parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
-            if "seconds_left" in timing:
-                parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
-        self._say(" | ".join(part for part in [*parts, *machine_lines(timing)] if part))
-        # Steps on a CPU vary with the load of its cores, so there, only waiting for data counts.
+        if lines and "seconds_left" in timing:
+            parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
+        self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
+        # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
         if lines and timing["variation"] > VARIATION_WARNING and varies:
             self._say(
@@ -223,10 +215,10 @@ class ConsoleProgress(Callback):
 
 
 class EventFile:
-    """TensorBoard event file in a folder, which is created; its parent must exist.
+    """TensorBoard event file in a folder, which is created; the parent of the folder must exist.
 
-    If the disk takes no more, figures are lost, which is logged once. A reader stops at a truncated record, so writing
-    continues in a new file.
+    Figures that cannot be written are lost, which is logged once. Later figures are written to a new file, because
+    TensorBoard stops at a truncated record.
     """
 
     def __init__(self, folder: AnyPath):
@@ -234,12 +226,12 @@ class EventFile:
         self._writer, self._has_failed = None, False
 
     def write(self, step: int, write: Callable[[], None]) -> None:
-        """Calls `write`, which uses `tf.summary`, for a step, and flushes the file."""
+        """Calls `write`, which uses `tf.summary`, with the number of the step set, and flushes the file."""
         try:
             if self._writer is None:
-                # Without parents: the folder of a run that was moved must not come back.
+                # Without parents, so that the folder of a run that was moved is not created again.
                 self.folder.mkdir(exist_ok=True)
-                with tempfile.TemporaryFile(dir=self.folder) as file:  # a full disk fails here, without an empty file
+                with tempfile.TemporaryFile(dir=self.folder) as file:  # raises on a full disk, before a file is left
                     file.write(bytes(4096))
                 self._writer = tf.summary.create_file_writer(str(self.folder))
             with self._writer.as_default(step=step):

@@ -1,12 +1,13 @@
-"""Timing of training steps: each phase alone, and the pipeline with overlapping phases."""
+"""Timing of training steps: each phase alone, and the whole pipeline, in which phases overlap."""
 
 import time
 import timeit
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from os import PathLike
 from statistics import fmean, median, pstdev
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -20,17 +21,16 @@ from myxtts.models.xtts import XTTS
 from myxtts.training.stage_trainer import StageTrainer
 
 WARMUP_STEPS = 5
-"""Steps left out at the start of a measurement, which trace and fill caches."""
+"""Number of steps at the start of a measurement that are not counted: they trace and fill caches."""
 PRODUCT_SIZE = 1024
 """Rows and columns of the matrices in `product_rates`."""
 
 
-@dataclass(frozen=True)
-class PhaseTimes:
-    """Mean seconds per step of each phase, run alone.
+class PhaseTimes(NamedTuple):
+    """Mean seconds per step of each phase, when only this phase runs.
 
     `load`: reading, decoding and padding on the host, and the copy to the data device; `preprocess`: mel spectrograms,
-    codes and augmentation there; `transfer`: the copy to the model device; `train`: the step there.
+    codes and augmentation on that device; `transfer`: the copy to the model device; `train`: the train step.
     """
 
     load: float
@@ -52,12 +52,12 @@ class PhaseTimes:
         return self.total / max(self.data, self.train)
 
 
-@dataclass(frozen=True)
-class PipelineTimes:
+class PipelineTimes(NamedTuple):
     """Timing of the whole pipeline.
 
-    `step_times` are the seconds of each step; the model device waited for data for `wait_seconds` of them. `spans` has
-    `(phase, start, end)`, in seconds since the first step, of `preprocess`, `transfer` and `train`.
+    `step_times` are the seconds of each step, `wait_seconds` how long the model device waited for data in all of them.
+    `spans` are calls of the phases `preprocess`, `transfer` and `train`: `(phase, start, end)`, in seconds since the
+    first step.
     """
 
     step_times: list[float]
@@ -79,17 +79,14 @@ class PipelineTimes:
         return min(1.0, self.wait_seconds / sum(self.step_times))
 
     def busy(self, phases: Sequence[str]) -> float:
-        """Share of the time during which one of `phases` ran."""
+        """Returns the share of the time during which one of `phases` ran."""
         whole = sum(self.step_times)
         spans = ((max(start, 0.0), min(end, whole)) for phase, start, end in self.spans if phase in phases)
         return sum(max(0.0, end - start) for start, end in spans) / whole
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Creates a fresh GPT trainer with an untrained DVAE and without accumulation, and its data set, for measurements.
-
-    `folder` takes the files of the run.
-    """
+    """Creates a GPT trainer without accumulation, on an untrained DVAE, and its data set; `folder` gets the files."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return _trainer(dataset.config, plan), dataset
 
@@ -106,14 +103,11 @@ def _trainer(config, plan):
 
 
 def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
-    """Times every phase alone, with devices synchronized after each call; trains the model.
-
-    The trainer must not accumulate. `WARMUP_STEPS` precede the `num_steps` that count.
-    """
+    """Times each phase alone over `num_steps` steps; trains the model. The trainer must not use accumulation."""
     times, kept = ([], [], []), []
     for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
         pass  # the first reads import the decoders
-    # Readers work in parallel and ahead of the steps, so only the rate of many reads tells how long a step waits.
+    # Readers work in parallel and ahead of the steps, so the time of a step is that of many reads, divided.
     began = time.perf_counter()
     for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
         kept = [*kept, wave][-8:]
@@ -168,7 +162,7 @@ def _timed(times, call, *arguments):
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise, `seconds` long (or the model's maximum), with text of the usual length."""
+    """Creates a batch of noise of `seconds`, or the model's maximum length, with texts of the usual length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -179,9 +173,9 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times sequential training steps on noise, data work included; returns the seconds of each, at least one.
+    """Times training steps on noise, without overlap but with data preparation; returns the seconds of each step.
 
-    Ends when `budget_seconds` have passed since the first step, which traces and does not count.
+    The first step, which traces, does not count. There is at least one more; none starts after `budget_seconds`.
     """
     trainer = _trainer(_fresh(config, folder), plan)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
@@ -197,7 +191,7 @@ def measure_training(
 
 
 def product_rates(device: str) -> dict[str, float]:
-    """Measures the matrix products of a device: floating-point operations per second by dtype."""
+    """Measures the speed of matrix products on a device; returns floating-point operations per second by dtype."""
     rates, product = {}, tf.function(tf.matmul)
     with tf.device(device):
         for dtype in ("float32", "bfloat16", "float16"):
@@ -209,7 +203,7 @@ def product_rates(device: str) -> dict[str, float]:
 
 
 def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
-    """Median seconds of an all-reduce of float32 values, as of gradients; all workers must call it."""
+    """Returns the median seconds of an all-reduce of `num_bytes` of float32 values; all workers must call this."""
     with tf.device(strategy.extended.worker_devices[0]):
         values = tf.ones((num_bytes // 4,))
 

@@ -4,6 +4,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WARN_AFTER = 5
-"""Rising validations before a warning, if no patience is set."""
+"""Number of validations with a rising loss before a warning, if no patience is set."""
 
 
 class TrainingDiverged(UserError):
-    """Too many consecutive steps had a loss or gradient that is not finite; none of them was applied."""
+    """Too many consecutive steps had a loss or gradient that was not finite; none of them changed the weights."""
 
 
 class DivergenceGuard:
-    """Counts consecutive steps whose loss or gradient is not finite; after `limit` of them, the run has diverged."""
+    """Counter of consecutive steps with a loss or gradient that is not finite; `limit` of them are a divergence."""
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """Learning-rate factor, lowered at each return to a checkpoint, and the number of returns."""
+        """Factor of the learning rate, which each return to a checkpoint lowers, and number of returns."""
         self._in_row, self._row = 0, deque(maxlen=limit)
 
     def state(self) -> dict:
@@ -51,7 +52,7 @@ class DivergenceGuard:
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
-        """Records a step: indices of its clips, and the results of the train step."""
+        """Records the results of a step and the indices of its clips."""
         if losses["finite"]:
             self._in_row = 0
             self._row.clear()
@@ -61,16 +62,16 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """If the run has diverged, its last bad steps (`step`, `clips`, names of losses `not_finite`); else empty."""
+        """Returns the last bad steps if the run has diverged (`step`, `clips`, names `not_finite`), else nothing."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    Counts validations whose loss is above the best so far while the mean training loss since the last validation is
-    below its value at that best. A new best resets the count. After `patience` of them, `update` sets `stopped` (0:
-    never), and after half as many it warns.
+    A validation counts if its loss is above the best one, while the mean training loss since the previous validation
+    is below its value at the best one. A new best resets the count. `update` warns when the count reaches half of
+    `patience`, and sets `stopped` when it reaches `patience` (0: never).
     """
 
     def __init__(self, patience: int):
@@ -79,24 +80,23 @@ class OvertrainingDetector:
         self._best_step, self._sum, self._count = 0, 0.0, 0
 
     def record(self, loss: float) -> None:
-        """Records the main loss of a training step that was applied."""
+        """Records the main loss of a training step that changed the weights."""
         self._sum += loss
         self._count += 1
 
     def update(self, step: int, loss: float) -> str | None:
-        """Records a validation; returns a warning at half the patience, the reason for a stop at its end, or None."""
+        """Records a validation loss; returns a warning, the reason for stopping, or None."""
         training = self._sum / self._count if self._count else math.inf
         self._sum, self._count = 0.0, 0
         if loss < self._best:
             self._best, self._best_step, self._training_at_best, self.diverging = loss, step, training, 0
-        elif math.isfinite(loss) and loss > self._best and training < self._training_at_best:
-            self.diverging += 1
-            self.stopped = 0 < self.patience <= self.diverging
-            if self.stopped or self.diverging == (max(1, self.patience // 2) if self.patience else WARN_AFTER):
-                return self._describe(loss)
-        return None
-
-    def _describe(self, loss):
+            return None
+        if not (math.isfinite(loss) and loss > self._best and training < self._training_at_best):
+            return None
+        self.diverging += 1
+        self.stopped = 0 < self.patience <= self.diverging
+        if not self.stopped and self.diverging != (max(1, self.patience // 2) if self.patience else WARN_AFTER):
+            return None
         best = f"{self._best:.4f} of step {self._best_step}, last {loss:.4f}"
         seen = f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training fell."
         if self.stopped:
@@ -105,13 +105,13 @@ class OvertrainingDetector:
         return f"{seen} {then}. More data, more dropout or a smaller model helps."
 
     def state(self) -> dict:
-        """JSON values for a checkpoint; None stands for infinity."""
+        """Returns JSON values for a checkpoint; None stands for infinity."""
         best, training = (x if math.isfinite(x) else None for x in (self._best, self._training_at_best))
         counts = {"diverging": self.diverging, "stopped": self.stopped, "sum": self._sum, "count": self._count}
         return {**counts, "best_step": self._best_step, "best": best, "training_at_best": training}
 
     def restore(self, state: dict) -> None:
-        """Inverse of `state`; with a larger patience, a stopped run continues."""
+        """Restores a saved `state`. A run that had stopped continues if the patience is larger now."""
         self.diverging, self._best_step = int(state["diverging"]), int(state["best_step"])
         losses = state["best"], state["training_at_best"]
         self._best, self._training_at_best = (math.inf if x is None else float(x) for x in losses)
@@ -120,12 +120,12 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run that saved this `OvertrainingDetector.state`, also with this patience."""
+    """Whether early stopping has ended the run with this `OvertrainingDetector.state`, and would with this patience."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
 class Watch:
-    """Monitor of a trainer: decides which step is the best and whether to continue, and calls the callbacks."""
+    """Monitor of a trainer: validates, selects the best step, ends the stage early, and calls the callbacks."""
 
     def __init__(self, trainer: "StageTrainer"):
         training = trainer.config.training
@@ -133,12 +133,13 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """Evaluates speech every `training.evaluate_every_steps`: `(step) -> figures` with a `score`, lower is better;
-        returns an empty dictionary if the evaluation fails. Set from outside."""
+        """Evaluation of speech, set by the run: `(step) -> figures` with `score`, lower is better; empty on failure."""
         self.monitor: GPUMonitor | None = None
-        """Monitor of the plan's GPUs, set from outside."""
+        """Monitor of the plan's GPUs, set by the run."""
         self.ledger: Ledger | None = None
         """Effects of the training switches, after the first step."""
+        self.ledger_keeper: LedgerKeeper | None = None
+        """Set by the trainer before the first step, when weights and averages have their initial values."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -150,7 +151,7 @@ class Watch:
                 getattr(callback, method)(*arguments)
 
     def start(self, callbacks: Iterable, total: int) -> None:
-        """Reports the start of a stage of `total` steps; raises if a variable is not on its device of the plan."""
+        """Reports the start of a stage of `total` steps. Raises `PlacementError` if a variable is on a wrong device."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
@@ -158,17 +159,15 @@ class Watch:
         progress = trainer.stage.name, trainer.step, total, trainer.config.model.size, weights
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
 
-    def before_first_step(self) -> None:
-        self._keeper = LedgerKeeper(self.trainer)
-
     def end(self) -> None:
+        """Reports the end of the stage."""
         step, trainer = self.trainer.train_step, self.trainer
         scale = next((float(rule.loss_scale.numpy()) for rule in step.rules if rule.scaled), None)
         timing = trainer.clock.report(whole_run=True) | self._machine()
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
-        """Records a step on the last `batches` batches.
+        """Records the results of a step on the last `batches` batches of `order`.
 
         Raises:
             TrainingDiverged: Too many consecutive steps were not finite; a file in the run's folder lists them.
@@ -176,7 +175,7 @@ class Watch:
         """
         trainer, step = self.trainer, self.trainer.train_step
         if self.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
-            self.ledger = self._keeper.ledger(losses)
+            self.ledger = self.ledger_keeper.ledger(losses)
             self.call("on_ledger", self.ledger)
             if trainer.config.training.strict:
                 self.ledger.require()
@@ -193,33 +192,35 @@ class Watch:
             )
 
     def read(self) -> None:
-        """Reads the results of the last steps, several at once: each read waits for the device."""
+        """Copies the results of the last steps from the device; several at once, because each copy waits for it."""
         for step, clips, tensors in self._unread:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
             self.divergence.record(step, clips, losses)
-            main_loss = losses.get(self.trainer.stage.main_loss)  # None if only other updates have their turn
+            main_loss = losses.get(self.trainer.stage.main_loss)  # None in a phase of other updates only
             if losses["finite"] and main_loss is not None:
                 self.overtraining.record(main_loss)
         self._unread.clear()
 
     def forget_steps(self) -> None:
-        """Drops the results that were not logged yet, for a return to an earlier step."""
+        """Drops the results that were not logged yet, after a return to an earlier step."""
         self._unread.clear()
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Reports the bad steps in a file of the run's folder, or in the log on a disk error; returns which."""
-        trainer, stage = self.trainer, self.trainer.stage.name
+        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns which, as text."""
+        trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
         path = f"{trainer.config.training.checkpoint_dir}/diverged_{stage}_step_{trainer.step}.json"
         weights = trainer.train_step.trainable().items()
-        learning_rate = float(trainer.train_step.rules[0].optimizer.learning_rate)
-        found = {"stage": stage, "step": trainer.step, "learning_rate": learning_rate}
-        found["weights_not_finite"] = [name for name, v in weights if not np.isfinite(v.numpy()).all()]
-        clips = dataset.train
-        found["bad_steps"] = [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps]
+        found = {
+            "stage": stage,
+            "step": trainer.step,
+            "learning_rate": float(trainer.train_step.rules[0].optimizer.learning_rate),
+            "weights_not_finite": [name for name, v in weights if not np.isfinite(v.numpy()).all()],
+            "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps],
+        }
         try:
             write_json(path, found)
         except OSError as error:
@@ -228,11 +229,13 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Reports mean losses since the last call."""
+        """Reports the mean losses of the finite steps since the last call."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
-        report = {**_means(self._recent), "learning_rate": learning_rate, **stage.report()}
-        report["skipped_steps"] = trainer.train_step.bad_steps
+        finite = [step for step in self._recent if step["finite"]] or self._recent
+        names = [name for name in finite[-1] if not name.endswith("finite")]  # means of the figures of the last step
+        report = {name: float(np.mean([one[name] for one in finite if name in one])) for name in names}
+        report |= {"learning_rate": learning_rate, **stage.report(), "skipped_steps": trainer.train_step.bad_steps}
         self._recent.clear()
         timing = timing_of_all(trainer.clock.report(), trainer.workers) | self._machine()
         self.call("on_log", trainer.step, report, timing)
@@ -245,13 +248,13 @@ class Watch:
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
     def evaluate(self, loader) -> dict[str, float]:
-        """Validation losses by name: means over all tokens of at most `training.max_validation_batches` batches."""
+        """Returns validation losses and metrics by name, from at most `training.max_validation_batches` batches."""
         trainer = self.trainer
         with trainer.train_step.averaged_weights():
             return self._evaluator(loader, trainer.preparation, trainer.config.training.max_validation_batches)
 
     def validate(self, loader) -> tuple[dict[str, float], bool]:
-        """Records and reports validation losses; returns them, and whether this step is the best so far."""
+        """Computes, records and reports validation losses; returns them, and whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused():
             losses = self.evaluate(loader)
@@ -265,7 +268,7 @@ class Watch:
         return losses, is_best
 
     def evaluate_speech(self) -> bool:
-        """Evaluates speech; returns whether this step is the best so far."""
+        """Evaluates synthesized speech; returns whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             figures = self.speech_judge(state.step)
@@ -276,54 +279,46 @@ class Watch:
 
     @property
     def ended_early(self) -> bool:
-        """Whether early stopping ends the stage, at its best checkpoint."""
+        """Whether early stopping has ended the stage."""
         patience = self.trainer.config.training.evaluation_patience
         return self.overtraining.stopped or 0 < patience <= self.trainer.state.stale_evaluations
 
 
-def _means(steps):
-    """Means by name over the finite steps (over all, if none is finite) of the figures that the last step has."""
-    applied = [step for step in steps if step["finite"]] or steps
-    names = [name for name in applied[-1] if not name.endswith("finite")]
-    return {name: float(np.mean([one[name] for one in applied if name in one])) for name in names}
-
-
 class Evaluator:
-    """Validation losses of a stage's objectives, without dropout, with the figures of `Stage.judge`; traced once.
+    """Computes the validation losses of a stage's objectives, without dropout, and the metrics of `Stage.score`.
 
-    The batches are divided among the workers and their replicas.
+    The batches are divided among the workers and their replicas. The losses are traced once.
     """
 
     def __init__(self, stage: Stage, objectives: list[Objective], replicas: Replicas):
         self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Returns each loss by name, as the mean over its items; `prepare` is the stage's preparation.
+        """Returns losses and metrics by name; each loss is the mean over its items. `prepare` is a `Preparation`.
 
-        If `max_batches` leaves some out, the others still cover all lengths, because the order goes from short to long.
+        If there are more than `max_batches` batches, some are left out, evenly over all lengths of clips.
         """
         batches = loader.order.batches_per_epoch
-        totals, counts, looks, examined = Counter(), Counter(), [], []
+        totals, counts, outputs, examined = Counter(), Counter(), [], []
         positions = np.linspace(0, batches - 1, min(batches, max_batches)).round().astype(int)
         workers, at_once = self.replicas.workers, len(self.replicas.devices)
-        count, own = workers.count, positions[workers.index :: workers.count]
+        own = positions[workers.index :: workers.count]
         for first in range(0, len(own), at_once):
             examined += self._examine([loader(one) for one in own[first : first + at_once]], prepare)
-        shares = workers.gather(examined)
-        # In the order of the batches, for the sums that one process would have.
-        for place in range(len(positions)):
-            sums, number, look = shares[place % count][place // count]
+        # In the order of the batches, so that sums are rounded as in one process.
+        rounds = zip_longest(*workers.gather(examined))
+        for sums, number, arrays in filter(None, chain.from_iterable(rounds)):
             totals.update(sums)
             counts.update(number)
-            looks.append(look and tuple(np.asarray(*array) for array in look))
+            outputs.append(arrays and tuple(np.asarray(*array) for array in arrays))
         losses = {name: totals[name] / max(counts[name], 1.0) for name in totals}
-        return losses | self.stage.judge(looks)
+        return losses | self.stage.score(outputs)
 
     def _examine(self, waves, prepare):
-        """Loss sums, item counts and arrays for `Stage.judge` of each batch, one per replica, as JSON values."""
+        """Returns `(loss sums, item counts, outputs to score)` of each batch, one per replica, as JSON values."""
         devices = self.replicas.devices
         prepared = [prepare(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
-        # If there are fewer batches than replicas, the last is repeated, and the results of the repeats are dropped.
+        # If there are fewer batches than replicas, the last one is repeated, without using the repeated results.
         prepared += prepared[-1:] * (len(devices) - len(waves))
         batches = [copy_to(batch, device) for batch, device in zip(prepared, devices)]
         together = self.replicas.distribute(batches)
@@ -335,9 +330,9 @@ class Evaluator:
         examined = []
         for batch, device, *results in zip(batches[: len(waves)], devices, *map(self.replicas.local, (sums, counts))):
             with tf.device(device):
-                look = self.stage.look(batch)
+                output = self.stage.outputs_to_score(batch)
             losses, number = ({name: float(value) for name, value in values.items()} for values in results)
-            examined.append((losses, number, look and [(array.tolist(), array.dtype.name) for array in look]))
+            examined.append((losses, number, output and [(array.tolist(), array.dtype.name) for array in output]))
         return examined
 
     def _sums(self, batch):
@@ -352,7 +347,7 @@ class Evaluator:
 
 
 def _of_any_size(field):
-    """Specification of a field of a batch, distributed or not, with any size of the first two dimensions."""
+    """Type specification of a field of a batch, distributed or not, with any size of the first two dimensions."""
     spec = tf.type_spec_from_value(field)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
