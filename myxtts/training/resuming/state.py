@@ -24,7 +24,7 @@ from myxtts.data.pipeline import Clip
 from myxtts.devices.machine import read_processor
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes, new_hasher
-from myxtts.storage.saved_state import config_of, refusing_damage
+from myxtts.storage.saved_state import config_of, is_count, refusing_damage
 
 logger = logging.getLogger(__name__)
 
@@ -180,17 +180,13 @@ class ClipRecord:
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
         lengths = {array.size for array in arrays.values()}
         numbers = [state.get(name) for name in ("start", "cut")]
-        counts = [isinstance(place, list) and len(place) == 3 and all(map(_is_count, place)) for place in numbers]
+        counts = [isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers]
         is_whole = dtypes == {name: (dtype, 1) for name, dtype in _ARRAYS.items()} and len(lengths) == 1 and all(counts)
         if not is_whole or not numbers[0][0] <= numbers[1][0] == position:
             raise CheckpointError(f"{where} is damaged: its record of clips is not valid.")
         identities, *marks = (arrays[name] for name in _ARRAYS)
         places = (EpochStart(*place, np.flatnonzero(row)) for place, row in zip(numbers, marks))
         return cls(identities, state.get("digest"), *places)
-
-
-def _is_count(value):
-    return type(value) is int and 0 <= value < 2**62
 
 
 class OrderedClips:
