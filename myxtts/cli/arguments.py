@@ -60,11 +60,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Arguments of a command from Python, by option names with underscores; others have their defaults.
-
-    Raises:
-        UserError: An option is unknown, or a required one is missing.
-    """
+    """Returns a command's arguments, from a call with options as keywords. Raises `UserError` for a wrong option."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}

@@ -36,11 +36,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`, without blank ones and those that begin with #.
-
-    Raises:
-        UserError: The file cannot be read, or a line is wrong; the message names the line.
-    """
+    """Reads lines `id|text|voice|language`; skips blank ones and comments (#). Raises `UserError` for a wrong line."""
     # Not `splitlines`, which also splits at characters that are part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     lines, seen = [], {}

@@ -239,10 +239,8 @@ class CheckpointStore:
                 (folder / name).write_bytes(content)
             files.write_json(folder / STATE, marks | state | marks)
             sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-            entries = {
-                name: {"bytes": size, "blake2b": files.digest_file(folder / name)} for name, size in sizes.items()
-            }
-            write_manifest(folder, entries)
+            digests = {name: files.digest_file(folder / name) for name in sizes}
+            write_manifest(folder, {name: {"bytes": sizes[name], "blake2b": digests[name]} for name in sizes})
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in kept:
@@ -337,11 +335,7 @@ class CheckpointStore:
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Assigns arrays to variables of the same names and shapes.
-
-    Raises:
-        CheckpointError: Names or shapes differ; no variable was changed.
-    """
+    """Assigns arrays to variables by name. Raises `CheckpointError`, and changes none, if names or shapes differ."""
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:

@@ -34,8 +34,7 @@ class CheckpointWriter:
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
         """Waits for the current write, then starts `CheckpointStore.write`. Arrays and state must not change meanwhile.
 
-        Raises:
-            CheckpointError: `SAVE_TRIES` checkpoints in a row could not be written.
+        Raises `CheckpointError` if `SAVE_TRIES` checkpoints in a row could not be written.
         """
         self.wait()
         self._step, self._job = step, (step, tensors, state, best, copies)

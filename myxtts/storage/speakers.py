@@ -90,11 +90,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads latents and speaker vector of a voice in `SPEAKERS_FILE`, shaped as in `write_speakers`.
-
-    Raises:
-        CheckpointError: There is no such voice; the message lists similar names.
-    """
+    """Reads latents and speaker vector, shaped as in `write_speakers`. Raises `CheckpointError` without the voice."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
