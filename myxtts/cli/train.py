@@ -1,4 +1,4 @@
-"""`myxtts train` (also `python train_main.py`), `plan`, `launch` and `prepare`: flags become arguments of the API."""
+"""`myxtts train` (also `python train_main.py`), `plan`, `launch` and `prepare`, which call the Python API."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ command continues after a stop. docs/scaling.md explains what training reads fro
 
 
 def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
-    """The training command line; its flags are a public contract."""
+    """Returns the argument parser of `myxtts train`."""
     parser = PlainParser(
         prog=prog,
         description="Train XTTS on a folder of recordings, or on a small generated sample corpus if none is given.",
@@ -38,12 +38,12 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
 
 
 def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
-    """The settings in `--config`, overridden by the flags that were given."""
+    """Returns the settings in --config, overridden by the other flags that were given."""
     return api.configure(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)))
 
 
 def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
-    """Values of these flags as arguments of `myxtts.api`, without those that were not given."""
+    """Returns the given values of `flags` as keyword arguments of `myxtts.api`."""
     names = {name for flag in flags for name in flag.keywords}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     if arguments.folder is None:
@@ -56,7 +56,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Trains what is missing; returns the exit code. `argv` is None for `train_main.py`."""
+    """Trains the missing stages and returns the exit code. `argv` is None for `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config_from_arguments(arguments)  # reports wrong settings before the slow imports
     filter_native_errors()
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plan_parser() -> argparse.ArgumentParser:
-    """The flags of train_main.py and those of this command."""
+    """Returns the argument parser of `myxtts plan`, which has all flags of `myxtts train`."""
     parser = build_parser("myxtts plan")
     parser.description = (
         f"Predict the memory of training a stage ({api.PLANNED_STAGE} unless --stage names one) with the flags of\n"
@@ -88,7 +88,7 @@ def plan_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def plan(argv: Sequence[str] | None = None) -> int:
-    """Plans and prints; returns the exit code."""
+    """Prints the estimated memory of training; returns the exit code."""
     arguments = plan_parser().parse_args(argv)
     require_output("--json", arguments.json)
     if recordings := arguments.folder or arguments.train_data:
@@ -103,7 +103,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
 
 
 def launch_parser() -> PlainParser:
-    """The command line of `myxtts launch`."""
+    """Returns the argument parser of `myxtts launch`."""
     parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
     parser.description = (
         "Start several workers on this machine that train one model together. Each line of their output begins with "
@@ -135,7 +135,7 @@ def launch(argv: list[str] | None = None) -> int:
 
 
 def prepare_parser() -> PlainParser:
-    """The command line of `myxtts prepare`."""
+    """Returns the argument parser of `myxtts prepare`."""
     description = "Encode a training set into shards."
     parser = PlainParser(prog="myxtts prepare", description=description, epilog=PREPARE_EXAMPLES)
     parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
@@ -149,7 +149,7 @@ def prepare_parser() -> PlainParser:
 
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
-    """Encodes the missing shards."""
+    """Encodes the missing shards of a data set; returns the exit code."""
     arguments = prepare_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     import_tensorflow()

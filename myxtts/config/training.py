@@ -22,7 +22,7 @@ SWITCHES = {
     "xla": False,
     "ema": 0.0,
 }
-"""Optimizations of `TrainingConfig` that a preset can change, with their default values."""
+"""Switches of `TrainingConfig` that a preset can set, with their defaults."""
 PRESETS = {
     "none": {},
     "conservative": {"gradient_checkpointing": True},
@@ -30,7 +30,7 @@ PRESETS = {
     "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
 }
 PRESETS["auto"] = PRESETS["balanced"]
-"""Optimizations of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`,
+"""Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`,
 lowers the precision of matrix products on hardware that gains from it; `aggressive` also compiles with XLA."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT = 23000
@@ -91,7 +91,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
-    """Returns the requested value of each optimization in a `TrainingConfig`; a setting overrides the preset.
+    """Returns the requested value of each switch in a `TrainingConfig`; a setting overrides the preset.
 
     Returns:
         `{name: (value, source)}`; the source is `given`, `preset NAME` or `default`.
