@@ -157,11 +157,7 @@ def start_options(named: dict[str, Any]) -> StartOptions:
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
     """Returns nested settings, as of `read_yaml`, with the values of arguments of `myxtts.train` filled in.
 
-    Args:
-        named: Values by argument name, `{"max_steps": 9}`; None does not change a setting.
-
-    Raises:
-        ConfigError: An argument name is unknown.
+    Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
     for name, value in named.items():

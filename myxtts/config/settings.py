@@ -67,15 +67,9 @@ def plain_type(kind: Any) -> Any:
 
 
 def typed_value(kind: Any, value: Any, name: str) -> Any:
-    """Checks the type of a setting's value; converts lists to tuples and whole numbers to floats.
+    """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Args:
-        kind: Declared type of the field.
-        value: Value from YAML, Python or the command line.
-        name: Name of the setting in error messages.
-
-    Raises:
-        ConfigError: The value has another type.
+    Only lists are converted to tuples, and numbers to floats. Raises `ConfigError`, with `name`, for other types.
     """
     if value is None and NoneType in get_args(kind):
         return None

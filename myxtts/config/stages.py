@@ -138,8 +138,7 @@ STAGES: dict[str, StageEntry] = {}
 def register_stage(entry: StageEntry) -> StageEntry:
     """Adds a stage after the existing ones, to settings, `--stage`, plans and runs.
 
-    Raises:
-        ValueError: The stage depends on an unknown one, or lacks the learning rate of a model size.
+    Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """
     faults = [f"builds on {name}, which is not a stage" for name in entry.builds_on if name not in STAGES]
     faults += [f"lacks a learning rate for {size}" for size in MODEL_SIZES if size not in entry.learning_rates]

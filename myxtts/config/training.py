@@ -47,10 +47,8 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
     """Returns the addresses of all workers, chief first, and the index of this one from `TF_CONFIG`, None without it.
 
-    Kubeflow's TFJob sets the variable. Other jobs than `chief` and `worker` are not supported.
-
-    Raises:
-        ConfigError: `TF_CONFIG` is invalid, or this process is neither chief nor worker.
+    Kubeflow's TFJob sets the variable. Raises `ConfigError` if it is invalid, or if this process has another role than
+    chief or worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -91,11 +89,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
-    """Returns the requested value of each switch in a `TrainingConfig`; a setting overrides the preset.
-
-    Returns:
-        `{name: (value, source)}`; the source is `given`, `preset NAME` or `default`.
-    """
+    """Returns `{switch: (requested value, source)}`; the source is `given`, `preset NAME` or `default`."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     preset = PRESETS[training.optimizations]
     found |= {name: (value, f"preset {training.optimizations}") for name, value in preset.items()}

@@ -108,14 +108,10 @@ def listed(names: Sequence[str]) -> str:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Determines the work on each stage. Damaged checkpoints are set aside; no other file is changed.
+    """Determines the work on each stage, and sets damaged checkpoints aside.
 
-    Args:
-        reset: Stages to start over.
-        taken: Finished stages that the run will copy from `training.init_from`.
-
-    Raises:
-        UserError: Training the stage in `training.stage` would make stages that depend on it unusable.
+    `reset` are stages to start over, `taken` finished stages that the run will copy from `training.init_from`. Raises
+    `UserError` if training the stage in `training.stage` would make stages that depend on it unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}

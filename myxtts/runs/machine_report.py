@@ -38,15 +38,12 @@ Findings = dict[str, Any]
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> Findings:
-    """Examines the machine, and configures TensorFlow for the default device plan.
+    """Returns findings about the machine as JSON types, None for unknown values, and configures TensorFlow.
 
     Args:
         seconds: Time to measure training steps; 0 skips the measurement.
         folder: Folder for runs, whose free disk space is reported.
         data_files: Recordings that are read to measure the speed of their disk.
-
-    Returns:
-        Findings of JSON types; unknown values are None.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))

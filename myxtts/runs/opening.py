@@ -70,15 +70,14 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Called with the name and arguments of the events `on_inspection`, `on_agenda`, `on_needs` and
-            `on_set_aside` of `RunListener`. Files are moved and written after `on_needs`.
+        notify: Called with name and arguments of the events of `RunListener` from `on_inspection` to `on_set_aside`.
 
     Returns:
         The recordings, with the settings of the run in `config`; and the work on each stage.
 
     Raises:
         UserError: The folder holds a different run, --init-from lacks something, the recordings are unusable, or the
-            request would make existing stages unusable.
+            request would make existing stages unusable. No file was moved or written.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)

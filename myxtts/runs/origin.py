@@ -39,11 +39,8 @@ TUNE = "training.tune (--tune)"
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Fills in the origin: for a new run the requested one, else that of the run in the folder.
 
-    Returns:
-        The configuration with the origin; and the settings of the run in the folder, None for a new run.
-
-    Raises:
-        UserError: The request differs from the origin of the run in the folder, or the source lacks something.
+    Returns the configuration, and the settings of the run in the folder (None for a new run). Raises `UserError` if the
+    request differs from the origin of that run, or if the source lacks something.
     """
     training = config.training
     source = training.init_from and full_name(training.init_from)
@@ -130,10 +127,8 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
     """Extends the weights of a stage, by name, to `num_text_tokens` text tokens.
 
     The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, their
-    weights are zero and their bias is the lowest old one, so that the logits of old tokens do not change.
-
-    Raises:
-        CheckpointError: The weights are for more than `num_text_tokens`.
+    weights are zero and their bias is the lowest old one, so that the logits of old tokens do not change. Raises
+    `CheckpointError` if the weights have more text tokens.
     """
     growing = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
     if growing[0] not in arrays:
@@ -178,9 +173,7 @@ def _continued(config, began):
 def adopt(config: XTTSConfig) -> XTTSConfig:
     """Fills in the model, sampling settings and, by default, the vocabulary of `training.init_from`.
 
-    Raises:
-        CheckpointError: The source lacks something.
-        ConfigError: The settings contradict the source, or the run's folder is the source itself.
+    Raises `CheckpointError` if the source lacks something, and `ConfigError` if the settings contradict it.
     """
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():

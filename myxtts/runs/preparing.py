@@ -35,10 +35,7 @@ def prepare(
     train_data: str | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes missing shards, and writes the manifest when all shards exist.
-
-    Several processes can write to `output` at once. Each skips shards that another one is encoding, and waits for them
-    at the end.
+    """Encodes missing shards, also in several processes at once, and writes the manifest when all shards exist.
 
     Args:
         checkpoint: Folder of a run with a trained DVAE. Its settings select the clips.

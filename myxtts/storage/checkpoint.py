@@ -110,11 +110,9 @@ def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Reads the entries of a checkpoint's manifest.
+    """Reads the entries of a checkpoint's manifest. Raises `CheckpointVersionError` for another format.
 
-    Raises:
-        CheckpointVersionError: The checkpoint has another format.
-        CheckpointError: The manifest is missing or damaged, or lists a file outside of the folder.
+    Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
     path = folder / MANIFEST
     manifest = files.read_json(path)

@@ -93,10 +93,8 @@ def vocabulary_path(folder: Path) -> Path:
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates a run's folder if necessary, locks it, and cleans up after a killed run.
 
-    If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again.
-
-    Raises:
-        CheckpointError: The folder cannot be written to, is in use by another run, or contains links.
+    If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again. Raises
+    `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
     folder = Path(folder)
     refuse_file(folder)
