@@ -62,15 +62,15 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))
-    is_writable = os.access(target if is_device else place, os.W_OK)
-    if is_writable and not is_device:  # permissions are not enough, for example in `/proc`
-        try:
-            tempfile.TemporaryFile(dir=place).close()
-        except OSError:
-            is_writable = False
-    if not is_writable:
+    try:
+        if not os.access(target if is_device else place, os.W_OK):
+            raise PermissionError
+        if not is_device:
+            tempfile.TemporaryFile(dir=place).close()  # permissions are not enough, for example in `/proc`
+    except OSError:
         where = "another folder" if makes_folders else "a file in another folder"
-        raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. Name {where}.")
+        rule = f"{flag} must be in an existing, writable folder"
+        raise UserError(f"{rule}. {path} is not. Name {where}.") from None
 
 
 def read_input(flag: str, path: str, max_bytes: int) -> str:

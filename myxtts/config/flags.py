@@ -97,11 +97,7 @@ class Flag:
             return not value
         if self.takes_list and isinstance(value, str):
             return tuple(self.kind(one.strip()) for one in value.split(","))
-        if self.repeats and isinstance(value, (str, os.PathLike)):
-            value = [value]
-        if isinstance(value, (list, tuple)):
-            return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
+        return [value] if self.repeats and isinstance(value, (str, os.PathLike)) else value
 
 
 @functools.cache

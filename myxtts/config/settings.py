@@ -5,6 +5,7 @@ import difflib
 import operator
 import os
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from types import NoneType
 from typing import Any, get_args, get_origin
 
@@ -44,12 +45,7 @@ def setting(default: Any = None, *, factory: Callable | None = None, **options) 
 
 
 _METADATA = dict(of_run=False, hint="", flag="", group="", metavar=None, alone=None, off="", rival="", page="")
-_RULES: dict[str, Callable] = {
-    "at_least": operator.ge,
-    "above": operator.gt,
-    "at_most": operator.le,
-    "below": operator.lt,
-}
+_RULES = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -73,7 +69,7 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     """
     if value is None and NoneType in get_args(kind):
         return None
-    kind = plain_type(kind)
+    kind, value = plain_type(kind), os.fspath(value) if isinstance(value, os.PathLike) else value
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         repeated = parts[-1] is Ellipsis
@@ -82,11 +78,8 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
             raise ConfigError(f"{name} must be a list of {what}. Received: {brief(value)}.")
         return tuple(typed_value(parts[0], item, name) for item in value)
     if kind is float and isinstance(value, str):
-        # PyYAML parses 1e-3, a number without a point, as text.
-        try:
-            return float(value)
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            return float(value)  # PyYAML parses 1e-3, a number without a point, as text
     is_of_kind = isinstance(value, (int, float) if kind is float else kind)
     if kind is str and is_of_kind and UNPRINTABLE.search(value):
         raise ConfigError(f"{name} must be text without control or direction characters. Received: {brief(value)}.")
@@ -121,7 +114,7 @@ class Settings:
         for one in dataclasses.fields(self):
             value, name, rule = getattr(self, one.name), self.name_of(one.name), one.metadata.get("rule", {})
             if one.default_factory is dataclasses.MISSING and get_origin(one.type) is not dict:  # not a section
-                value = typed_value(one.type, os.fspath(value) if isinstance(value, os.PathLike) else value, name)
+                value = typed_value(one.type, value, name)
                 super().__setattr__(one.name, value)
             if value is None:
                 continue

@@ -56,20 +56,14 @@ def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: It
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    hasher = files.new_hasher()
-    with files.write_whole(path) as temporary, open(temporary, "wb") as file:
-
-        def write(content):
-            hasher.update(content)
-            file.write(content)
-
-        write(len(encoded).to_bytes(8, "little"))
-        write(encoded)
-        for (name, shape), value in zip(shapes.items(), values, strict=True):
-            if value.shape != tuple(shape):
-                raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
-            write(np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
-    return {"bytes": 8 + len(encoded) + end, "blake2b": hasher.hexdigest()}
+    with files.write_whole(path) as temporary:
+        with open(temporary, "wb") as file:
+            file.write(len(encoded).to_bytes(8, "little") + encoded)
+            for (name, shape), value in zip(shapes.items(), values, strict=True):
+                if value.shape != tuple(shape):
+                    raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
+                file.write(np.ascontiguousarray(value, "<f4").data)
+        return _manifest_entry(temporary)
 
 
 def tensor_names(path: AnyPath) -> list[str]:
@@ -101,6 +95,10 @@ def _open(path):
 
 class CheckpointVersionError(CheckpointError):
     """Error for an intact checkpoint of another `FORMAT`."""
+
+
+def _manifest_entry(file):
+    return {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)}
 
 
 def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
@@ -236,9 +234,7 @@ class CheckpointStore:
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
             files.write_json(folder / STATE, marks | state | marks)
-            sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-            digests = {name: files.digest_file(folder / name) for name in sizes}
-            write_manifest(folder, {name: {"bytes": sizes[name], "blake2b": digests[name]} for name in sizes})
+            write_manifest(folder, {file.name: _manifest_entry(file) for file in sorted(folder.iterdir())})
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in kept:
