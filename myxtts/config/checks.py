@@ -60,7 +60,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: The file is not regular, too large or not text. The message is to follow the file's name.
+        ValueError: The file is not regular, too large or not text. Callers put the file's name before the message.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
@@ -70,7 +70,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
 
 
 def bounded_text(file: BinaryIO, max_bytes: int) -> str:
-    """Reads the rest of an open file like `read_bounded`."""
+    """Reads the rest of an open binary file as UTF-8 text, with the limit and the errors of `read_bounded`."""
     content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"is too large; at most {max_bytes} bytes are read")

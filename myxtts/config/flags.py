@@ -151,7 +151,7 @@ def start_options(named: dict[str, Any]) -> StartOptions:
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Returns nested settings, as of `read_yaml`, with the values of arguments of `myxtts.train` filled in.
+    """Returns nested settings, like those of `read_yaml`, overridden by the arguments `named` of `myxtts.train`.
 
     Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """

@@ -106,7 +106,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), of_run=True)
-    """Stages that `all` does not start; those with a checkpoint continue."""
+    """Stages that `stage: all` does not start. If they already have a checkpoint, their training continues."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
     stages: dict[str, StageConfig] = setting(factory=dict)

@@ -26,7 +26,7 @@ from myxtts.storage.files import new_hasher
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
-"""Clip length in measured steps, about the mean of corpora of read speech."""
+"""Clip length in seconds when training steps are measured, about the mean of corpora of read speech."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
 """Bytes per second below which a disk is reported as slow. A GPU needs about 4 MB per second, 100 s of 16-bit audio."""
@@ -184,7 +184,7 @@ def _verdict(found):
 
 
 def examine_workers(config: XTTSConfig) -> list[str]:
-    """Connects, compares and measures workers, which all must call it; returns the report's lines by worker 0.
+    """Compares the workers and measures their network; returns the report of worker 0. All workers call it at once.
 
     Raises `UserError` if a worker is missing or has other code, versions, devices or recordings (`data.train_data`).
     """

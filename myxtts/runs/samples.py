@@ -382,7 +382,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns lists of id and metrics of this worker's sentences, and the first time of their recordings."""
+        """Returns `[id, metrics]` of each sentence of this worker, and of its recording in the first evaluation."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

@@ -181,7 +181,7 @@ class CheckpointStore:
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns the result of `read(step)` for the newest step where it succeeds; None if there is none."""
+        """Returns `read(step)` for the newest step where it does not raise an error; None if there is none."""
         for step in reversed(self.steps()):
             try:
                 return read(step)

@@ -30,7 +30,7 @@ VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
 """Name of the tensor of mel scales, and of its file in the GPT's checkpoint if a model has no DVAE."""
 JUDGED = ("gpt", "decoder")
-"""Stages whose best checkpoint is used for speech. Of other stages the last one is, since later stages depend on it."""
+"""Stages whose best checkpoint is loaded for speech. Other stages load the last one, which later stages depend on."""
 TAKEN_FROM = "taken_from"
 """Key in the state of a checkpoint: the folder that its weights were copied from."""
 _CONFIG = "config.json"

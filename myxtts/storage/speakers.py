@@ -33,7 +33,7 @@ FEW_NAMES = 5
 
 @dataclass(frozen=True)
 class StoredSpeaker:
-    """A stored voice: a recording, or without `clip` an entry of `SPEAKERS_FILE`, which `read_speaker` reads."""
+    """A stored voice: the recording `clip` or, if that is None, latents in `SPEAKERS_FILE`, see `read_speaker`."""
 
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker."""
@@ -90,7 +90,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads latents and speaker vector, shaped as in `write_speakers`. Raises `CheckpointError` without the voice."""
+    """Reads latents and vector of a voice, shaped as in `write_speakers`; raises `CheckpointError` if there is none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
