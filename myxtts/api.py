@@ -12,7 +12,7 @@ from myxtts.config.checks import ConfigError, UserError, printable, require
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
-from myxtts.storage.base_model import refuse_exported, require_model_folder
+from myxtts.storage.base_model import require_model_folder
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -170,7 +170,6 @@ def load(
 
     folder = local_folder(folder, accept_licence)
     require_model_folder(folder, "A model (--checkpoint)")
-    refuse_exported(folder)
     with starting_quietly():
         import_sparingly()
         from myxtts.devices.configuration import configure_for_speech

@@ -15,7 +15,7 @@ from myxtts.cli.errors import exits_with_sentence, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.devices.machine import check_device, device_named
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, refuse_exported, require_model_folder
+from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, require_model_folder
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
@@ -198,7 +198,6 @@ def _check(arguments):
     if not arguments.checkpoint:
         raise UserError("--checkpoint must be the folder of a model, as in myxtts say --checkpoint runs/mine.")
     require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
-    refuse_exported(arguments.checkpoint)
     if arguments.list_speakers:
         return
     if arguments.words is not None:

@@ -10,17 +10,16 @@ BASE_NAME = "base"
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 
-def require_model_folder(folder: AnyPath, what: str) -> None:
-    """Raises `CheckpointError` unless a folder, Coqui checkpoint, `base` or hub name is given for the option `what`."""
+def require_model_folder(folder: AnyPath, what: str, exported: bool = False) -> None:
+    """Raises `CheckpointError` unless a folder, Coqui checkpoint, `base` or hub name is given for the option `what`.
+
+    Output folders of `myxtts export`, which only `myxtts serve` can load, are accepted if `exported` is true.
+    """
     path, is_elsewhere = Path(folder), is_base(folder) or os.fspath(folder).startswith("hf://")
     if not (is_elsewhere or path.is_dir() or (path.suffix == ".pth" and path.is_file())):
         forms = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"
         raise CheckpointError(f"{what} must be {forms}. {folder} is not a folder.")
-
-
-def refuse_exported(folder: AnyPath) -> None:
-    """Raises `CheckpointError` for the output folder of `myxtts export`, which only `myxtts serve` can load."""
-    if not is_base(folder) and (Path(folder) / "gpt.onnx").is_file():
+    if not (exported or is_elsewhere) and (path / "gpt.onnx").is_file():
         raise CheckpointError(f"{folder} is an exported model: `myxtts serve` and its speak.py speak with it.")
 
 
