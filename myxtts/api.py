@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from myxtts.config.checks import ConfigError, UserError, printable, require
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
+from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 from myxtts.storage.base_model import require_model_folder
 
@@ -26,8 +27,6 @@ Configuration = XTTSConfig | str | os.PathLike | None
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 PLANNED_STAGE = "gpt"
 """Stage that `plan` reports for `--stage all`, because it needs the most memory."""
-PLANNED_TOKENS = 512
-"""Size of the vocabulary while there is no tokenizer: the default of `data.vocabulary_size`."""
 
 
 def configure(config: Configuration = None, **named) -> XTTSConfig:
@@ -122,7 +121,7 @@ def plan(
     config: Configuration = None,
     *,
     clip_seconds: float | None = None,
-    text_tokens: int = PLANNED_TOKENS,
+    text_tokens: int = DEFAULT_TEXT_TOKENS,
     gpu_memory: Sequence[float] | None = None,
     **named,
 ) -> "MemoryReport":

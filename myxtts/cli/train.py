@@ -11,6 +11,7 @@ from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require, say
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import Flag, all_flags
+from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.storage.files import write_json
 
@@ -79,7 +80,7 @@ def plan_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("plan").add_argument
     longest = "longest clip of the data (default: data.max_seconds, the longest that training accepts)"
     add("--clip-seconds", type=float, help=longest)
-    add("--text-tokens", type=int, default=api.PLANNED_TOKENS, help="size of the vocabulary")
+    add("--text-tokens", type=int, default=DEFAULT_TEXT_TOKENS, help="size of the vocabulary")
     gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
     add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
     add("--json", metavar="FILE", help="also write the figures to this file")

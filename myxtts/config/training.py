@@ -105,7 +105,7 @@ class TrainingConfig(Settings):
 
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
-    leave_out: tuple[str, ...] = setting((), of_run=True)
+    leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
     """Stages that `stage: all` does not start. If they already have a checkpoint, their training continues."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
@@ -221,8 +221,6 @@ class TrainingConfig(Settings):
         if self.workers and self.automatic_batch_size:
             hint = "Find the size on one machine and multiply it by the number of workers."
             raise ConfigError(f"--batch-size auto cannot be used with --workers. {hint}")
-        for name in self.leave_out:
-            require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
         for name, stage in self.stages.items():
             can_crop = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             hint = "The slice of a clip would not match its text."

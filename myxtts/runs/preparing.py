@@ -51,8 +51,11 @@ def prepare(
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
-    output, config = Path(output), _config(Path(checkpoint), train_data)
-    data = config.data
+    output, config = Path(output), read_config(Path(checkpoint))
+    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
+    if data.train_data is None:
+        raise UserError("--train-data must name the data set, because the run in --checkpoint names none.")
+    config = replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
     output.mkdir(parents=True, exist_ok=True)
     refuse_other_count(output, shards)
     foundations, lineage = load_foundations(config, "gpt", device)
@@ -83,15 +86,6 @@ def prepare(
         tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
     else:
         tell(f"All {shards} shards are complete. Train with --prepared {output}")
-
-
-def _config(checkpoint, train_data):
-    """Returns the settings of the run in a folder, with `train_data` if it is given."""
-    config = read_config(checkpoint)
-    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
-    if data.train_data is None:
-        raise UserError("--train-data must name the data set, because the run in --checkpoint names none.")
-    return replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
 
 
 def _make_alone(numbers, make, lock, tell):
