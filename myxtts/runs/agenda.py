@@ -32,10 +32,10 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TRIAL_STEPS = 3, 5
-"""Number of first steps of a stage that are not timed, and of timed steps before the first estimate."""
+"""Steps of a stage that trace and compile, and timed steps before the first estimate."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
-"""On a CPU: TensorFlow's own memory after tracing, and temporary memory of kernels as a fraction of the activations,
-fitted to three fine-tunes of `base` (docs/benchmarks.md)."""
+"""On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
+three fine-tunes of `base` (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -240,14 +240,14 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 class TimeLeft(Callback):
-    """Adds `seconds_left`, the time until the run ends, to the timings that later callbacks receive in `on_log`.
+    """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
 
     The time of later stages is extrapolated from the current one by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
         self.config: XTTSConfig = config
-        """Settings of the run, which `Run.train` replaces when the recordings are read."""
+        """Settings of the run; replaced once they are settled."""
         self._later, self._opening = {}, 0.0
 
     def on_agenda(self, works: Sequence[StageWork]):
@@ -270,7 +270,7 @@ class TimeLeft(Callback):
             timing["seconds_left"] = left
 
     def seconds_left(self, step: int) -> float | None:
-        """Returns the seconds from `step` of the current stage until the run ends; None if too few steps are timed."""
+        """Returns the seconds until the run ends, at a step of the current stage; None before `TRIAL_STEPS` of it."""
         if self._marked is None or step < self._marked[0] + TRIAL_STEPS:
             return None
         cost = lambda stage: STAGES[stage].cost * self.config.stage(stage).batch_size

@@ -70,7 +70,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Called with name and arguments of the events of `RunListener` from `on_inspection` to `on_set_aside`.
+        notify: Called with `on_inspection`, `on_agenda`, `on_needs` (before anything is moved or written),
+            `on_set_aside` and their arguments, see `RunListener`.
 
     Returns:
         The recordings, with the settings of the run in `config`; and the work on each stage.

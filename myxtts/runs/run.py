@@ -40,8 +40,8 @@ class RunListener:
     - `on_inspection(done, total)`: number of checked recordings.
     - `on_corpus(dataset)`: the recordings were read; a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before any file is changed.
-    - `on_needs(needs)`: memory and disk space that the run needs, a `runs.agenda.Needs`.
-    - `on_stage(stage, order)`: training of the stage begins; `order` is the `data.batch.BatchOrder` of its batches.
+    - `on_needs(needs)`: memory and disk that are needed, a `runs.agenda.Needs`.
+    - `on_stage(stage, order)`: the stage is next; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
     - `on_spoken(spoken)`: sentences that the trained model spoke, a list of `runs.samples.LastWords`.
