@@ -168,7 +168,7 @@ def load(
     from myxtts.interchange.hub.fetching import local_folder
 
     folder = local_folder(folder, accept_licence)
-    require_model_folder(folder, "A model (--checkpoint)")
+    require_model_folder(folder, "A model (--checkpoint)", exported=False)
     with starting_quietly():
         import_sparingly()
         from myxtts.devices.configuration import configure_for_speech

@@ -197,7 +197,7 @@ def _check(arguments):
 
     if not arguments.checkpoint:
         raise UserError("--checkpoint must be the folder of a model, as in myxtts say --checkpoint runs/mine.")
-    require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
+    require_model_folder(arguments.checkpoint, "A model (--checkpoint)", exported=False)
     if arguments.list_speakers:
         return
     if arguments.words is not None:

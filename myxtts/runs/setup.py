@@ -149,7 +149,7 @@ def _with_data(config, download):
 
 def require_source(source: str) -> None:
     """Raises `UserError` unless `--init-from` is the bundled model, a hub name or an existing folder."""
-    require_model_folder(source, "--init-from")
+    require_model_folder(source, "--init-from", exported=False)
     if is_hub_name(source):
         parse_hub_name(source)
 

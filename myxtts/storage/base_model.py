@@ -10,10 +10,10 @@ BASE_NAME = "base"
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 
-def require_model_folder(folder: AnyPath, what: str, exported: bool = False) -> None:
+def require_model_folder(folder: AnyPath, what: str, exported: bool = True) -> None:
     """Raises `CheckpointError` unless a folder, Coqui checkpoint, `base` or hub name is given for the option `what`.
 
-    Output folders of `myxtts export`, which only `myxtts serve` can load, are accepted if `exported` is true.
+    `exported` is whether the output folder of `myxtts export` is accepted, which only `myxtts serve` can load.
     """
     path, is_elsewhere = Path(folder), is_base(folder) or os.fspath(folder).startswith("hf://")
     if not (is_elsewhere or path.is_dir() or (path.suffix == ".pth" and path.is_file())):

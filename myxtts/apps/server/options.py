@@ -96,7 +96,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         rule = f"--host {arguments.host} can be reached from other machines and needs an API key"
         raise UserError(f"{rule}. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
     if not is_hub_name(arguments.checkpoint) and not is_base(arguments.checkpoint):
-        require_model_folder(arguments.checkpoint, "A model (--checkpoint)", exported=True)
+        require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
     return key
 
 
