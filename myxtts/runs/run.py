@@ -143,7 +143,7 @@ class Run:
         """Speaks a text with the best checkpoint.
 
         Args:
-            voice: As in `Synthesizer.speak`; by default `runs.samples.held_out_voice`.
+            voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
             language: Language code of the text; by default that of the speaker or the held-out recording.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
