@@ -34,16 +34,12 @@ SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 """Sizes in MB of the measured sums over workers, repetitions of each, and number of measured messages."""
 TEXT_TOKENS = 5000
 """Vocabulary size of the models whose gradients are estimated."""
-Findings = dict[str, Any]
 
 
-def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> Findings:
+def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
     """Returns findings about the machine as JSON types, None for unknown values, and configures TensorFlow.
 
-    Args:
-        seconds: Time to measure training steps; 0 skips the measurement.
-        folder: Folder for runs, whose free disk space is reported.
-        data_files: Recordings that are read to measure the speed of their disk.
+    Measures training steps for `seconds`, the free disk space of `folder`, and the speed of reading `data_files`.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))
@@ -89,10 +85,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns the choices of `--precision auto` and `--attention auto` with their reasons, and the largest batches.
-
-    Without `measures`, it skips the measurement of attention, which takes seconds.
-    """
+    """Returns what `--precision auto` and, if `measures`, `--attention auto` choose and why, and the largest batch."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -110,7 +103,7 @@ def _automatic(config, plan, found, measures):
     return {**chosen, "room": room, "clip_seconds": config.data.max_seconds, "largest_batch": fits or None}
 
 
-def describe(found: Findings) -> str:
+def describe(found: dict[str, Any]) -> str:
     """Formats the findings of `examine` as text."""
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
     build, auto, count = found["tensorflow"], found["automatic"], len(found["tensorflow"]["gpus"])

@@ -138,12 +138,8 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
         sizes = f"{num_text_tokens} tokens, fewer than the {len(table)} of the {stage} in --init-from"
         raise CheckpointError(f"The vocabulary has {sizes}. Leave --vocabulary out to use its vocabulary.")
     drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
-    grown = (
-        np.concatenate([table, drawn]),
-        np.pad(kernel, ((0, 0), (0, new))),
-        np.pad(bias, (0, new), constant_values=bias.min()),
-    )
-    return arrays | dict(zip(growing, grown))
+    kernel, bias = np.pad(kernel, ((0, 0), (0, new))), np.pad(bias, (0, new), constant_values=bias.min())
+    return arrays | dict(zip(growing, (np.concatenate([table, drawn]), kernel, bias)))
 
 
 def _continued(config, began):

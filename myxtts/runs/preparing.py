@@ -94,11 +94,11 @@ def _make_alone(numbers, make, lock, tell):
         of_others = []
         for number in numbers:
             with claimed(lock, number, waits) as is_ours:
-                if not is_ours:
+                if is_ours:
+                    make(number)
+                else:
                     tell(f"Shard {number}: another process is encoding it")
                     of_others.append(number)
-                else:
-                    make(number)
         numbers = of_others
 
 

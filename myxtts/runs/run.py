@@ -125,14 +125,10 @@ class Run:
         return myxtts.evaluate(self.folder, **options)
 
     def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
-        """Exports the model to ONNX, for synthesis without MyXTTS, into a new or empty folder; returns the folder.
+        """Exports the `best` or `last` checkpoint to ONNX, for synthesis without MyXTTS; returns the folder.
 
-        Args:
-            weights: `float32`, or `int8` for the GPT's matrices.
-            which: `best` or `last` checkpoint.
-
-        Raises:
-            UserError: The GPT is not trained yet, or the folder is not empty.
+        `weights` is `float32`, or `int8` for the GPT's matrices. Raises `UserError` if the GPT is not trained yet, or
+        if the folder is not empty.
         """
         from myxtts.interchange.onnx.exporting import export_model
 
@@ -172,13 +168,9 @@ class Run:
             trainer.stop_requested.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
-        """Trains the stages in `training.stage`. Call it again to continue after a stop.
+        """Trains the stages in `training.stage`, or continues after a stop. Returns False if it was stopped.
 
-        Args:
-            guard: Returns a context manager for the training of a stage, given its trainer, like `stops_on_signals`.
-
-        Returns:
-            Whether all stages are trained; False after a stop.
+        `guard` returns a context manager for the training of a stage, given its trainer, like `stops_on_signals`.
         """
         workers = current_workers()
         try:

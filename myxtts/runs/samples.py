@@ -43,7 +43,6 @@ SHOWN_HZ = (250, 500, 1000, 2000, 4000)
 FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 Maker = Callable[[], Synthesizer]
 FROM_RECOGNIZER = ("cer", "wer")
-PERCENT = (*FROM_RECOGNIZER, "limit", "doubtful")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
 """Metrics of an evaluation that are logged if they are known, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
@@ -375,7 +374,8 @@ class SpeechJudge:
         found = {name: pooled(spoken, name) for name in FIGURES}
         if not self._trusts_recognizer:
             found |= dict.fromkeys(FROM_RECOGNIZER)
-        values = {name: value * (100 if name in PERCENT else 1) for name, value in found.items() if value is not None}
+        percent = (*FROM_RECOGNIZER, "limit", "doubtful")
+        values = {name: value * (100 if name in percent else 1) for name, value in found.items() if value is not None}
         score = values.get("cer", values.get("mcd"))
         if score is None:
             return {}

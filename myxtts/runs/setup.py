@@ -34,7 +34,6 @@ NUM_CLOSING_TEXTS = 4
 """Number of unseen sentences that a model of the sample corpus speaks at the end of training."""
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` measures on each device plan."""
-ROOT = Path(__file__).resolve().parents[2]
 DATA_SETS = "dataset"
 """Folder within the run's. Each set of recordings, language and recognizer has a folder of its own in it."""
 DEFAULT_RECOGNIZER = "base"
@@ -200,7 +199,8 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
     """Returns the median time of a training step in seconds, measured in a new process, or an error message."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
         write_json(request, {"config": config.to_dict(), "options": options})
