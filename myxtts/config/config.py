@@ -202,8 +202,7 @@ def _parsed(text):
 def read_yaml(path: str | Path) -> dict:
     """Reads a YAML file as nested dictionaries; it overrides the files that it lists under `include:`.
 
-    Raises:
-        ConfigError: A file is missing, too large, not a YAML mapping, includes itself or is outside of the folder.
+    Raises `ConfigError` if a file is missing, too large, not a YAML mapping, outside of the folder, or includes itself.
     """
     path = Path(path)
     return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))

@@ -43,11 +43,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
     """Writes a safetensors file tensor by tensor; the library's writer needs all of them in memory, twice.
 
-    Args:
-        values: The tensors, in the order of `shapes`.
-
-    Returns:
-        The file's entry in a checkpoint's manifest.
+    `values` are the tensors, in the order of `shapes`. Returns the file's entry in a checkpoint's manifest.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end = {}, 0

@@ -99,10 +99,9 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings of speakers to a run's folder, and keeps those of other speakers.
+    """Adds recordings to a run's folder: content of a FLAC file, language and sources (`StoredSpeaker`), by speaker.
 
-    Args:
-        clips: Content of a FLAC file, language and `StoredSpeaker.sources`, by speaker.
+    Recordings of other speakers are kept.
     """
     home = Path(folder) / SPEAKER_CLIPS
     speakers = _read_index(home)
