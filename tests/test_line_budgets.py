@@ -12,8 +12,8 @@ BUDGETS = {
     "apps/studio": 1700,
     "audio": 900,
     "bundled": 10,
-    "cli": 1160,
-    "config": 1420,
+    "cli": 1155,
+    "config": 1370,
     "data": 3120,
     "devices": 1100,
     "distributed": 490,
@@ -23,12 +23,12 @@ BUDGETS = {
     "memory": 580,
     "models": 1980,
     "runs": 2310,
-    "storage": 1250,
+    "storage": 1172,
     "tests": 24990,
     "text": 1690,
     "training": 4480,
     "utilities": 5760,
-    "utils": 100,
+    "utils": 98,
 }
 """Most lines of Python in a room. Only a commit that says why may raise one."""
 
