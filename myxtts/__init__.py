@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` has the same names
 
 __version__ = "0.1.0"
 
-# TensorFlow reads this when it is imported. By itself it uses oneDNN's products only on processors with AVX-512; on
-# others they make a training step on two cores 1.3 to 2 times as fast (docs/experiments.md).
+# TensorFlow reads this when it is imported. By default it uses oneDNN only on processors with AVX-512, but oneDNN makes
+# training steps on others 1.3 to 2 times as fast, too (two cores, docs/experiments.md).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _NAMES = {
@@ -47,7 +47,7 @@ _NAMES = {
     "myxtts.config.config": ("XTTSConfig", "DataConfig", "ModelConfig", "TrainingConfig", "SamplingConfig"),
     "myxtts.config.checks": ("UserError",),
 }
-"""Names that the package offers, by module."""
+"""Public names of the package, by the module that defines them."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *_HOMES]
 

@@ -1,4 +1,4 @@
-"""The `myxtts` command: the subcommands in `cli` and those of the apps."""
+"""The `myxtts` command, which runs the subcommands of `cli` and of the apps."""
 
 import importlib
 import signal
@@ -35,7 +35,7 @@ GROUPS = {
         "convert": ("myxtts.cli.models:convert", "convert an XTTS v2 checkpoint to a MyXTTS model, or back"),
     },
 }
-"""Subcommands by purpose: where each is defined, and its line in `myxtts --help`."""
+"""Subcommands by purpose: the function that each calls, and its line in `myxtts --help`."""
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 OTHER_NAMES = {
@@ -48,14 +48,14 @@ OTHER_NAMES = {
     **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
     **dict.fromkeys(("import", "download"), "convert"),
 }
-"""Names that other programs use for these commands."""
+"""Names of such commands in other programs, for the message about an unknown command."""
 
 END_SECONDS = 1.0
-"""Time after which a signal is raised again if its exception was lost."""
+"""Interval in seconds at which a signal is raised again until the process ends."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a subcommand; without one, or with `--help`, lists them."""
+    """Runs a subcommand; without one, or with `--help`, lists all of them."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …")
@@ -85,18 +85,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises `SystemExit`, so that half-written files are removed; raises it again every second until it gets through.
+    """Handles a signal: raises `SystemExit`, so that incomplete files are removed, and repeats that every second.
 
-    An exception is lost where native code calls Python, for example in the middle of an import.
+    The exception can be lost where native code calls Python, for example during an import.
     """
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
-    if not isinstance(sys.exc_info()[1], SystemExit):  # else the process is ending already
+    if not isinstance(sys.exc_info()[1], SystemExit):  # otherwise the process already ends
         sys.exit(128 + number)
 
 
 def run() -> NoReturn:
-    """The `myxtts` command as a process."""
+    """Runs the `myxtts` command and ends the process."""
     run_to_exit(main)
 
 

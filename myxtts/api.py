@@ -1,4 +1,4 @@
-"""The Python API: train, plan, load. The command line, notebooks and the page call these functions."""
+"""Python API: train, plan and load. The command line, notebooks and the page call these functions."""
 
 import os
 import re
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from myxtts.config.checks import ConfigError, UserError, printable, require
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
+from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
-from myxtts.storage.base_model import refuse_exported, require_model_folder
+from myxtts.storage.base_model import require_model_folder
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -25,20 +26,15 @@ Configuration = XTTSConfig | str | os.PathLike | None
 """Settings, or the name of a YAML file."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 PLANNED_STAGE = "gpt"
-"""Stage that is planned for all stages: it needs the most memory."""
-PLANNED_TOKENS = 512
-"""Size of the vocabulary if there is no tokenizer yet: the default limit of `data.vocabulary_size`."""
+"""Stage that `plan` reports for `--stage all`, because it needs the most memory."""
 
 
 def configure(config: Configuration = None, **named) -> XTTSConfig:
-    """Returns the settings of a run.
+    """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
         config: Settings, or the name of a YAML file.
         named: Flags of `myxtts train`, with underscores; they override `config`.
-
-    Raises:
-        ConfigError: A setting is unknown, or a value is invalid.
     """
     if isinstance(config, XTTSConfig):
         if named.get("model_size") is not None:
@@ -61,14 +57,14 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     if not start.download:
         config = with_own_data(config)
     if start.resume:
-        if not named.get("init_from"):  # a recipe's says how the run began
+        if not named.get("init_from"):  # that of a recipe is of the run's start
             config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
     _require_sense(named, config, start)
     try:
         check_request(config, start.download, **start.devices)
     except TextsMissing as missing:
-        if config.data.format:  # the user knows another layout in it
+        if config.data.format:  # the user expects a data set of this format
             raise
         config = transcribe(config, missing, quiet)
         check_request(config, **start.devices)
@@ -125,7 +121,7 @@ def plan(
     config: Configuration = None,
     *,
     clip_seconds: float | None = None,
-    text_tokens: int = PLANNED_TOKENS,
+    text_tokens: int = DEFAULT_TEXT_TOKENS,
     gpu_memory: Sequence[float] | None = None,
     **named,
 ) -> "MemoryReport":
@@ -163,8 +159,7 @@ def load(
             `hf://owner/name[@revision]`, a model on the Hugging Face hub. Coqui checkpoints are converted.
         which: `best` or `last` checkpoint.
         accept_licence: Accept the licence of a Hugging Face model without a prompt.
-        engine: Inference engine: `tensorflow`, `onnx` (8 bits), `onnx-float32`; the default is the
-            fastest exact one.
+        engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32` (default: the fastest exact one).
 
     Raises:
         CheckpointError: A file is missing or damaged.
@@ -173,8 +168,7 @@ def load(
     from myxtts.interchange.hub.fetching import local_folder
 
     folder = local_folder(folder, accept_licence)
-    require_model_folder(folder, "A model (--checkpoint)")
-    refuse_exported(folder)
+    require_model_folder(folder, "A model (--checkpoint)", exported=False)
     with starting_quietly():
         import_sparingly()
         from myxtts.devices.configuration import configure_for_speech
@@ -195,7 +189,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _require_sense(named, config, start):
-    """Raises `ConfigError` for options that would be ignored or that exclude each other."""
+    """Raises `ConfigError` for options that have no effect or that exclude each other."""
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
@@ -219,17 +213,15 @@ def _require_sense(named, config, start):
     requested, source = named.get("model_size"), training.init_from
     brought = _config_of_source(source) if requested else None
     if brought is not None and (size := brought.model.size) != requested:
-        raise ConfigError(
-            f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}. "
-            "Leave one of the two out."
-        )
+        fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
+        raise ConfigError(f"{fault}. Leave one of the two out.")
 
 
 def _config_of_source(source):
-    """Returns the settings of the model of `--init-from`, or None if it is not on this machine."""
+    """Returns the settings of the model in --init-from; None without one, or if it is not on this machine."""
     if not source:
         return None
-    from myxtts.interchange.hub.fetching import folder_here  # brings NumPy, which other plans do without
+    from myxtts.interchange.hub.fetching import folder_here  # imports NumPy, which other plans do not need
     from myxtts.runs.setup import require_source
     from myxtts.storage.run_folder import read_config
 

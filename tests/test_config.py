@@ -218,7 +218,7 @@ def test_unknown_setting_names_the_nearest_known_one(values, words):
         ({"data": {"conditioning_seconds": [6]}}, ["data.conditioning_seconds", "list of 2"]),
         ({"data": {"conditioning_source": "other"}}, ["data.conditioning_source", "other"]),
         ({"data": {"validation_share": 1.0}}, ["data.validation_share", "1.0"]),
-        ({"training": {"leave_out": ["speaker", "decodr"]}}, ["training.leave_out", "dvae, gpt", "'decodr'"]),
+        ({"training": {"leave_out": ["speaker", "decodr"]}}, ["training.leave_out", "dvae, gpt", "speaker,decodr"]),
         ({"training": {"gpt": {"learning_rate": "fast"}}}, ["learning_rate", "a number", "fast"]),
         ({"training": {"gpt": {"crop_seconds": 1.0}}}, ["training.gpt.crop_seconds", "text"]),
         ({"training": {"gpt": {"betas": [0.9, 1.0]}}}, ["betas", "1.0"]),

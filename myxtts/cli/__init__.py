@@ -1,4 +1,4 @@
-"""Subcommands of `myxtts`. TensorFlow's start-up messages are silenced: a user cannot act on them."""
+"""Subcommands of `myxtts`. Importing the package turns off TensorFlow's start-up messages."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Argument parsing without abbreviations, with errors that suggest the nearest flag."""
+"""Command-line parsing without abbreviated flags, whose errors suggest the nearest flag."""
 
 import argparse
 import math
@@ -11,19 +11,19 @@ from myxtts.config.flags import AUTOMATIC, Flag
 from myxtts.config.settings import nearest
 
 GROUPS = ("data", "devices", "training", "optimizations")
-"""Headings of `--help`, in their order."""
+"""Headings in `--help`, in order."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
 class PlainParser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` that raises `UserError`, shows defaults in its help and keeps line breaks of texts."""
+    """`argparse.ArgumentParser` that raises `UserError`, and whose help shows defaults and keeps line breaks."""
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """As in the base class, but the error for an unknown flag names the nearest known one."""
+        """Parses arguments; the error for an unknown flag suggests the nearest known one."""
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             flag = unknown[0].partition("=")[0]
@@ -36,7 +36,7 @@ class PlainParser(argparse.ArgumentParser):
         return arguments
 
     def parse_known_args(self, args=None, namespace=None):
-        """As in the base class, but `--flag=--` is an error: argparse takes that value for nothing."""
+        """Parses known arguments; raises an error for `--flag=--`, where argparse drops the value."""
         arguments, unknown = super().parse_known_args(args, namespace)
         for action in self._actions:
             value = getattr(arguments, action.dest, None) if action.option_strings else None
@@ -60,11 +60,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Arguments of a command from Python, by option names with underscores; others have their defaults.
-
-    Raises:
-        UserError: An option is unknown, or a required one is missing.
-    """
+    """Returns a command's arguments, from a call with options as keywords. Raises `UserError` for a wrong option."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}
@@ -94,7 +90,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Our wording for errors of `argparse`."""
+"""Sentences for error messages of `argparse`, by regular expression."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -104,7 +100,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", default: str | None = None) -> None:
-    """Adds the flags that select a model; `more` is appended to the help of `--checkpoint`."""
+    """Adds the flags that select a model. `more` is the end of the help text of `--checkpoint`."""
     model = f"folder of a training run or an imported model, or hf://owner/name{more}"
     parser.add_argument("--checkpoint", metavar="FOLDER", default=default, help=model)
     licence = "accept the licence of a Hugging Face model without a prompt"
@@ -113,20 +109,18 @@ def add_model(parser: argparse.ArgumentParser, more: str = "", default: str | No
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds flags of settings under the headings of their groups. A flag that is not given is None."""
-    groups, rivals = {}, {}
+    """Adds flags of settings, under the headings of their groups. The value of an absent flag is None."""
+    groups, rivals = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}, {}
     for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
-        place = groups.get(flag.group) or groups.setdefault(
-            flag.group, parser.add_argument_group(flag.group, GROUP_NOTES.get(flag.group))
-        )
-        name = flag.field.metadata["rival"] or (flag.field.metadata["off"] and flag.field.name)
+        place, metadata = groups[flag.group], flag.field.metadata
+        name = metadata["rival"] or (metadata["off"] and flag.field.name)
         if name:
             place = rivals.get(name) or rivals.setdefault(name, place.add_mutually_exclusive_group())
         place.add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
 
 
 def _options(flag):
-    """Keyword arguments of `add_argument` for a flag."""
+    """Returns the keyword arguments of `add_argument` for a flag."""
     metadata = flag.field.metadata
     if flag.kind is bool:
         is_switch = flag.field.default is None
@@ -150,6 +144,8 @@ def _options(flag):
 
 
 def _value(rule, parse):
+    """Returns a `type` for `add_argument` that calls `parse`, and whose error message names the rule."""
+
     def value(text):
         try:
             return parse(text)

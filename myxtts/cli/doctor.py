@@ -1,4 +1,4 @@
-"""`myxtts doctor` examines the machine or workers; `myxtts doctor data DIR` checks the clips as training would."""
+"""`myxtts doctor`, which examines the machine, workers, or with `data DIR` the clips of a data set."""
 
 import argparse
 from pathlib import Path
@@ -12,20 +12,20 @@ from myxtts.storage.files import write_json
 
 MAX_SECONDS = 3600
 MAX_PROBED_FILES = 400
-"""Recordings that are read to measure the disk's speed."""
+"""Maximum number of recordings that are read to measure the speed of a disk."""
 MEASURING = ("model_size", "batch_size", "precision", "seconds", "checkpoint_dir", "json")
 UNUSED = {
     "data is": (*MEASURING, "train_data", "workers", "worker_index"),
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that a check does not use, by what is checked."""
+"""Options that have no effect, by the subject of the check."""
 CHECKED = ("folder", "json", "report")
-"""Arguments for which an empty value has a message of its own."""
+"""Arguments whose empty values are reported elsewhere."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of `myxtts doctor`."""
+    """Returns the argument parser of `myxtts doctor`."""
     parser = PlainParser(prog="myxtts doctor")
     parser.description = (
         "Check before training. Without a subject: the machine, what TensorFlow can use of it,\n"
@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Examines the machine, workers or a data set. Exit code 2: no usable clip; with --strict, 1: a rejected clip."""
+    """Examines the machine, workers or a data set; returns 2 without a usable clip, 1 for rejected ones in --strict."""
     arguments = (parser := build_parser()).parse_args(argv)
     subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
     for name in UNUSED[subject]:
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def report_data(arguments: argparse.Namespace) -> int:
-    """Checks a data set and prints its problems."""
+    """Checks the clips of a data set and prints problems; returns the exit code."""
     require_output("--report", arguments.report)
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")

@@ -1,4 +1,4 @@
-"""Error handling of commands: an error that a user can fix is printed without a traceback, with exit code 2."""
+"""Error handling of commands, which print errors that a user can fix without a traceback."""
 
 import errno
 import functools
@@ -13,13 +13,13 @@ from pathlib import Path
 from myxtts.config.checks import UserError, printable, read_bounded, require
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk, a full quota and a file-size limit."""
+"""Error numbers for a full disk, a full quota and a file above the size limit."""
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main`: prints errors that a user can fix, and returns 2 or the error's own exit code.
+    """Decorates a command's `main`: prints errors that a user can fix and returns 2 or `error.exit_code`.
 
-    Ctrl-C returns 130. A process that has joined other workers ends after them.
+    Ctrl-C returns 130. A process that is connected to other workers ends after them.
     """
 
     @functools.wraps(main)
@@ -29,7 +29,7 @@ def exits_with_sentence(main: Callable) -> Callable:
         except KeyboardInterrupt:
             print("Stopped at once.", file=sys.stderr, flush=True)
             code = 130
-        except (UserError, OSError) as error:  # OSError: a disk that is full, gone or read-only
+        except (UserError, OSError) as error:  # OSError: for example, a full or read-only disk
             from myxtts.utils.commons import folded_on_terminal
 
             message = str(error)
@@ -48,9 +48,9 @@ def exits_with_sentence(main: Callable) -> Callable:
 
 
 def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:
-    """Raises `UserError` unless a file can be written at `path`; None passes. Called before the work starts.
+    """Raises `UserError` unless a file can be written at `path`, the value of `flag`, or `path` is None.
 
-    With `makes_folders` the output may be a folder, and its parents need not exist.
+    With `makes_folders`, `path` may be a folder, and its parents need not exist.
     """
     if path is None:
         return
@@ -62,19 +62,19 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))
-    is_writable = os.access(target if is_device else place, os.W_OK)
-    if is_writable and not is_device:  # permissions alone do not tell, for example in `/proc`
-        try:
-            tempfile.TemporaryFile(dir=place).close()
-        except OSError:
-            is_writable = False
-    if not is_writable:
+    try:
+        if not os.access(target if is_device else place, os.W_OK):
+            raise PermissionError
+        if not is_device:
+            tempfile.TemporaryFile(dir=place).close()  # permissions are not enough, for example in `/proc`
+    except OSError:
         where = "another folder" if makes_folders else "a file in another folder"
-        raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. Name {where}.")
+        rule = f"{flag} must be in an existing, writable folder"
+        raise UserError(f"{rule}. {path} is not. Name {where}.") from None
 
 
 def read_input(flag: str, path: str, max_bytes: int) -> str:
-    """Text of the file that a flag names; raises `UserError` if it is missing, too large or not UTF-8."""
+    """Reads the text file that is the value of a flag. Raises `UserError` if it is missing, too large or not UTF-8."""
     try:
         return read_bounded(Path(path), max_bytes)
     except FileNotFoundError:
@@ -84,13 +84,13 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def require_port(flag: str, host: str, port: int | None) -> None:
-    """Raises `UserError` unless this process can listen on a port; None and 0 (any free port) pass."""
+    """Raises `UserError` unless this process can listen on a port. Ports None and 0 (any free one) are accepted."""
     if port is not None:
         open_port(flag, host, port).close()
 
 
 def open_port(flag: str, host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on a port, 0 for any free one; raises `UserError` if it cannot."""
+    """Returns a socket that listens on a port, 0 for any free one. Raises `UserError` if the port cannot be used."""
     require(0 <= port <= 65535, flag, "0 to 65535", port)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,4 +1,4 @@
-"""`myxtts convert`, `myxtts export` and `myxtts push`: models in other formats, and on the Hugging Face hub."""
+"""`myxtts convert`, `myxtts export` and `myxtts push`, which convert and upload models."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ RELEASED_CONTENTS = {
     "speakers": "voices by name",
     "config": "settings",
 }
-"""Contents of the files of `RELEASED_NAMES`."""
+"""Help texts for the files in `RELEASED_NAMES`."""
 EXPORT_EXAMPLES = """
 examples:
   myxtts export --checkpoint runs/mine --format onnx --output exported
@@ -37,7 +37,7 @@ Local paths and recordings of the speakers are not uploaded. --card prints the c
 
 
 def convert_parser() -> PlainParser:
-    """The command line of `myxtts convert`."""
+    """Returns the argument parser of `myxtts convert`."""
     names = ", ".join(RELEASED_NAMES.values())
     defaults = f"By default, these files are read from the folder of model.pth:\n{names}."
     description = "Convert an XTTS v2 checkpoint or a fine-tune of one to a MyXTTS model, or back."
@@ -100,7 +100,7 @@ def _flag(option):
 
 
 def export_parser() -> PlainParser:
-    """The command line of `myxtts export`."""
+    """Returns the argument parser of `myxtts export`."""
     description = "Export a trained model to ONNX, for synthesis without MyXTTS."
     parser = PlainParser(prog="myxtts export", description=description, epilog=EXPORT_EXAMPLES)
     add_model(parser)
@@ -112,7 +112,7 @@ def export_parser() -> PlainParser:
 
 @exits_with_sentence
 def export(argv: Sequence[str] | None = None) -> int:
-    """Exports a trained model and prints the checks; returns the exit code."""
+    """Exports a trained model, prints the results of checks, and returns the exit code."""
     arguments = export_parser().parse_args(argv)
     for name in ("checkpoint", "output"):
         given = getattr(arguments, name)
@@ -135,7 +135,7 @@ def export(argv: Sequence[str] | None = None) -> int:
 
 
 def push_parser() -> PlainParser:
-    """The command line of `myxtts push`."""
+    """Returns the argument parser of `myxtts push`."""
     description = "Upload the model in a folder to the Hugging Face hub, with a model card."
     parser = PlainParser(prog="myxtts push", description=description, epilog=PUSH_EXAMPLES)
     parser.add_argument("folder", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")

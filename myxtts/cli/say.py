@@ -1,4 +1,4 @@
-"""`myxtts say` speaks a text, standard input or a list of texts in the voice of a recording."""
+"""`myxtts say`, which speaks a text, standard input or a list of texts."""
 
 import argparse
 import itertools
@@ -15,12 +15,12 @@ from myxtts.cli.errors import exits_with_sentence, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.devices.machine import check_device, device_named
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, refuse_exported, require_model_folder
+from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, require_model_folder
 from myxtts.storage.files import write_text
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Maximum length of a text, in characters, for which tracing all graphs takes longer than it saves."""
+"""Texts of up to this many characters are spoken faster without tracing all graphs."""
 EXAMPLES = """
 examples:
   myxtts say --text "Good morning." --output hello.wav
@@ -35,7 +35,7 @@ the model) and language are optional. Run the same command again to resume after
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line of `myxtts say`."""
+    """Returns the argument parser of `myxtts say`."""
     description = "Speak a text in the voice of a recording."
     parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
     add_model(parser, "; base is the bundled model and has a default voice", default=BASE_NAME)
@@ -81,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Speaks; returns the exit code. Arguments are checked before anything is spoken, mostly before TensorFlow."""
+    """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
     from myxtts.interchange.hub.fetching import local_folder
@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Text or lines of a batch, the other None, checked against the model; settles language, g2p and sampling."""
+    """Returns the text, or None, and the lines of a batch, or None; sets language, g2p and sampling in `arguments`."""
     from myxtts.cli import say_batch
     from myxtts.inference.text_front import open_text_front
     from myxtts.storage.speakers import find_speaker
@@ -141,7 +141,7 @@ def _read(arguments):
 
 
 def _say(arguments, text, lines, sound):
-    """Speaks a text into a file or into `sound`, or all lines of a batch; returns the exit code."""
+    """Speaks a text to a file or to the stream `sound`, or all lines of a batch; returns the exit code."""
     from myxtts.devices.tensorflow_start import import_tensorflow
 
     import_tensorflow()
@@ -186,20 +186,19 @@ def _say(arguments, text, lines, sound):
 
 
 def _confidence(spoken):
-    """Prints the flagged sentences; returns the result of the self-check."""
+    """Prints sentences of low confidence, and returns a summary of the self-check."""
     for sentence, why in spoken.doubts.items():
         print(f"Low confidence ({'; '.join(why)}): {printable(sentence)}", file=sys.stderr)
     return spoken.summary
 
 
 def _check(arguments):
-    """Raises `UserError` for errors that are visible before the model is read."""
+    """Raises `UserError` for wrong arguments, as far as they can be found before the model is loaded."""
     from myxtts.audio.encoding import check_suffix
 
     if not arguments.checkpoint:
         raise UserError("--checkpoint must be the folder of a model, as in myxtts say --checkpoint runs/mine.")
-    require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
-    refuse_exported(arguments.checkpoint)
+    require_model_folder(arguments.checkpoint, "A model (--checkpoint)", exported=False)
     if arguments.list_speakers:
         return
     if arguments.words is not None:
@@ -239,7 +238,7 @@ def _check(arguments):
 
 
 def _voice(arguments, synthesizer):
-    """The voice that the flags select; None if each line of a batch names its own."""
+    """Returns the voice that the flags select; None if they select none, because each line of a batch has its own."""
     from myxtts.inference.voices import stored_voice
     from myxtts.text.languages import get_language
 
@@ -262,7 +261,7 @@ def _voice(arguments, synthesizer):
 
 @contextmanager
 def standard_output_for_sound() -> Iterator[BinaryIO]:
-    """Yields standard output for bytes; meanwhile, other output goes to standard error."""
+    """Yields standard output as a binary stream, and redirects other output to standard error in the block."""
     sys.stdout.flush()
     number = sys.stdout.fileno()
     with os.fdopen(os.dup(number), "wb", buffering=0) as sound:
@@ -275,7 +274,7 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
-    """Writes a stream of samples as 16-bit PCM or WAV; stops if the reader closes the pipe."""
+    """Writes a stream of arrays of samples as 16-bit PCM or WAV, until the reader closes the pipe."""
     from myxtts.audio.encoding import SoundEncoder, wav_header
 
     encoder = SoundEncoder("pcm", to_rate, is_open=True, from_rate=from_rate)

@@ -1,4 +1,4 @@
-"""`myxtts say --batch`: speaks each text of a list into its own file and skips the files that are up to date."""
+"""`myxtts say --batch`, which speaks each text of a list to a file and skips files that are up to date."""
 
 import re
 import time
@@ -15,9 +15,9 @@ from myxtts.storage.speakers import read_speakers
 
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
-"""Digests of what each file of the output folder was spoken from, by id."""
+"""File in the output folder: digests of the text, voice and settings of each audio file, by id."""
 BATCH_SIZE = 16
-"""Texts that are spoken together; `SPOKEN_FILE` is updated after each batch."""
+"""Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
 MAX_ID_BYTES = 200
 
@@ -27,21 +27,17 @@ class Line(NamedTuple):
 
     number: int
     id: str
-    """Name of its file without the suffix."""
+    """Name of the audio file without the suffix."""
     text: str
     voice: str
-    """A recording, a `.voice` file or a speaker of the model; empty for the voice of the command line."""
+    """A recording, a `.voice` file or a speaker of the model; empty for the voice in the command line."""
     language: str
-    """Language code; empty for the language of the command line."""
+    """Language code; empty for the language in the command line."""
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`, without blank ones and those that begin with #.
-
-    Raises:
-        UserError: The file cannot be read, or a line is wrong; the message names the line.
-    """
-    # Not `splitlines`, which also splits at characters that are part of a text.
+    """Reads lines `id|text|voice|language`; skips blank ones and comments (#). Raises `UserError` for a wrong line."""
+    # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     lines, seen = [], {}
     for number, row in enumerate(rows, 1):
@@ -63,7 +59,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """The lines with the language of their speaker where they name none and it differs from `arguments.language`."""
+    """Returns the lines; those without a language get that of their speaker if it is not `arguments.language`."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
@@ -72,7 +68,7 @@ def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
     """Checks all lines, then speaks those whose file is missing or out of date; returns the exit code.
 
-    `options` and `check` are arguments of `Synthesizer.batch`.
+    `options` and `check` are keyword arguments of `Synthesizer.batch`.
     """
     folder = Path(arguments.output_folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +79,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         raise UserError(f"{file} is damaged. Remove it to speak all texts again.")
     which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
-    # Digests of the checkpoints that speak, which change when the model is trained further.
+    # Digests of the weights in use, which change when the model is trained further.
     stores = {part: CheckpointStore(synthesizer.folder / part) for part in STAGES}
     speaking = {part: store for part, store in stores.items() if store.steps()}
     digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in speaking.items()]
@@ -113,7 +109,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 
 
 def _requests(lines, synthesizer, voice, arguments):
-    """Line, voice and language of each text. Raises `UserError` for the first line that cannot be spoken."""
+    """Returns tuples of line, voice and language. Raises `UserError` for the first line that cannot be spoken."""
     from myxtts.inference.voices import stored_voice
 
     speakers, requests = read_speakers(arguments.checkpoint), []

@@ -1,4 +1,4 @@
-"""`myxtts train` (also `python train_main.py`), `plan`, `launch` and `prepare`: flags become arguments of the API."""
+"""`myxtts train` (also `python train_main.py`), `plan`, `launch` and `prepare`, which call the Python API."""
 
 import argparse
 import os
@@ -11,6 +11,7 @@ from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require, say
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import Flag, all_flags
+from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.storage.files import write_json
 
@@ -26,7 +27,7 @@ command continues after a stop. docs/scaling.md explains what training reads fro
 
 
 def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
-    """The training command line; its flags are a public contract."""
+    """Returns the argument parser of `myxtts train`."""
     parser = PlainParser(
         prog=prog,
         description="Train XTTS on a folder of recordings, or on a small generated sample corpus if none is given.",
@@ -38,12 +39,12 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
 
 
 def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
-    """The settings in `--config`, overridden by the flags that were given."""
+    """Returns the settings in --config, overridden by the other flags that were given."""
     return api.configure(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)))
 
 
 def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
-    """Values of these flags as arguments of `myxtts.api`, without those that were not given."""
+    """Returns the given values of `flags` as keyword arguments of `myxtts.api`."""
     names = {name for flag in flags for name in flag.keywords}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     if arguments.folder is None:
@@ -56,7 +57,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Trains what is missing; returns the exit code. `argv` is None for `train_main.py`."""
+    """Trains the missing stages and returns the exit code. `argv` is None for `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config_from_arguments(arguments)  # reports wrong settings before the slow imports
     filter_native_errors()
@@ -70,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plan_parser() -> argparse.ArgumentParser:
-    """The flags of train_main.py and those of this command."""
+    """Returns the argument parser of `myxtts plan`, which has all flags of `myxtts train`."""
     parser = build_parser("myxtts plan")
     parser.description = (
         f"Predict the memory of training a stage ({api.PLANNED_STAGE} unless --stage names one) with the flags of\n"
@@ -79,7 +80,7 @@ def plan_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("plan").add_argument
     longest = "longest clip of the data (default: data.max_seconds, the longest that training accepts)"
     add("--clip-seconds", type=float, help=longest)
-    add("--text-tokens", type=int, default=api.PLANNED_TOKENS, help="size of the vocabulary")
+    add("--text-tokens", type=int, default=DEFAULT_TEXT_TOKENS, help="size of the vocabulary")
     gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
     add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
     add("--json", metavar="FILE", help="also write the figures to this file")
@@ -88,7 +89,7 @@ def plan_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def plan(argv: Sequence[str] | None = None) -> int:
-    """Plans and prints; returns the exit code."""
+    """Prints the estimated memory of training; returns the exit code."""
     arguments = plan_parser().parse_args(argv)
     require_output("--json", arguments.json)
     if recordings := arguments.folder or arguments.train_data:
@@ -103,7 +104,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
 
 
 def launch_parser() -> PlainParser:
-    """The command line of `myxtts launch`."""
+    """Returns the argument parser of `myxtts launch`."""
     parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
     parser.description = (
         "Start several workers on this machine that train one model together. Each line of their output begins with "
@@ -135,7 +136,7 @@ def launch(argv: list[str] | None = None) -> int:
 
 
 def prepare_parser() -> PlainParser:
-    """The command line of `myxtts prepare`."""
+    """Returns the argument parser of `myxtts prepare`."""
     description = "Encode a training set into shards."
     parser = PlainParser(prog="myxtts prepare", description=description, epilog=PREPARE_EXAMPLES)
     parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
@@ -149,7 +150,7 @@ def prepare_parser() -> PlainParser:
 
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
-    """Encodes the missing shards."""
+    """Encodes the missing shards of a data set; returns the exit code."""
     arguments = prepare_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     import_tensorflow()

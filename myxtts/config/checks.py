@@ -1,4 +1,4 @@
-"""Errors for wrong input, and safe reading and display of files and texts from elsewhere."""
+"""Errors for wrong input, and safe reading and printing of untrusted files and texts."""
 
 import logging
 import re
@@ -9,15 +9,15 @@ from typing import BinaryIO
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters, lone surrogates, line separators and bidirectional marks."""
 console_log = logging.getLogger("myxtts.console")
-"""Logger for what a command has already printed: it reaches a run's log file and not the terminal again."""
+"""Logger for printed lines: they are added to a run's log file, but not printed again."""
 
 
 class UserError(ValueError):
-    """Wrong input from the user. A command prints the message alone and exits with code 2."""
+    """Error in the user's input. A command prints only the message and exits with code 2."""
 
 
 class ConfigError(UserError):
-    """A setting breaks a rule; the message names the setting, the rule, the value and the fix."""
+    """Error for a setting with a wrong value; the message names the setting, the rule, the value and the fix."""
 
 
 def say(text: str) -> None:
@@ -27,7 +27,7 @@ def say(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Escapes `UNPRINTABLE` characters, so that a hostile file name cannot control the terminal."""
+    """Escapes `UNPRINTABLE` characters, with which a hostile file name could control the terminal."""
     return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -43,7 +43,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 
 def brief(value: object) -> str:
-    """Formats an untrusted value for a message: strings are cut, other objects are named by type (`repr` may hang)."""
+    """Formats an untrusted value for a message: cuts long strings, and names only the type where `repr` may hang."""
     if type(value) is int and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
     if value is None or type(value) in (bool, int, float):
@@ -60,9 +60,9 @@ def read_bounded(path: Path, max_bytes: int) -> str:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is too large or not text. The message continues a sentence that begins with its name.
+        ValueError: The file is not regular, too large or not text. Callers put the file's name before the message.
     """
-    # Checked before it is opened: opening a pipe would wait forever for a writer.
+    # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("is a folder" if path.is_dir() else "is not a regular file")
     with open(path, "rb") as file:
@@ -70,7 +70,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
 
 
 def bounded_text(file: BinaryIO, max_bytes: int) -> str:
-    """Reads the rest of an open file like `read_bounded`."""
+    """Reads the rest of an open binary file as UTF-8 text, with the limit and the errors of `read_bounded`."""
     content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"is too large; at most {max_bytes} bytes are read")

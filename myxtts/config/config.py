@@ -1,4 +1,4 @@
-"""`XTTSConfig`: all settings of a run, also from YAML files, recipes and dictionaries."""
+"""`XTTSConfig`, which holds all settings of a run, and loading it from YAML files, recipes and dictionaries."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ class SamplingConfig(Settings):
     top_p: float = setting(0.85, above=0, at_most=1, flag="--top-p", hint="Try 0.85.")
     """Nucleus sampling; 1 keeps all codes."""
     repetition_penalty: float = setting(1.2, above=0, flag="--repetition-penalty", hint="1.0 turns it off.")
-    """Divides positive and multiplies negative scores of codes already sampled (XTTS v2: 5.0)."""
+    """Repetition penalty: divides positive and multiplies negative logits of sampled codes (XTTS v2: 5.0)."""
     reference_seconds: float = setting(30.0, above=0, at_most=3600)
     """Maximum length of the reference audio in seconds; the rest is ignored."""
     reference_chunk_seconds: float | None = setting(None, above=0, at_most=3600)
@@ -40,11 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with other values, by name; None keeps a value.
-
-        Raises:
-            ConfigError: A name is unknown, or a value breaks its rule.
-        """
+        """Returns a copy with other values by name, except None. Raises `ConfigError` for a wrong name or value."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -78,7 +74,7 @@ class XTTSConfig(Settings):
 
     @property
     def max_samples(self) -> int:
-        """Longest clip in samples at 22 050 Hz."""
+        """Maximum clip length in samples at 22 050 Hz."""
         longest = int(self.data.max_seconds * MODEL_SAMPLE_RATE)
         frames = self.data.max_mel_frames
         return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // MEL_FRAMES_PER_CODE)
@@ -91,11 +87,7 @@ class XTTSConfig(Settings):
 
     @classmethod
     def from_yaml(cls, path: str | PathLike) -> Self:
-        """Loads a YAML file or a recipe, with the files that it includes.
-
-        Raises:
-            ConfigError: The file cannot be read, or has an unknown setting or one that breaks a rule.
-        """
+        """Loads a YAML file or a recipe. Raises `ConfigError` if it cannot be read or has a wrong setting."""
         return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
@@ -106,7 +98,7 @@ class XTTSConfig(Settings):
         Path(path).write_text(text, encoding="utf-8")
 
     def to_dict(self) -> dict:
-        """Returns nested dictionaries, for `config_from_dict`."""
+        """Returns all settings as nested dictionaries, the inverse of `config_from_dict`."""
         values = dataclasses.asdict(self)
         values["training"] |= values["training"].pop("stages")
         return values
@@ -117,7 +109,7 @@ class XTTSConfig(Settings):
         for section, values in json.loads(json.dumps(self.to_dict())).items():
             known = getattr(self, section).__dataclass_fields__
             for name, value in values.items():
-                if name not in known:  # a stage, whose settings are all of the recipe
+                if name not in known:  # a stage, which has no settings of the run
                     found |= {f"{section}.{name}.{own}": one for own, one in value.items()}
                 elif not known[name].metadata.get("of_run"):
                     found[f"{section}.{name}"] = value
@@ -128,14 +120,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES: Path = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
 """Folder of the recipes: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
 SAMPLE = "sample.yaml"
-"""Recipe of a run without data and configuration."""
+"""Recipe for runs without training data and configuration file."""
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Limits of one YAML file, of the files that it includes, and of its values with aliases expanded; the recipes take a
-hundredth of each."""
-_VALUE_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
-"""Errors of PyYAML, besides `yaml.YAMLError`, for values that do not fit their tag, such as `!!int ""`."""
+"""Limits of a YAML file's size, of included files and of values, about a hundred times what the recipes need."""
 
 
 def recipe_names() -> list[str]:
@@ -144,19 +133,16 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns the file for `--config`: an existing path, else the recipe named `NAME` or `configs/NAME`."""
+    """Returns the path of a file for `--config`; if it does not exist, that of the recipe `NAME` or `configs/NAME`."""
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
     return RECIPES / path.name if is_recipe and not path.exists() else path
 
 
 def config_from_dict(values: dict) -> XTTSConfig:
-    """Builds an `XTTSConfig` from nested dictionaries. `model.size` selects the shapes that other fields override.
+    """Makes an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or a wrong value.
 
-    A removed setting is ignored if it has its former default, as in the `config.json` of older runs.
-
-    Raises:
-        ConfigError: A setting is unknown or breaks a rule.
+    A removed setting with its former default, as in `config.json` of older runs, is ignored.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
     values = _mapping(values, "The configuration")
@@ -168,20 +154,20 @@ def config_from_dict(values: dict) -> XTTSConfig:
         own, stages = _mapping(values.get(name) or {}, name), {}
         for stage, entry in STAGES.items() if cls is TrainingConfig else ():
             if stage in own:
-                given = _typed(entry.settings, own.pop(stage) or {}, f"{name}.{stage}")
-                stages[stage] = entry.make_settings(**given)
+                stages[stage] = _typed(entry.settings, own.pop(stage) or {}, f"{name}.{stage}")
         built[name] = cls(**_typed(cls, own, name), **stages)
     return XTTSConfig(**built)
 
 
 def _mapping(values, where):
+    """Returns a mapping of settings with printable names. Raises `ConfigError` if `values` is not a mapping."""
     if not isinstance(values, dict):
         raise ConfigError(f"{where} must be a mapping of settings. Received: {brief(values)}.")
     return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}
 
 
 def _typed(cls, values, where):
-    """Checks the names and types of the settings of `cls`."""
+    """Returns settings of the class `cls` after a check of their names and types."""
     kinds, typed = {one.name: one.type for one in fields(cls) if one.name != "stages"}, {}
     for name, value in _mapping(values, where).items():
         setting = f"{where}.{printable(name)}"
@@ -195,7 +181,7 @@ def _typed(cls, values, where):
 
 
 def _parsed(text):
-    """Parses YAML; rejects texts whose aliases expand to too many values or refer to themselves."""
+    """Parses YAML. Raises `YAMLError` for more than `_MAX_VALUES` values, also by aliases that refer to themselves."""
     import yaml
 
     loader = yaml.SafeLoader(text)
@@ -214,10 +200,9 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries, over the files that it names under `include:`.
+    """Reads a YAML file as nested dictionaries; it overrides the files that it lists under `include:`.
 
-    Raises:
-        ConfigError: A file is missing, too large, not a YAML mapping, includes itself or is outside of the folder.
+    Raises `ConfigError` if a file is missing, too large, not a YAML mapping, outside of the folder, or includes itself.
     """
     path = Path(path)
     return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))
@@ -226,7 +211,7 @@ def read_yaml(path: str | Path) -> dict:
 def _read_yaml(path, root, above, files):
     if (resolved := os.path.realpath(path)) in above:
         raise ConfigError(f"{path} includes itself, through {' -> '.join(map(str, above))}.")
-    import yaml
+    from yaml import YAMLError
 
     if next(files) > _MAX_FILES:
         raise ConfigError(f"--config must include at most {_MAX_FILES} files. {path} is one more.")
@@ -235,8 +220,18 @@ def _read_yaml(path, root, above, files):
     except FileNotFoundError:
         names = ", ".join(recipe_names())
         raise ConfigError(f"--config must be a YAML file. {path} is not there. The recipes are {names}.") from None
-    except (*_VALUE_ERRORS, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)  # str(error) would quote the file, which may be hostile
+    # PyYAML raises all of these for values that do not fit their tag, such as `!!int ""`.
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        YAMLError,
+    ) as error:
+        mark = getattr(error, "problem_mark", None)  # `str(error)` quotes the file, which may be hostile
         reason = f"{error.problem} in line {mark.line + 1}" if mark else " ".join(str(error).split())
         raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None
     if not isinstance(values, dict):
@@ -249,7 +244,7 @@ def _read_yaml(path, root, above, files):
     for name in included:
         if UNPRINTABLE.search(name) or not Path(os.path.realpath(path.parent / name)).is_relative_to(root):
             raise ConfigError(f"include: in {path} must be in {root} or below. Received: {brief(name)}. Copy it there.")
-        # The copy of a recipe can include the same recipe as its original.
+        # A copied recipe can still include other recipes by name.
         place = path.parent / name if (path.parent / name).exists() or name not in recipe_names() else RECIPES / name
         merged = merge(merged, _read_yaml(place, root, (*above, resolved), files))
     return merge(merged, values)

@@ -7,7 +7,7 @@ from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
 PATHS = ("train_data", "val_data", "prepared", "val_prepared")
-"""Settings that hold a path, which can differ between workers."""
+"""Settings that hold a path, and so may differ between workers."""
 
 
 @dataclass

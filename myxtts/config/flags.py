@@ -1,7 +1,7 @@
-"""Flags of `myxtts train` and arguments of `myxtts.train`, from the fields of the settings classes.
+"""Flags of `myxtts train` and arguments of `myxtts.train`, generated from the fields of the settings classes.
 
-A field declared by `setting(..., flag="--name")` is a flag and, with underscores, an argument. Its docstring is the
-help text.
+A field declared by `setting(..., flag="--max-steps")` becomes the flag `--max-steps` and the argument `max_steps`. Its
+docstring is the help text.
 """
 
 import ast
@@ -22,14 +22,14 @@ from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
 EVERY_STAGE = "stage"
-"""Section of the settings that all stages have."""
+"""Stands for all stages in the dotted name of a setting, as in `stage.max_steps`."""
 AUTOMATIC = "auto"
 """Value of `--batch-size` that turns on `training.automatic_batch_size`."""
 
 
 @dataclass
 class DeviceOptions(Settings):
-    """Devices of one start, not stored in the run."""
+    """Options for devices, which apply to one start and are not saved with the run."""
 
     group = "devices"
 
@@ -47,7 +47,7 @@ class DeviceOptions(Settings):
 
 @dataclass
 class StartOptions(DeviceOptions):
-    """Options of one start, not stored in the run."""
+    """Options that apply to one start and are not saved with the run."""
 
     config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
     """YAML file or recipe of configs/; other flags override it."""
@@ -60,7 +60,7 @@ class StartOptions(DeviceOptions):
 
     @property
     def devices(self) -> dict[str, Any]:
-        """Arguments of `early_gpu_configuration`."""
+        """The fields of `DeviceOptions`, as keyword arguments of `early_gpu_configuration`."""
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(DeviceOptions)}
 
 
@@ -71,10 +71,10 @@ class Flag:
     names: tuple[str, ...]
     field: dataclasses.Field
     settings: tuple[str, ...]
-    """Dotted names, `stage.…` for a setting of every stage; empty for `StartOptions`."""
+    """Dotted names of settings, `stage.…` for a setting of all stages; empty for a field of `StartOptions`."""
     help: str
     group: str
-    """Heading in `--help`."""
+    """Heading above the flag in `--help`."""
     kind: type
     """Type of the value, or of each value in a list."""
     takes_list: bool
@@ -88,24 +88,16 @@ class Flag:
 
     @property
     def keywords(self) -> list[str]:
-        """Names in Python."""
+        """Argument names in Python."""
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     def plain(self, value: Any) -> Any:
-        """Converts a value from Python or the command line to the type that YAML has.
-
-        Raises:
-            ValueError: A list of numbers contains something else.
-        """
+        """Converts a value to the type that it has in YAML. Raises `ValueError` for a text in a list of numbers."""
         if self.turns_off:
             return not value
         if self.takes_list and isinstance(value, str):
             return tuple(self.kind(one.strip()) for one in value.split(","))
-        if self.repeats and isinstance(value, (str, os.PathLike)):
-            value = [value]
-        if isinstance(value, (list, tuple)):
-            return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
+        return [value] if self.repeats and isinstance(value, (str, os.PathLike)) else value
 
 
 @functools.cache
@@ -138,7 +130,7 @@ def all_flags() -> list[Flag]:
                 found[names[0]] = dataclasses.replace(before, settings=(*before.settings, *places))
                 continue
             text = field_docs(cls).get(one.name, "").rstrip(".")
-            # argparse knows the defaults of the start options and adds them itself.
+            # argparse itself adds the defaults of start options, which it knows.
             if places and one.default not in (None, ()) and one.default is not False and "default" not in text:
                 text += f" (default: {','.join(one.default) if isinstance(one.default, tuple) else one.default})"
             kind, known = plain_type(one.type), one.metadata["rule"].get("one_of", ())
@@ -152,21 +144,16 @@ def all_flags() -> list[Flag]:
 
 
 def start_options(named: dict[str, Any]) -> StartOptions:
-    """Takes the start options out of `named`, arguments of `myxtts.train`."""
+    """Removes the start options from `named`, arguments of `myxtts.train`, and returns them."""
     keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
     given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
     return StartOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Sets values by argument name in nested settings, for `config_from_dict`.
+    """Returns nested settings, like those of `read_yaml`, overridden by the arguments `named` of `myxtts.train`.
 
-    Args:
-        values: As from `read_yaml` and `XTTSConfig.to_dict`.
-        named: Values by the argument names of `myxtts.train`: `{"max_steps": 9}`. None keeps a setting.
-
-    Raises:
-        ConfigError: A name is unknown.
+    Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
     for name, value in named.items():

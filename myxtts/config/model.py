@@ -1,4 +1,4 @@
-"""`ModelConfig`: shapes of the model."""
+"""`ModelConfig`, the shapes of the model, and its sizes from `nano` to `big`."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _NORMAL = _SMALL | dict(layers=16, width=768, heads=12, conditioning_heads=12, d
 _NORMAL |= dict(decoder_type="hifigan")
 _BIG = _NORMAL | dict(layers=30, width=1024, heads=16, conditioning_heads=16)
 MODEL_SIZES = {"nano": _NANO, "tiny": {}, "small": _SMALL, "normal": _NORMAL, "big": _BIG}
-"""Differences of each model size from the defaults of `ModelConfig`; `big` has the shapes of XTTS v2."""
+"""Fields of each model size that differ from the defaults of `ModelConfig`; `big` has the shapes of XTTS v2."""
 DECODER_TYPES = ("istft", "hifigan")
 """Waveform decoder types."""
 DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
@@ -28,16 +28,16 @@ DECODER_DILATIONS = (1, 3, 5)
 SPEAKER_BLOCKS = (3, 4, 6, 3)
 """Number of residual blocks in each layer of the speaker encoder."""
 DEFAULT_TEXT_TOKENS = 512
-"""Rows of the text embedding of a model without tokenizer; also the default size of a trained vocabulary."""
+"""Default size of a trained vocabulary, and number of text embeddings of a model without tokenizer."""
 SPEAKER_NUM_MELS = 64
 """Mel bands of the speaker encoder."""
 
 
 @dataclass(init=False)
 class ModelConfig(Settings):
-    """Shapes of the XTTS model: those of `size`, overridden by the given ones.
+    """Shapes of the XTTS model. Fields that are not given have the value of the model size `size`.
 
-    The defaults below are those of the size `tiny`; `MODEL_SIZES` has the differences of the other sizes.
+    The defaults below are those of `tiny`; `MODEL_SIZES` lists the differences of the other sizes.
     """
 
     section = "model"
@@ -45,7 +45,7 @@ class ModelConfig(Settings):
     size: str = setting("tiny", one_of=MODEL_SIZES, flag="--model-size", page="main")
     """Model size. `big` has the shapes of XTTS v2."""
     num_text_tokens: int = setting(0, at_least=0, at_most=1000000)
-    """Rows of the text embedding: highest token id + 1; set when the tokenizer is known."""
+    """Number of text embeddings, the highest token id + 1; set when the tokenizer is known."""
     start_text_token: int = 3
     """Id of `[START]`."""
     stop_text_token: int = 0
@@ -99,7 +99,7 @@ class ModelConfig(Settings):
 
     def __init__(self, size="tiny", **values):
         require(size in MODEL_SIZES, "model.size (--model-size)", f"one of {', '.join(MODEL_SIZES)}", size)
-        # Configurations from before `decoder_type` existed are of HiFi-GAN decoders and have their channels.
+        # Older configurations have `decoder_channels` without `decoder_type`: all decoders were HiFi-GAN.
         kind = {"decoder_type": "hifigan"} if "decoder_channels" in values else {}
         self.fill({"size": size, **kind, **values}, MODEL_SIZES[size])
         self.__post_init__()
@@ -113,20 +113,20 @@ class ModelConfig(Settings):
 
     @property
     def start_audio_token(self) -> int:
-        """Audio token id of the start, right after the codes."""
+        """Audio token id that starts a sequence, the first one after the codes."""
         return self.num_codes
 
     @property
     def stop_audio_token(self) -> int:
-        """Audio token id of the end."""
+        """Audio token id that ends a sequence."""
         return self.num_codes + 1
 
     @property
     def num_audio_tokens(self) -> int:
-        """Rows of the audio embedding: codes, start and stop."""
+        """Number of audio embeddings: the codes, start and stop."""
         return self.num_codes + 2
 
     @property
     def max_codes(self) -> int:
-        """Maximum number of generated codes; three positions are reserved, as in XTTS."""
+        """Maximum number of codes in a sequence; three positions are reserved, as in XTTS."""
         return self.max_audio_tokens - 3

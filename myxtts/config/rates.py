@@ -1,16 +1,15 @@
 """Sample rates, strides and mel bands of the model."""
 
 MODEL_SAMPLE_RATE = 22050
-"""Input rate of the DVAE and the GPT in Hz."""
+"""Sample rate in Hz of the DVAE's and the GPT's input."""
 DECODER_SAMPLE_RATE = 24000
-"""Output rate of the waveform decoder in Hz."""
+"""Sample rate in Hz of the waveform decoder's output."""
 SPEAKER_SAMPLE_RATE = 16000
-"""Input rate of the speaker encoder in Hz."""
+"""Sample rate in Hz of the speaker encoder's input."""
 MEL_HOP_SAMPLES = 256
-"""Hop length in samples: of the DVAE's and the conditioning mel at 22 050 Hz, and of the waveform decoder's frames at
-24 000 Hz."""
+"""Hop length in samples of the mel spectrograms at 22 050 Hz, and of the waveform decoder's frames at 24 000 Hz."""
 MEL_FRAMES_PER_CODE = 4
-"""Mel frames per audio code; the DVAE halves the frame rate twice."""
+"""Mel frames per audio code, since the DVAE halves the frame rate twice."""
 CODE_STRIDE_SAMPLES = MEL_HOP_SAMPLES * MEL_FRAMES_PER_CODE
 """Samples per audio code at `MODEL_SAMPLE_RATE`."""
 MEL_FLOOR = 1e-5

@@ -1,10 +1,11 @@
-"""Base of the settings classes: fields with rules, type checks, and messages that name the nearest known setting."""
+"""Base of the settings classes: dataclass fields with rules, type checks and helpful messages."""
 
 import dataclasses
 import difflib
 import operator
 import os
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from types import NoneType
 from typing import Any, get_args, get_origin
 
@@ -16,7 +17,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out."),
     "model.decoder_mel": (False, "Decoders read latents alone. Use the version that this model was trained with."),
 }
-"""Removed settings by dotted name: the former default, which is ignored, and the hint for any other value."""
+"""Removed settings by dotted name: the former default, which is ignored, and the hint in the error for other values."""
 
 
 def setting(default: Any = None, *, factory: Callable | None = None, **options) -> Any:
@@ -26,17 +27,17 @@ def setting(default: Any = None, *, factory: Callable | None = None, **options) 
         default: Default value.
         factory: Creates a mutable default value.
         of_run: Whether the setting belongs to the run (folders, devices, intervals) and does not affect the trained
-            model. All others are the recipe.
-        hint: Fix, for the message about a value that breaks the rule.
+            model. The other settings are the recipe.
+        hint: Fix in the error message for a wrong value.
         flag: Names on the command line, separated by commas; messages use the first.
-        group: Heading in `--help`; that of the class by default.
+        group: Heading above the flag in `--help` (default: `Settings.group`).
         metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
-        alone: Value of the flag if none follows it.
+        alone: Value if the flag is given without one.
         off: Flag that sets the value to False.
         rival: Name of a group of mutually exclusive flags.
-        page: Where the web page shows it: `main`, `more`, or "" for nowhere.
-        options: The rule: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection, or a
-            function that returns one). None always passes.
+        page: Where the web page shows the setting: `main`, `more`, or "" for nowhere.
+        options: Rule of the value: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection,
+            or a function that returns one). The value None always passes.
     """
     metadata = {name: options.pop(name, usual) for name, usual in _METADATA.items()} | {"rule": options}
     value = {"default": default} if factory is None else {"default_factory": factory}
@@ -44,17 +45,12 @@ def setting(default: Any = None, *, factory: Callable | None = None, **options) 
 
 
 _METADATA = dict(of_run=False, hint="", flag="", group="", metavar=None, alone=None, off="", rival="", page="")
-_RULES: dict[str, Callable] = {
-    "at_least": operator.ge,
-    "above": operator.gt,
-    "at_most": operator.le,
-    "below": operator.lt,
-}
+_RULES = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def _rule_in_words(at_least=None, above=None, at_most=None, below=None):
-    """Describes a rule of `setting` for numbers, to follow "must be"."""
+    """Formats the rule of a number for an error message, to follow "must be"."""
     upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
     if above is not None:
         return f"above {above}" + (f" and {upper}" if upper else "")
@@ -62,24 +58,18 @@ def _rule_in_words(at_least=None, above=None, at_most=None, below=None):
 
 
 def plain_type(kind: Any) -> Any:
-    """Returns the type of a value that may also be None: `int | None` -> `int`."""
+    """Returns a type without None: `int` for `int | None`."""
     return next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
 
 
 def typed_value(kind: Any, value: Any, name: str) -> Any:
-    """Checks the type of a setting's value; converts lists to tuples and whole numbers to floats.
+    """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Args:
-        kind: Type in the declaration of the field.
-        value: From YAML, Python or the command line.
-        name: Name of the setting in messages.
-
-    Raises:
-        ConfigError: The value has another type.
+    Only lists are converted to tuples, and numbers to floats. Raises `ConfigError`, with `name`, for other types.
     """
     if value is None and NoneType in get_args(kind):
         return None
-    kind = plain_type(kind)
+    kind, value = plain_type(kind), os.fspath(value) if isinstance(value, os.PathLike) else value
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         repeated = parts[-1] is Ellipsis
@@ -88,11 +78,8 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
             raise ConfigError(f"{name} must be a list of {what}. Received: {brief(value)}.")
         return tuple(typed_value(parts[0], item, name) for item in value)
     if kind is float and isinstance(value, str):
-        # YAML 1.1 reads 1e-3, without a point, as text.
-        try:
-            return float(value)
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            return float(value)  # PyYAML parses 1e-3, a number without a point, as text
     is_of_kind = isinstance(value, (int, float) if kind is float else kind)
     if kind is str and is_of_kind and UNPRINTABLE.search(value):
         raise ConfigError(f"{name} must be text without control or direction characters. Received: {brief(value)}.")
@@ -105,18 +92,18 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
 
 
 class Settings:
-    """Base of the settings classes: dataclasses whose fields `setting` declares.
+    """Base of the settings classes, dataclasses whose fields are declared by `setting`.
 
-    Values are checked when the object is created. Only declared settings can be set.
+    Creating an object checks all values. Only declared fields can be set.
     """
 
     section = ""
-    """Section of the YAML file, dotted."""
+    """Dotted name of the section in YAML files."""
     group = "training"
-    """Heading of its flags in `--help`."""
+    """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets all fields, for classes with their own `__init__`: from `values`, else `defaults`, else as declared."""
+        """Sets all fields, for classes with their own `__init__`: to `values`, `defaults` or their declared default."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
@@ -127,7 +114,7 @@ class Settings:
         for one in dataclasses.fields(self):
             value, name, rule = getattr(self, one.name), self.name_of(one.name), one.metadata.get("rule", {})
             if one.default_factory is dataclasses.MISSING and get_origin(one.type) is not dict:  # not a section
-                value = typed_value(one.type, os.fspath(value) if isinstance(value, os.PathLike) else value, name)
+                value = typed_value(one.type, value, name)
                 super().__setattr__(one.name, value)
             if value is None:
                 continue
@@ -144,16 +131,16 @@ class Settings:
                     require(abs(number) <= MAX_NUMBER, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
 
     def name_of(self, name: str) -> str:
-        """Returns a setting's name for messages: `data.batch_size (--batch-size)`."""
+        """Returns the name of a setting for messages, as in `data.batch_size (--batch-size)`."""
         flag = self.__dataclass_fields__[name].metadata.get("flag", "").partition(",")[0]
         return f"{self.section}.{name}".lstrip(".") + (f" ({flag})" if flag else "")
 
     def check(self, name: str, holds: bool, rule: str, hint: str = "") -> None:
-        """Raises `ConfigError` with the setting `name`, the rule, its value and the fix, unless `holds`."""
+        """Raises `ConfigError` with the setting `name`, the rule, the value and the fix, unless `holds`."""
         require(holds, self.name_of(name), rule, brief(getattr(self, name)), hint)
 
     def check_name(self, name: str) -> None:
-        """Raises `ConfigError` if the setting `name`, a text, is blank."""
+        """Raises `ConfigError` if the value of the setting `name` is blank text."""
         value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
         named = value is None or bool(value.strip())
         self.check(name, named, "a name that is not empty", f"Leave {flag} out for the default.")
@@ -166,7 +153,7 @@ class Settings:
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Completes a message about an unknown name with the nearest known one, or all of them."""
+    """Returns the end of a message about an unknown name: the nearest known name, else all known names."""
     close = difflib.get_close_matches(name[:100], names, n=1)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
 

@@ -1,6 +1,6 @@
-"""Stages of training: names, order, settings and defaults.
+"""Training stages: names, order, settings and defaults.
 
-The classes that train them are in `training/stages/classes.py`, their memory estimates in `memory/`, by the same names.
+Classes that train the stages are in `training/stages/classes.py`, estimates of their memory in `memory/`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ LORA_TARGETS = ("qkv", "output_projection", "mlp_in", "mlp_out")
 
 @dataclass
 class StageConfig(Settings):
-    """Training settings of one stage. `StageEntry.settings` names the subclass of a stage with settings of its own."""
+    """Training settings that all stages have. Subclasses add the settings of one stage, see `StageEntry.settings`."""
 
     section = "stage"
 
@@ -52,7 +52,7 @@ class GPTConfig(StageConfig):
     label_smoothing: float = setting(0.0, at_least=0, below=1)
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
     alignment_loss_weight: float = setting(0.0, at_least=0)
-    """Weight of the guided attention loss on one head (XTTS: 0)."""
+    """Weight of the guided attention loss on one attention head (XTTS: 0)."""
     code_masking: float = setting(0.0, at_least=0, below=1)
     """Fraction of the input codes that are replaced by random ones in training, so that the model relies on the text
     (word dropout; Bowman et al. 2016, section 3.2)."""
@@ -92,42 +92,42 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); needs slices of a second or more."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of the steps, at the start, without discriminators, when training from random weights."""
+    """Fraction of the steps, at the start, without discriminators, in training from random weights."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
-    """Fraction of the steps, at the start, that train the discriminators alone, with `init_from`."""
+    """Fraction of the steps, at the start, that train only the discriminators, in training with `init_from`."""
 
 
 @dataclass(frozen=True)
 class StageEntry:
-    """Description of a stage for settings, command line, plans and data."""
+    """Description of a stage, from which settings, flags, plans and batches are derived."""
 
     name: str
-    """Name of the YAML section, of the checkpoint folder and for `--stage`."""
+    """Name in YAML and for `--stage`, and of the folder of checkpoints."""
     builds_on: tuple[str, ...] = ()
-    """Stages whose finished weights it depends on."""
+    """Stages whose finished weights this stage depends on."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
-    """Peak learning rate from random weights, by model size."""
+    """Default peak learning rate by model size."""
     settings: type[StageConfig] = StageConfig
-    """Class of its settings."""
+    """Class of the stage's settings."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Defaults that differ from those of the class."""
+    """Default values that differ from those of the settings class."""
     can_crop: bool = False
-    """Whether it can train on slices of clips."""
+    """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False
-    """Whether its batches contain conditioning clips."""
+    """Whether the batches contain conditioning clips."""
     targets: bool = False
-    """Whether its batches contain the clips at 24 000 Hz too, with their original sample rates."""
+    """Whether the batches also contain the clips at 24 000 Hz, and their original sample rates."""
     speakers: bool = False
-    """Whether its batches contain speaker ids."""
+    """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether its batches can contain codes from `myxtts prepare`, if clips are not augmented."""
+    """Whether the batches can contain codes from `myxtts prepare`, if clips are not augmented."""
     cost: float = 1.0
-    """Step time per clip relative to the GPT's (nano, two cores), for the forecast until steps have been timed."""
+    """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained further. This stage then continues on their newer weights."""
+    """Stages of `builds_on` that may be trained further; this stage then continues with their newer weights."""
 
     def make_settings(self, **values) -> StageConfig:
-        """Creates its settings, with its own defaults."""
+        """Returns settings of the stage, with `defaults` for values that are not given."""
         return self.settings(**{**self.defaults, **values})
 
 
@@ -136,10 +136,9 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones; settings, `--stage`, plans and runs include it from then on.
+    """Adds a stage after the existing ones, to settings, `--stage`, plans and runs.
 
-    Raises:
-        ValueError: It depends on an unknown stage, or lacks the learning rate of a model size.
+    Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """
     faults = [f"builds on {name}, which is not a stage" for name in entry.builds_on if name not in STAGES]
     faults += [f"lacks a learning rate for {size}" for size in MODEL_SIZES if size not in entry.learning_rates]

@@ -13,7 +13,7 @@ from myxtts.config.stages import STAGES, StageConfig
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 """Keras dtype policies for training."""
 ATTENTIONS = ("standard", "memory-efficient")
-"""Attention implementations; `auto` selects the faster one at the longest sequence."""
+"""Attention implementations; the setting `auto` selects the faster one for the longest sequence."""
 SWITCHES = {
     "precision": "float32",
     "tf32": "auto",
@@ -30,16 +30,14 @@ PRESETS = {
     "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
 }
 PRESETS["auto"] = PRESETS["balanced"]
-"""Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`, lowers
-the precision of matrix products where the hardware gains from it; `aggressive` also compiles with XLA."""
-DEFAULT_EMA_DECAY = 0.999
-"""Decay of `--ema` without a value."""
+"""Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`,
+lowers the precision of matrix products on hardware that gains from it; `aggressive` also compiles with XLA."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT = 23000
 SLURM_PORTS = 8000
-"""Port range for workers under Slurm; the job id selects the port, so that jobs on the same machine differ."""
+"""Port range for workers under Slurm. The job id selects the port, so that jobs on one machine have different ones."""
 SLURM = ("slurm",)
-"""Value of `--workers` that stands for the tasks of a Slurm job step."""
+"""Value of `training.workers` that stands for the tasks of a Slurm job step."""
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 TUNABLE = ("dvae", "gpt", "decoder")
 """Stages that can be fine-tuned."""
@@ -47,12 +45,10 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
-    """Returns the addresses and the index from `TF_CONFIG`, as Kubeflow's TFJob sets it; None if it is not set.
+    """Returns the addresses of all workers, chief first, and the index of this one from `TF_CONFIG`, None without it.
 
-    The `chief` job comes before the workers. Other jobs, such as parameter servers, are not supported.
-
-    Raises:
-        ConfigError: `TF_CONFIG` is invalid, or this process is neither chief nor worker.
+    Kubeflow's TFJob sets the variable. Raises `ConfigError` if it is invalid, or if this process has another role than
+    chief or worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -70,11 +66,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the addresses of the tasks of a Slurm job step, and the index of this one, from `srun`'s variables.
-
-    Raises:
-        ConfigError: This process is not a task of a job step.
-    """
+    """Returns addresses of the tasks of a Slurm job step, and this one's index. Raises `ConfigError` outside of it."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -97,14 +89,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
-    """Returns the requested value of each switch, and where it came from. A setting overrides the preset.
-
-    Args:
-        training: `TrainingConfig`.
-
-    Returns:
-        `{switch: (value, source)}` with the source `given`, `preset NAME` or `default`.
-    """
+    """Returns `{switch: (requested value, source)}`; the source is `given`, `preset NAME` or `default`."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     preset = PRESETS[training.optimizations]
     found |= {name: (value, f"preset {training.optimizations}") for name, value in preset.items()}
@@ -114,14 +99,14 @@ def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
 
 @dataclass(init=False)
 class TrainingConfig(Settings):
-    """The training loop: length, optimizations, validation, checkpoints and workers."""
+    """Settings of the training loop: length, optimizations, validation, checkpoints and workers."""
 
     section = "training"
 
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
-    leave_out: tuple[str, ...] = setting((), of_run=True)
-    """Stages that `all` does not start; those with a checkpoint continue."""
+    leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
+    """Stages that `stage: all` does not start. If they already have a checkpoint, their training continues."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
     stages: dict[str, StageConfig] = setting(factory=dict)
@@ -141,7 +126,7 @@ class TrainingConfig(Settings):
     xla: bool | None = _switch(flag="--xla")
     """Compile the train step with XLA, once per batch shape (default: by preset)."""
     ema: float | None = _switch(
-        at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=DEFAULT_EMA_DECAY
+        at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=0.999
     )
     """Decay of the weights' moving average (EMA) for validation and speech; 0 turns it off (default: by preset)."""
     strict: bool = setting(False, of_run=True, flag="--strict", page="more", group="optimizations")
@@ -234,12 +219,8 @@ class TrainingConfig(Settings):
             rule = f"from 0 to {count - 1}, the index of this worker in --workers" if count else "0 without --workers"
             self.check("worker_index", 0 <= self.worker_index < max(1, count), rule)
         if self.workers and self.automatic_batch_size:
-            raise ConfigError(
-                "--batch-size auto tries steps alone, which workers cannot. Find the size on one machine and multiply "
-                "it by the number of workers."
-            )
-        for name in self.leave_out:
-            require(name in STAGES, "training.leave_out", f"a list of stages, of {', '.join(STAGES)}", brief(name))
+            hint = "Find the size on one machine and multiply it by the number of workers."
+            raise ConfigError(f"--batch-size auto cannot be used with --workers. {hint}")
         for name, stage in self.stages.items():
             can_crop = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             hint = "The slice of a clip would not match its text."
@@ -263,7 +244,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Returns the settings of a stage from an object or a dictionary; those of an unregistered stage unchanged."""
+    """Converts a stage's settings from a dictionary or another class; does not change those of unknown stages."""
     if name not in STAGES or isinstance(given, STAGES[name].settings):
         return given
     if isinstance(given, StageConfig):

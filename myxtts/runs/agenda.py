@@ -1,4 +1,4 @@
-"""Agenda of a run: first and last step of each stage, or why it is not trained; its memory, disk and time."""
+"""Agenda of a run: the steps to train in each stage, or why there are none; the memory, disk and time they need."""
 
 import logging
 import shutil
@@ -40,25 +40,25 @@ three fine-tunes of `base` (docs/benchmarks.md)."""
 
 @dataclass(frozen=True)
 class StageWork:
-    """Work on one stage."""
+    """Steps of one stage that a run has taken and will take."""
 
     stage: str
     step: int | None
-    """Optimizer steps taken so far; None for a fresh start."""
+    """Number of optimizer steps so far; None for a fresh start."""
     total: int
     """Requested number of steps."""
     finished: bool = False
-    """Whether an earlier run trained it to the end."""
+    """Whether an earlier run trained the stage to the end."""
     needed_by: tuple[str, ...] = ()
-    """Stages that were trained on its weights and would become unusable if they changed."""
+    """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Reason other than `needed_by` why it cannot continue, as the end of a sentence; empty if it can."""
+    """Other reason than `needed_by` why the stage cannot continue, as the end of a sentence; empty if it can."""
     origin: str | None = None
-    """Source of the weights of a fresh start; None for random weights."""
+    """Source of the initial weights; None for random ones."""
 
     @property
     def trains(self) -> bool:
-        """Whether the stage is opened for training, if only to mark it finished."""
+        """Whether the stage is opened for training, even if only to be marked as finished."""
         return self.step is None or not self.finished or (self.step < self.total and self.can_continue)
 
     @property
@@ -84,7 +84,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Why stages in `needed_by` keep it from continuing, and what starts it over."""
+        """Reason and hint for a message that the stages in `needed_by` keep this one from continuing."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -108,14 +108,10 @@ def listed(names: Sequence[str]) -> str:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Settles the work on each stage. Damaged checkpoints are set aside; nothing else is changed.
+    """Determines the work on each stage, and sets damaged checkpoints aside.
 
-    Args:
-        reset: Stages to start over.
-        taken: Finished parts that the run will take from `training.init_from`.
-
-    Raises:
-        UserError: Training the stage in `training.stage` would make stages that depend on it unusable.
+    `reset` are stages to start over, `taken` finished stages that the run will copy from `training.init_from`. Raises
+    `UserError` if training the stage in `training.stage` would make stages that depend on it unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -130,7 +126,7 @@ def make_agenda(
         stages = [name for name in STAGES if name in states or name not in training.leave_out]
         return [_work(config, name, dataset, states, stores) for name in stages]
     work = _work(config, training.stage, dataset, states, stores)
-    # Without steps left, the stage is opened to mark it finished.
+    # If no steps are left, the stage is only marked as finished.
     if work.step is not None and work.step < work.total and work.needed_by:
         because, restart = work.obstacle
         if work.stage in taken:
@@ -143,7 +139,7 @@ def make_agenda(
 
 
 def _work(config, stage, dataset, states, stores):
-    """Settles the work on one stage, by the `states` of the newest checkpoints in `stores`."""
+    """Returns the work on one stage, given the newest `states` and the checkpoint `stores` by stage."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")
@@ -157,7 +153,7 @@ def _work(config, stage, dataset, states, stores):
         if state and name in states:
             built_on = states[name].get("lineage", {}).get(stage)
             needs = built_on is not None and built_on == stores[stage].digest(state["step"])
-        else:  # `name` has another run's weights, which were trained on this stage
+        else:  # the weights of `name` come from another run, where they were trained on this stage
             needs = name in tuned and stage not in tuned
         needed_by += [name] * needs
     if state is None:
@@ -170,7 +166,7 @@ def _work(config, stage, dataset, states, stores):
 def _stays(training, stage, states, stores):
     """Returns the reason for `StageWork.stays`."""
     state = states[stage]
-    # Taken from another run, or without trainable weights: there is no step to continue from.
+    # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
         return "and used as it is"
     lineage, steps = state.get("lineage", {}), counted(state["step"], "step")
@@ -188,7 +184,7 @@ def _stays(training, stage, states, stores):
 
 
 class Needs(NamedTuple):
-    """Bytes that a run needs at most, and bytes that are available."""
+    """Memory and disk space in bytes that a run needs at most, and that are available."""
 
     memory: int
     memory_free: int
@@ -204,11 +200,7 @@ class Needs(NamedTuple):
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """Estimates the memory and disk for the stages to train; None if there are none.
-
-    Raises:
-        UserError: The machine, its GPU or the disk has less than that.
-    """
+    """Estimates the memory and disk for the stages to train, if any. Raises `UserError` if there is not enough."""
     memory, disk, largest, training, plan = 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE

@@ -1,4 +1,4 @@
-"""Console output of a run."""
+"""Console output of a training run."""
 
 import csv
 import shlex
@@ -135,12 +135,12 @@ class RunConsole(ConsoleProgress, RunListener):
             voice = " ".join(_quoted(one.wav_path) for one in held_out_voice(dataset, clip.language))
             voice = f"--reference-audio {voice} --language {_quoted(clip.language)}"
             lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
-            # `=`, because the text can begin with a hyphen.
+            # With `=`, because the text can begin with a hyphen.
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
         self._say("\n".join(lines))
 
     def _result(self, stage):
-        """Returns steps, time and validation losses of a stage, with a hint if the loss was still falling."""
+        """Formats steps, time and validation losses of a stage, with a hint if the loss was still falling."""
         kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
         result = f"Stage {stage}: step {self.run.last_steps[stage]}"
         if stage in self._seconds:
@@ -156,5 +156,5 @@ class RunConsole(ConsoleProgress, RunListener):
 
 
 def _quoted(text):
-    """Quotes a text from elsewhere for a shell, so that a pasted command does not run it."""
+    """Quotes an untrusted text for a shell command that users may paste."""
     return shlex.quote(UNPRINTABLE.sub("", str(text)))

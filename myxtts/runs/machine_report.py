@@ -1,6 +1,4 @@
-"""`myxtts doctor`: the machine, TensorFlow, automatic settings and training speed, or the workers of a run.
-
-Unknown values are None."""
+"""Findings of `myxtts doctor`: machine, TensorFlow, automatic settings and training speed, or the workers of a run."""
 
 import os
 import platform
@@ -28,23 +26,20 @@ from myxtts.storage.files import new_hasher
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
-"""Clip length in the measured steps, about the mean of read-speech corpora."""
+"""Clip length in seconds when training steps are measured, about the mean of corpora of read speech."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
-"""Bytes per second below which a disk is reported as slow: a GPU reads about 100 s of 16-bit audio, 4 MB, a second."""
+"""Bytes per second below which a disk is reported as slow. A GPU needs about 4 MB per second, 100 s of 16-bit audio."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
-"""Sizes of the measured sums over workers, their repetitions, and the number of messages."""
+"""Sizes in MB of the measured sums over workers, repetitions of each, and number of measured messages."""
 TEXT_TOKENS = 5000
-"""Vocabulary size in the estimated size of gradients."""
-Findings = dict[str, Any]
+"""Vocabulary size of the models whose gradients are estimated."""
 
 
-def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> Findings:
-    """Examines the machine, and configures TensorFlow for the default device plan; returns JSON types.
+def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns findings about the machine as JSON types, None for unknown values, and configures TensorFlow.
 
-    Args:
-        seconds: Time to measure training steps; 0 skips the measurement.
-        folder: Folder of runs, to report the free space of its disk. Reading is timed on `data_files`.
+    Measures training steps for `seconds`, the free disk space of `folder`, and the speed of reading `data_files`.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))
@@ -90,9 +85,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """What `--precision auto` and `--attention auto` choose and why, and the largest batch by the memory estimate.
-
-    Attention is measured for some seconds if `measures`."""
+    """Returns what `--precision auto` and, if `measures`, `--attention auto` choose and why, and the largest batch."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -110,8 +103,8 @@ def _automatic(config, plan, found, measures):
     return {**chosen, "room": room, "clip_seconds": config.data.max_seconds, "largest_batch": fits or None}
 
 
-def describe(found: Findings) -> str:
-    """Formats the findings of `examine` for users."""
+def describe(found: dict[str, Any]) -> str:
+    """Formats the findings of `examine` as text."""
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
     build, auto, count = found["tensorflow"], found["automatic"], len(found["tensorflow"]["gpus"])
     cuda = f" {build['cuda']}, cuDNN {build['cudnn']}" if build["cuda"] else ""
@@ -184,12 +177,9 @@ def _verdict(found):
 
 
 def examine_workers(config: XTTSConfig) -> list[str]:
-    """Connects to the other workers, compares and measures them; call it on all workers at once.
+    """Compares the workers and measures their network; returns the report of worker 0. All workers call it at once.
 
-    Returns lines for the user, as measured by worker 0. Recordings are compared if `data.train_data` is set.
-
-    Raises:
-        UserError: A worker cannot be reached, or has different code, versions, devices or recordings.
+    Raises `UserError` if a worker is missing or has other code, versions, devices or recordings (`data.train_data`).
     """
     training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu)
@@ -218,17 +208,17 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Yields a line for each measured sum, and for the gradients of each model size."""
+    """Yields lines with the measured time of sums over workers, and the estimated one for each model size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)
     for size in SUMS_MB:
         seconds = seconds_of_sum(workers.strategy, size * BYTES_PER_MB, REPEATS)
-        # Bytes that each worker sends and receives in a ring all-reduce.
+        # Amount of data that each worker sends and receives in a ring all-reduce.
         rate = 2 * (workers.count - 1) / workers.count * size / seconds
         yield f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {rate:.0f} MB/s through each worker"
     workers.watch(None)
-    for name in MODEL_SIZES:  # at the rate of the largest sum
+    for name in MODEL_SIZES:  # at the speed of the largest sum
         megabytes = 4 * count_gpt(ModelConfig(size=name, num_text_tokens=TEXT_TOKENS)) / BYTES_PER_MB
         milliseconds = 1000 * seconds * megabytes / SUMS_MB[-1]
         yield f"Gradients of the GPT, {name}: {megabytes:.0f} MB, {milliseconds:.0f} ms to sum"

@@ -1,4 +1,4 @@
-"""Opening a run: its recordings and agenda are settled, its folder is created or continued, its stages are opened."""
+"""Opening a run: reads the recordings, determines the agenda, creates or continues the folder and makes trainers."""
 
 import dataclasses
 import logging
@@ -41,10 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
-    """Calls `open_run` on the chief; the other workers read the recordings with the chief's settings.
+    """Calls `open_run` on the chief, and reads the recordings with the chief's settings on the other workers.
 
-    Returns:
-        The recordings, and the stages to train.
+    Returns the recordings, and the names of the stages to train.
     """
     dataset, settled = None, None
     if workers.is_chief:
@@ -75,11 +74,11 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
             `on_set_aside` and their arguments, see `RunListener`.
 
     Returns:
-        The recordings, whose `config` is the run's, with origin and vocabulary; and the work for each stage.
+        The recordings, with the settings of the run in `config`; and the work on each stage.
 
     Raises:
         UserError: The folder holds a different run, --init-from lacks something, the recordings are unusable, or the
-            request would make existing stages unusable.
+            request would make existing stages unusable. No file was moved or written.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -95,11 +94,9 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
         notify("on_needs", needs)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
-        raise ConfigError(
-            f"--prepared {shards} holds codes of a trained DVAE, but this run would train its own. Train the DVAE "
-            "first and run `myxtts prepare --checkpoint` on that run, or give that run as --checkpoint-dir or "
-            "--init-from."
-        )
+        fault = f"--prepared {shards} holds codes of a trained DVAE, but this run would train its own"
+        hint = "Name that DVAE's run as --checkpoint-dir or --init-from, or train a DVAE before `myxtts prepare`."
+        raise ConfigError(f"{fault}. {hint}")
     if reset and holds_run(home):
         trained = [name for name in reset if name in STAGES and CheckpointStore(home / name).steps()]
         kept = [name for name in ALL_PARTS if name not in reset and (home / name).is_dir()]
@@ -114,7 +111,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes vocabulary, recordings of the speakers and settings into a run's folder."""
+    """Writes settings, vocabulary and a recording of each speaker into the run's folder."""
     home = Path(dataset.config.training.checkpoint_dir)
     dataset.tokenizer.save(home / VOCABULARY)
     keep_speakers(home, dataset.train)
@@ -122,7 +119,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
-    """Raises `ConfigError` if a run with the model `before` cannot be continued with the model of `config`."""
+    """Raises `ConfigError` if a run with the model `before` cannot continue with the model of `config`."""
     home, free = Path(config.training.checkpoint_dir), {"dropout"}
     if not CheckpointStore(home / "decoder").steps():
         free.add("decoder_type")
@@ -134,12 +131,12 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Makes the trainer of a stage, and on the chief the callbacks that write logs and samples."""
+    """Returns the trainer of a stage, and the callbacks that write logs and samples, which only the chief has."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)
 
-    @cache  # tracing takes seconds
+    @cache  # because tracing takes seconds
     def synthesizer():
         model = XTTS.assemble(trainer.config.model, *foundations.values(), trainer.model)
         return Synthesizer(model, dataset.tokenizer, trainer.config)
@@ -150,7 +147,7 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
         return trainer, []
     home = Path(settings.checkpoint_dir)
     logs = Path(settings.tensorboard_log_dir or home / "tensorboard")
-    with suppress(OSError):  # its files log the error; training continues without them
+    with suppress(OSError):  # `TensorBoardWriter` logs the error, and training continues
         logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)
     callbacks = [TensorBoardWriter(logs, config), MetricsFile(home)]
     folders = home / "samples", logs / "samples"
@@ -162,14 +159,14 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
 
 
 class StageAlone:
-    """Recordings and foundations for a trainer of one stage.
+    """Recordings of a single stage's trainer, and models of the stages that it depends on, trained if necessary.
 
     Args:
         config: Settings with `data.train_data`.
-        model: Model to train, which determines shape and vocabulary of the run; None makes one.
+        model: Model to train, whose shape and vocabulary the run uses; None makes a new one.
 
     Raises:
-        ConfigError: There are no recordings, the model does not fit them, or a setting needs a whole run.
+        ConfigError: There are no recordings, the model does not fit them, or a setting works only in a whole run.
     """
 
     def __init__(self, config: XTTSConfig, stage: str, plan: DevicePlan, model: XTTS | None):
@@ -188,12 +185,12 @@ class StageAlone:
                 self._home.mkdir(parents=True, exist_ok=True)
                 model.preset[0].save(self._home / VOCABULARY)
         self.dataset: SpeechDataset = SpeechDataset.open(config)
-        """Recordings, with the settings of the run in `config`."""
+        """Recordings, with the run's settings in `config`."""
         if model is not None:
             rows, needed = model.config.num_text_tokens, self.dataset.config.model.num_text_tokens
             hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
             require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
-            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # some rows may be unused
+            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # it may have more than are used
             self.dataset.config = replace(self.dataset.config, model=shape)
         below = set(STAGES[stage].builds_on)
         for name in reversed(STAGES):
@@ -203,9 +200,9 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models by stage, on the data device; with random weights until `train_missing` if any is missing."""
+        """Models of other stages by name, on the data device. If one is missing, all have random weights at first."""
         self.lineage: dict[str, str] = {}
-        """Digests of their weights."""
+        """Digests of the weights of `foundations`, by stage."""
         if not self._missing:
             self.foundations, self.lineage = load_foundations(self.dataset.config, stage, plan.data_device)
             return
@@ -214,17 +211,13 @@ class StageAlone:
                 self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
 
     def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
-        """Writes the run's settings, trains the missing stages and loads their weights into `foundations`.
-
-        Returns:
-            False if it was stopped.
-        """
+        """Trains missing stages and loads their weights into `foundations`. Returns False if it was stopped."""
         config, device = self.dataset.config, self._plan.data_device
         write_settings(self.dataset)
         for name in self._missing:
             part = STAGE_CLASSES[name].part
             model = self._model if self._model is not None and part in self._model.parts else None
-            # The parts of a preset are trained; so is a DVAE with a measured mel scale.
+            # Parts of a preset are trained, and so is a DVAE whose mel scale was measured.
             if model is not None and (model.preset or (part == "dvae" and np.any(model.mel_stats.numpy() != 1))):
                 weights = {"model": arrays_of(model.part_weights(part))}
                 CheckpointStore(self._home / name).write(0, weights, {"finished": True}, best=True)
@@ -244,6 +237,6 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Attaches tokenizer, settings and folder to the trained model, so that it can be saved."""
+        """Attaches tokenizer, settings and folder to the trained model, which `save_to_preset` needs."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

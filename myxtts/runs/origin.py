@@ -1,6 +1,6 @@
-"""Origin of a run: weights of another run, stages to tune and adapters, fixed when the run's folder is created.
+"""Origin of a run: the source of its weights, the stages to tune, and adapters; fixed when its folder is created.
 
-The weights become the checkpoint of step 0 of each stage; later starts only continue the run.
+The weights become the checkpoint of step 0 of each stage. Later starts only continue the run.
 """
 
 import dataclasses
@@ -32,18 +32,15 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 logger = logging.getLogger(__name__)
 
 ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
-"""Folders of checkpoints that a run can have."""
+"""Names of all folders of checkpoints that a run can have."""
 TUNE = "training.tune (--tune)"
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Settles the origin: that of the run in the folder, or the requested one for a new run.
+    """Fills in the origin: for a new run the requested one, else that of the run in the folder.
 
-    Returns:
-        The configuration with the origin; and the settings of the run in the folder, None for a new run.
-
-    Raises:
-        UserError: The request differs from the origin of the run in the folder, or the source lacks something.
+    Returns the configuration, and the settings of the run in the folder (None for a new run). Raises `UserError` if the
+    request differs from the origin of that run, or if the source lacks something.
     """
     training = config.training
     source = training.init_from and full_name(training.init_from)
@@ -70,13 +67,13 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 
 
 def run_in(folder: Path) -> XTTSConfig | None:
-    """The settings of the run in a folder; None if there is no run or it has no settings."""
+    """Returns the settings of the run in a folder; None if there is no run, or a run without settings."""
     known = (folder / "config.json").is_file() or "config" in (CheckpointStore(folder / "gpt").newest_state() or {})
     return read_config(folder) if known and holds_run(folder) else None
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """The parts that `reset_training` starts over: all, or those from `training.stage` on."""
+    """Returns the parts to start over with `reset_training`: all, or `training.stage` and the later stages."""
     if not training.reset_training:
         return []
     kept = [] if training.stage == "all" else list(STAGES)[: list(STAGES).index(training.stage)]
@@ -84,7 +81,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """The stages that are trained from the weights of `--init-from`, by `--tune`, `--stage` or by default."""
+    """Returns the stages to train from the weights in --init-from, as given by --tune, --stage or by default."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -94,7 +91,7 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 
 def taken_parts(config: XTTSConfig) -> list[str]:
-    """The parts that a new run copies unchanged from its source."""
+    """Returns the parts that a new run copies unchanged from its source."""
     reset, home, source = reset_parts(config.training), Path(config.training.checkpoint_dir), _source(config)
     own = [name for name in ALL_PARTS if name not in reset and CheckpointStore(home / name).steps()]
     other = [name for name in ALL_PARTS if name not in (*tuned_stages(config), *own)]
@@ -102,9 +99,9 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 
 
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
-    """Initializes each stage without a checkpoint from `training.init_from`, as a checkpoint of step 0.
+    """Writes a checkpoint of step 0, with weights of `training.init_from`, for each stage that has no checkpoint.
 
-    The parts in `taken` are copied unchanged. A new run gets the voices of the source as well.
+    The parts in `taken` are copied unchanged. With `is_new`, the voices of the source are copied too.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -129,11 +126,9 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
 def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
     """Extends the weights of a stage, by name, to `num_text_tokens` text tokens.
 
-    Embeddings of new tokens are sampled with the standard deviation of the old ones. Their head weights are zero and
-    their bias is the lowest old one, so the logits of the old tokens do not change.
-
-    Raises:
-        CheckpointError: The weights have more tokens than that.
+    The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, their
+    weights are zero and their bias is the lowest old one, so that the logits of old tokens do not change. Raises
+    `CheckpointError` if the weights have more text tokens.
     """
     growing = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
     if growing[0] not in arrays:
@@ -143,16 +138,12 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
         sizes = f"{num_text_tokens} tokens, fewer than the {len(table)} of the {stage} in --init-from"
         raise CheckpointError(f"The vocabulary has {sizes}. Leave --vocabulary out to use its vocabulary.")
     drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
-    grown = (
-        np.concatenate([table, drawn]),
-        np.pad(kernel, ((0, 0), (0, new))),
-        np.pad(bias, (0, new), constant_values=bias.min()),
-    )
-    return arrays | dict(zip(growing, grown))
+    kernel, bias = np.pad(kernel, ((0, 0), (0, new))), np.pad(bias, (0, new), constant_values=bias.min())
+    return arrays | dict(zip(growing, (np.concatenate([table, drawn]), kernel, bias)))
 
 
 def _continued(config, began):
-    """Fills in the origin of the run in the folder; raises `ConfigError` if the request differs from it."""
+    """Fills in the origin of the run `began`. Raises `ConfigError` if the requested origin differs from it."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
@@ -178,9 +169,7 @@ def _continued(config, began):
 def adopt(config: XTTSConfig) -> XTTSConfig:
     """Fills in the model, sampling settings and, by default, the vocabulary of `training.init_from`.
 
-    Raises:
-        CheckpointError: The source lacks something.
-        ConfigError: The settings contradict the source, or the run's folder is that of the source.
+    Raises `CheckpointError` if the source lacks something, and `ConfigError` if the settings contradict it.
     """
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
@@ -196,7 +185,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
             raise CheckpointError(f"{needed}. Finish it with --stage {name} --checkpoint-dir {source}.")
     stores = {name: CheckpointStore(source / name) for name in ALL_PARTS}
     check_claims(stored.model, {name: store for name, store in stores.items() if store.steps()})
-    for name in foundations.keys() - reset_parts(config.training):  # such as a DVAE with other codes
+    for name in foundations.keys() - reset_parts(config.training):  # for example a DVAE with other codes
         own = [store for folder in (source, home) if (store := CheckpointStore(folder / name)).steps()]
         if len({store.digest(store.steps()[-1]) for store in own}) == 2:
             other = f"{home} holds a {name} of its own, on which the weights of --init-from were not trained"
@@ -210,17 +199,17 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
 
 
 def _source(config):
-    """The folder of `training.init_from`; a model of the hub is downloaded."""
+    """Returns the folder of `training.init_from`; downloads a model of the Hugging Face hub."""
     return local_folder(config.training.init_from, config.training.accept_licence)
 
 
 def _with_shape(config, stored):
-    """Fills in the model and sampling of the source, and lowers the default limits of clips to those of the model.
+    """Fills in model and sampling of the source, and lowers default limits of clip lengths to those of the model.
 
-    Limits that were set explicitly stay, and raise an error if they exceed the model's.
+    Limits that the user gave are not changed; `XTTSConfig` raises an error if the model does not permit them.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
-    # The base has a low temperature for clear speech; voices fine-tuned on minutes of speech would loop with it.
+    # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.
     sampling = config.sampling if is_base(config.training.init_from) else stored.sampling
     tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
     most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
@@ -235,7 +224,7 @@ def _with_shape(config, stored):
 
 
 def _trained_part(source, name):
-    """The checkpoints of a part in the source of a run."""
+    """Returns the checkpoints of a part in the source. Raises `CheckpointError` if there are none."""
     store = CheckpointStore(source / name)
     if not store.steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")

@@ -1,4 +1,4 @@
-"""Data preparation before training: encodes clips into shards for the GPT stage."""
+"""Data preparation before training: encodes clips of a data set into shards for the GPT stage."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,7 +23,7 @@ from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"
 WIDTH_CODES = 32
-"""Each clip is padded to a multiple of this: few shapes, and its codes do not depend on other clips."""
+"""Clips are padded to a multiple of this number of codes, so that TensorFlow traces few shapes."""
 
 
 def prepare(
@@ -35,24 +35,27 @@ def prepare(
     train_data: str | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes the missing shards, and writes the manifest when all are there.
-
-    Several processes can write to `output` at once; each skips the shards of the others and waits for them at the end.
+    """Encodes missing shards, also in several processes at once, and writes the manifest when all shards exist.
 
     Args:
-        checkpoint: Folder of a run with a trained DVAE and the settings that select clips.
+        checkpoint: Folder of a run with a trained DVAE. Its settings select the clips.
         output: Folder of the shards.
-        device: TensorFlow device that encodes.
+        shards: Number of shards.
+        device: TensorFlow device for the DVAE.
         shard: Index of the only shard to encode; None encodes all.
-        train_data: Data set; by default the run's.
+        train_data: Data set; None for that of the run.
+        tell: Called with each line of the report.
 
     Raises:
         UserError: The run has no trained DVAE, the data set cannot be read, or `output` holds other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
-    output, config = Path(output), _config(Path(checkpoint), train_data)
-    data = config.data
+    output, config = Path(output), read_config(Path(checkpoint))
+    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
+    if data.train_data is None:
+        raise UserError("--train-data must name the data set, because the run in --checkpoint names none.")
+    config = replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
     output.mkdir(parents=True, exist_ok=True)
     refuse_other_count(output, shards)
     foundations, lineage = load_foundations(config, "gpt", device)
@@ -85,31 +88,22 @@ def prepare(
         tell(f"All {shards} shards are complete. Train with --prepared {output}")
 
 
-def _config(checkpoint, train_data):
-    """Settings of the run, with `train_data` if given."""
-    config = read_config(checkpoint)
-    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
-    if data.train_data is None:
-        raise UserError("--train-data must name the data set, because the run in --checkpoint names none.")
-    return replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
-
-
 def _make_alone(numbers, make, lock, tell):
-    """Calls `make` for each shard that no other process is encoding, then waits for the others and does the same."""
+    """Calls `make` for each shard that no other process is encoding, then for the others when they are free."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
             with claimed(lock, number, waits) as is_ours:
-                if not is_ours:
+                if is_ours:
+                    make(number)
+                else:
                     tell(f"Shard {number}: another process is encoding it")
                     of_others.append(number)
-                else:
-                    make(number)
         numbers = of_others
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields id, codes and samples of each clip, as the GPT stage would compute them."""
+    """Yields id, codes `(C,)` and samples `(S,)` int16 of each clip, equal to those that the GPT stage computes."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))

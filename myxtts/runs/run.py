@@ -1,6 +1,6 @@
-"""A training run: one folder, its stages in order, and its listeners. All front ends train through `Run`.
+"""`Run`, with which the command line, the Python API and the page train all stages in one folder.
 
-TensorFlow is not imported before `Run.train`, so that `Run.open` can configure the devices.
+TensorFlow is imported only by `Run.train`, so that `Run.open` can configure the devices first.
 """
 
 import logging
@@ -31,51 +31,55 @@ if TYPE_CHECKING:
 
 
 class RunListener:
-    """Base class of listeners, whose methods a run calls in the thread of `Run.train` if they exist.
+    """Base class of objects that are notified of the events of a run.
 
-    A run also calls those of `training.watching.callbacks.Callback`, which report the steps of a stage.
+    A run calls the methods below, as far as they exist, in the thread of `Run.train`. It also calls those of
+    `training.watching.callbacks.Callback`, which report the steps of a stage.
 
-    - `on_pipeline(config, plan)`: the run has its folder and its devices.
+    - `on_pipeline(config, plan)`: the folder is locked and the devices are known.
     - `on_inspection(done, total)`: number of checked recordings.
-    - `on_corpus(dataset)`: the recordings were read: a `data.dataset.SpeechDataset`.
-    - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before anything is changed.
+    - `on_corpus(dataset)`: the recordings were read; a `data.dataset.SpeechDataset`.
+    - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before any file is changed.
     - `on_needs(needs)`: memory and disk that are needed, a `runs.agenda.Needs`.
     - `on_stage(stage, order)`: the stage is next; `order` is the `data.batch.BatchOrder` of its batches.
-    - `on_set_aside(stage, folder)`: the stage starts over; its earlier checkpoints were moved to `folder`.
+    - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
-    - `on_spoken(spoken)`: sentences of the finished model, as `runs.samples.LastWords`.
+    - `on_spoken(spoken)`: sentences that the trained model spoke, a list of `runs.samples.LastWords`.
     - `on_finished(dataset)`: all requested stages are trained.
     """
 
 
 class Run:
-    """Trains the stages of XTTS in one folder, or resumes them.
+    """Trains the stages of XTTS in one folder, or resumes their training.
 
     Args:
         config: Settings with `data.train_data`; `training.checkpoint_dir` is the folder.
-        callbacks: Objects with any methods of `RunListener` and of `training.watching.callbacks.Callback`. More can be
-            added to `callbacks` before `train`. With several workers, only worker 0 calls them.
+        callbacks: Objects with methods of `RunListener` or `training.watching.callbacks.Callback`. `train` calls those
+            in the attribute `callbacks`; with several workers, only worker 0 does.
     """
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
         self.config: XTTSConfig = config
-        """Settings as requested; `train` fills in what depends on recordings and origin, such as the vocabulary."""
+        """Settings as requested, until `train` has read the recordings; then those of the run."""
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
         self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids or None)
-        """Monitor of the plan's GPUs, active during training."""
+        """Monitor of the GPUs in use, which runs during training."""
         self.trainer = None
-        """`StageTrainer` of the current or last stage."""
+        """`StageTrainer` of the current or last stage, if any."""
         self.finished: bool = False
-        """Whether the last `train` trained all requested stages, rather than being stopped."""
+        """Whether the last call of `train` trained all requested stages and was not stopped."""
         self._stop = threading.Event()
         self._dataset, self._synthesizer, self._early = None, None, None
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """Makes a run on the requested devices, or with `device_plan="auto"` on the fastest; see `setup.set_up`."""
-        early = MemoryHandler(10**5)  # keeps the log lines until the run's log file can be written
+        """Makes a run on the requested devices, or with `device_plan="auto"` on the fastest ones.
+
+        `options` are arguments of `setup.set_up`.
+        """
+        early = MemoryHandler(10**5)  # log lines until the run's log file exists
         with _logging_to(early):
             if device_plan == "auto":
                 config, options = quickest_devices(config, options)
@@ -85,25 +89,25 @@ class Run:
 
     @property
     def last_steps(self) -> dict[str, int]:
-        """Step of the newest checkpoint by stage."""
+        """Step of the newest checkpoint of each stage that has one."""
         steps = {stage: CheckpointStore(self.folder / stage).steps() for stage in STAGES}
         return {stage: found[-1] for stage, found in steps.items() if found}
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
-        """Validation losses by stage up to its newest checkpoint, each with its `step`."""
+        """Validation losses of each stage until its newest checkpoint, a dictionary with `step` per validation."""
         last = self.last_steps.items()
         return {stage: CheckpointStore(self.folder / stage).read_state(step).get("history", []) for stage, step in last}
 
     @property
     def best(self) -> dict[str, int]:
-        """Step of the best checkpoint by stage."""
+        """Step of the best checkpoint of each stage that has one."""
         steps = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
         return {stage: step for stage, step in steps.items() if step is not None}
 
     @property
     def pictures(self) -> dict[str, "Picture"]:
-        """Pictures by file name: the loss curves, `curves`, and samples of validation clips."""
+        """Pictures of the loss curves (`curves`) and of samples from validation clips, by file name."""
         from myxtts.runs.samples import Picture
 
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
@@ -121,14 +125,10 @@ class Run:
         return myxtts.evaluate(self.folder, **options)
 
     def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
-        """Writes ONNX files that speak without this project into a new or empty folder; returns the folder.
+        """Exports the `best` or `last` checkpoint to ONNX, for synthesis without MyXTTS; returns the folder.
 
-        Args:
-            weights: `float32`, or `int8` for the GPT's matrices.
-            which: `best` or `last` checkpoint.
-
-        Raises:
-            UserError: No stage that speaks is trained yet, or the folder is not empty.
+        `weights` is `float32`, or `int8` for the GPT's matrices. Raises `UserError` if the GPT is not trained yet, or
+        if the folder is not empty.
         """
         from myxtts.interchange.onnx.exporting import export_model
 
@@ -136,17 +136,16 @@ class Run:
         return Path(output)
 
     def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0, **options) -> "Speech":
-        """Speaks with the best checkpoint.
+        """Speaks a text with the best checkpoint.
 
         Args:
-            voice: As in `Synthesizer.speak`. By default a held-out recording, with more of its speaker if it is
-                shorter than the conditioning clips in training.
+            voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
             language: Language code of the text; by default that of the speaker or the held-out recording.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
         Raises:
-            UserError: No stage that speaks is trained yet, or there is no recording for the voice.
+            UserError: The GPT is not trained yet, or there is no recording for the voice.
         """
         from myxtts.interchange.onnx.engines import load_synthesizer
         from myxtts.runs.samples import held_out_voice
@@ -163,20 +162,15 @@ class Run:
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
-        """Makes `train`, in another thread, finish its step, write a checkpoint and return."""
+        """Stops `train`, which runs in another thread: it finishes its step, writes a checkpoint and returns."""
         self._stop.set()
         if trainer := self.trainer:
             trainer.stop_requested.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
-        """Trains the stages in `training.stage`. Call it again to continue after a stop.
+        """Trains the stages in `training.stage`, or continues after a stop. Returns False if it was stopped.
 
-        Args:
-            guard: Called with the trainer of each stage; returns a context manager for its training, such as
-                `stops_on_signals`.
-
-        Returns:
-            True if all are trained, False after a stop.
+        `guard` returns a context manager for the training of a stage, given its trainer, like `stops_on_signals`.
         """
         workers = current_workers()
         try:
@@ -248,7 +242,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file that survives a full or broken disk: lost lines are reported once, to the other handlers."""
+    """Log file whose first error, such as a full disk, is logged to the other handlers; later ones are ignored."""
 
     _failed = False
 
@@ -259,7 +253,7 @@ class _LogFile(logging.FileHandler):
     def emit(self, record):
         try:
             super().emit(record)
-        except OSError:  # the file cannot be opened
+        except OSError:  # while opening the file
             self.handleError(record)
 
     def handleError(self, record):  # noqa: N802
@@ -268,15 +262,15 @@ class _LogFile(logging.FileHandler):
             logging.getLogger(LOGGER_NAME).error("%s cannot be written to: %s", self.baseFilename, sys.exc_info()[1])
 
     def close(self):
-        with suppress(OSError):  # flushing its buffer can fail
+        with suppress(OSError):  # while flushing the buffer
             super().close()
 
 
 @contextmanager
 def stops_on_signals(trainer) -> Iterator[None]:
-    """Makes Ctrl-C and SIGTERM set the trainer's `stop_requested`; a second signal stops at once.
+    """Makes Ctrl-C and SIGTERM set the trainer's `stop_requested`, so that it finishes its step and saves a checkpoint.
 
-    The trainer then finishes its step and writes a checkpoint. Before its first step, the signal ends the block.
+    A second signal raises `KeyboardInterrupt`. Before the first step, the first signal already ends the block.
     """
     NoStepYet = type("NoStepYet", (KeyboardInterrupt,), {})
 
@@ -286,7 +280,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
         trainer.stop_requested.set()
         last = "finishing the step and writing a checkpoint; press again to stop at once"
         follows = last if trainer.under_way else "stopping before the first step"
-        # Not `print`, which is not reentrant: the signal may have interrupted one.
+        # `print` is not reentrant, and the signal may have interrupted one.
         os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
         if not trainer.under_way:
             raise NoStepYet
@@ -295,7 +289,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
     try:
         yield
     except (NoStepYet, Exception):
-        # TensorFlow may raise an error of its own instead of the interrupt.
+        # TensorFlow may convert the interrupt to an error of its own.
         if trainer.under_way or not trainer.stop_requested.is_set():
             raise
     finally:
@@ -305,7 +299,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """Adds a handler to the package's logger for a `with` block."""
+    """Adds a handler to the package's logger for the block, at level INFO or lower, then closes the handler."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

@@ -1,4 +1,4 @@
-"""What a run shows of its model: metrics, curves, samples of validation clips, evaluations, sentences at the end."""
+"""Metrics, loss curves, samples of validation clips, evaluations, and the sentences that are spoken at a run's end."""
 
 import json
 import logging
@@ -43,15 +43,14 @@ SHOWN_HZ = (250, 500, 1000, 2000, 4000)
 FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 Maker = Callable[[], Synthesizer]
 FROM_RECOGNIZER = ("cer", "wer")
-PERCENT = (*FROM_RECOGNIZER, "limit", "doubtful")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
-"""Figures that are logged if they are known."""
+"""Metrics of an evaluation that are logged if they are known, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
-"""Added to the score of a model whose sentences do not end or are cut off, so that it is never the best."""
+"""Penalty on the score of a model whose sentences do not end or are cut off, so that it is never the best."""
 
 
 class MetricsFile(Callback):
-    """Appends the figures of each log line and validation; logs the first error of the disk."""
+    """Appends losses and timings to `metrics.jsonl` at each log line and validation; logs only the first `OSError`."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
@@ -78,13 +77,16 @@ class MetricsFile(Callback):
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
-    """Draws the main training and validation losses of each stage; logs errors. `history` is that of `Run.history`."""
+    """Draws training and validation loss of each stage into `curves.png`, from `Run.history` and the run's metrics.
+
+    Errors are logged.
+    """
     curves, metrics = {}, read_metrics(folder)
     for stage, validations in history.items():
         main, training = STAGE_CLASSES[stage].main_loss, {}
         for line in metrics:
             if line["stage"] == stage and line["kind"] == "training":
-                while training and next(reversed(training)) >= line["step"]:  # the run went back to an earlier step
+                while training and next(reversed(training)) >= line["step"]:  # the run returned to an earlier step
                     training.popitem()
                 if line.get(main) is not None:
                     training[line["step"]] = line[main]
@@ -109,7 +111,7 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
 
 
 class Picture(NamedTuple):
-    """A PNG file that notebooks display."""
+    """Path of a PNG file, which notebooks display as an image."""
 
     path: Path
 
@@ -118,11 +120,11 @@ class Picture(NamedTuple):
 
 
 def draw_sounds(path: AnyPath, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None) -> None:
-    """Writes a PNG of mel spectrograms on one time axis and color scale.
+    """Writes a PNG of mel spectrograms, one below the other on the same scales.
 
     Args:
-        mels: Log-mels `(T, num_mels)` of `DVAE_MEL` by name, drawn one below the other.
-        attention: Attention of codes to text tokens, `(C, L)`, drawn at the bottom.
+        mels: Log-mels `(T, num_mels)` of `DVAE_MEL` by name.
+        attention: Attention weights of codes to text tokens, `(C, L)`, drawn at the bottom.
     """
     rows = len(mels) + (attention is not None)
     figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")
@@ -154,7 +156,7 @@ def _write(figure, path):
 
 
 class Sample(NamedTuple):
-    """Audio made from a clip, `(S,)` float32, and what its picture shows: log-mels `(T, num_mels)` and attention."""
+    """Generated audio `(S,)` float32, and the log-mels and attention for its picture, see `draw_sounds`."""
 
     samples: np.ndarray
     sample_rate: int
@@ -163,9 +165,9 @@ class Sample(NamedTuple):
 
 
 class SampleWriter(Callback):
-    """Base of callbacks that write samples of validation clips: WAV files and pictures, and TensorBoard summaries.
+    """Base of callbacks that generate samples from validation clips: WAV files, pictures and TensorBoard summaries.
 
-    File names begin with `kind`; TensorBoard and messages call the samples `title`.
+    `kind` is a prefix of file names, `title` the name of the samples in TensorBoard and log messages.
     """
 
     def __init__(self, dataset: SpeechDataset, folder: Path, log_folder: Path, kind: str, title: str):
@@ -174,9 +176,9 @@ class SampleWriter(Callback):
         self.clips: list[Clip] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def keep(self, step: int, samples: list[Sample]) -> None:
-        """Writes a sample for each of `clips`; logs errors of the disk."""
+        """Writes the samples of `clips`, in the same order; logs errors of the disk."""
         try:
-            self._folder.mkdir(exist_ok=True)  # not its parent, the run's folder: it may have been moved
+            self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
             for clip, sample in zip(self.clips, samples):
                 name, is_first = clip.id.replace("/", "_"), clip.id not in self._shown
                 stem, path = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
@@ -205,7 +207,7 @@ class SampleWriter(Callback):
 class SampleSpeaker(SampleWriter):
     """Speaks validation sentences, in the voice of another recording of the speaker if there is one.
 
-    `make_synthesizer` returns a synthesizer with the current weights; it is not called before the first samples.
+    `make_synthesizer` returns a synthesizer with the current weights; it is called when samples are due.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, folder: Path, log_folder: Path):
@@ -228,7 +230,7 @@ class SampleSpeaker(SampleWriter):
 
 
 class Copier(SampleWriter):
-    """Resynthesizes validation clips after each validation, with a stage that reconstructs recordings."""
+    """Resynthesizes validation clips after each validation, in stages that reconstruct recordings."""
 
     def __init__(self, dataset: SpeechDataset, trainer: StageTrainer, folder: Path, log_folder: Path):
         self._trainer, self._stage, name = trainer, trainer.stage, trainer.stage.name
@@ -257,12 +259,12 @@ class Copier(SampleWriter):
 
 
 def mel_of(samples: np.ndarray) -> np.ndarray:
-    """Returns the log-mel `(T, num_mels)` of `DVAE_MEL` of audio at 22 050 Hz, `(S,)`."""
+    """Returns the `DVAE_MEL` log-mel `(T, num_mels)` of audio `(S,)` at 22 050 Hz."""
     return np.array(MelSpectrogram(DVAE_MEL)(samples[None])[0])
 
 
 class LastWords(NamedTuple):
-    """A sentence spoken at the end of a run, its file, and the findings of the self-check."""
+    """A sentence spoken at the end of a run: text, voice, audio file and problems found by the self-check."""
 
     text: str
     speaker: str
@@ -273,8 +275,8 @@ class LastWords(NamedTuple):
 def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
     """Speaks `training.closing_texts`, by default texts of validation clips, with the best checkpoints.
 
-    The voices are those of the validation clips, taken from the longest training clip of each speaker. The files are
-    `samples/final_1.wav` and so on. Errors, such as a full disk, are logged.
+    The voices are those of the speakers in the validation set, see `reference_of`. The files are `samples/final_1.wav`
+    and so on. Errors, such as a full disk, are logged.
     """
     settings, folder = config.training, Path(config.training.checkpoint_dir)
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
@@ -303,16 +305,16 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
-    """Returns the longest training recording of the clip's speaker and language, else the clip's own."""
+    """Returns the path of the longest training clip with the speaker and language of `clip`, else of `clip` itself."""
     voice = clip.speaker, clip.language
     same = [other for other in dataset.train if (other.speaker, other.language) == voice]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
 
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
-    """Returns the longest validation clip within the conditioning lengths, preferably in `language`.
+    """Returns the longest validation clip within `data.conditioning_seconds`, in `language` if there is one.
 
-    If all are shorter, returns the longest, with more clips of its speaker up to the minimum conditioning length.
+    If all are shorter, returns the longest, and more clips of its speaker until they are long enough together.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -326,19 +328,18 @@ def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[
 
 
 class SpeechJudge:
-    """Speaks validation sentences, always with the same seed, and measures them.
+    """Evaluates the speech of the model in training: speaks validation sentences and computes metrics.
 
-    Workers divide the sentences among them, and all get the figures of all sentences. `make_synthesizer` returns a
-    synthesizer with the weights in training; it is first called for the first evaluation.
+    Each worker speaks a share of the sentences, and all workers get the metrics of all sentences. `make_synthesizer`
+    returns a synthesizer with the current weights, and is called at each evaluation.
 
-    Raises:
-        UserError: There is no such recognizer, or the workers have different tools.
+    Raises `UserError` if the recognizer cannot be loaded, or if the workers have different tools.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, workers: Workers | None = None):
         training = dataset.config.training
         recognizer, self._workers = training.evaluation_recognizer, workers or current_workers()
-        # Without DNSMOS, which takes seconds per clip.
+        # No DNSMOS, which takes seconds per clip.
         self._measure = Measurer(Tools(recognizer and open_recognizer(recognizer), find_encoder()))
         tools = [recognizer, self._measure.tools.encoder is not None]
         self._workers.require_equal("recognizer and speaker encoder", tools, "Install the same on each.")
@@ -348,12 +349,12 @@ class SpeechJudge:
             self._sentences.append(Sentence(clip.id, text, clip.language, clip.speaker, voice, clip.wav_path))
         self._make_synthesizer, self._device, self._seed = make_synthesizer, device, training.seed
         self._trusts_recognizer: bool | None = None
-        """Whether it recognizes the recordings well; None until they are measured."""
+        """Whether the recognizer's CER on the recordings is low enough; None until they are measured."""
 
     def __call__(self, step: int) -> dict[str, float]:
-        """Returns figures by name, with `score` first; logs errors and returns no figures.
+        """Returns metrics by name, with `score` first; after an error, which is logged, an empty dictionary.
 
-        The score is the CER in percent or, without a recognizer that recognizes the recordings well, mel-cepstral
+        The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
         distortion in dB.
         """
         try:
@@ -365,7 +366,7 @@ class SpeechJudge:
         if first := next((error for _, error in shares if error is not None), None):
             logger.error("The speech of step %d could not be evaluated: %s Training continues.", step, first)
             return {}
-        # Sorted by sentence, so that sums do not depend on the number of workers.
+        # Sorted, so that rounding errors of sums do not depend on the number of workers.
         both = zip(*(own for own, _ in shares))
         spoken, recorded = ([parts for _, parts in sorted(chain.from_iterable(of_all))] for of_all in both)
         if self._trusts_recognizer is None:
@@ -373,14 +374,15 @@ class SpeechJudge:
         found = {name: pooled(spoken, name) for name in FIGURES}
         if not self._trusts_recognizer:
             found |= dict.fromkeys(FROM_RECOGNIZER)
-        values = {name: value * (100 if name in PERCENT else 1) for name, value in found.items() if value is not None}
+        percent = (*FROM_RECOGNIZER, "limit", "doubtful")
+        values = {name: value * (100 if name in percent else 1) for name, value in found.items() if value is not None}
         score = values.get("cer", values.get("mcd"))
         if score is None:
             return {}
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Id and figures of each sentence of this worker, as spoken and, the first time, as recorded."""
+        """Returns `[id, metrics]` of each sentence of this worker, and of its recording in the first evaluation."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

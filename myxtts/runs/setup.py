@@ -31,19 +31,18 @@ from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
-"""Held-out sentences that a model of the sample corpus speaks at the end."""
+"""Number of unseen sentences that a model of the sample corpus speaks at the end of training."""
 MEASURED_STEPS = 12
-"""Steps by which `--device-plan auto` compares devices."""
-ROOT = Path(__file__).resolve().parents[2]
+"""Number of training steps that `--device-plan auto` measures on each device plan."""
 DATA_SETS = "dataset"
 """Folder within the run's. Each set of recordings, language and recognizer has a folder of its own in it."""
 DEFAULT_RECOGNIZER = "base"
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Checks what can be checked before TensorFlow is imported; raises `UserError`. Arguments as in `set_up`.
+    """Raises `UserError` for errors that can be found before TensorFlow is imported. Arguments as in `set_up`.
 
-    The check for `TextsMissing` in the training data is the last one.
+    The last error that it looks for is `TextsMissing`, for recordings without texts.
     """
     config = with_workers(config)
     data, training = config.data, config.training
@@ -54,7 +53,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
         get_language(data.language or "en")
     except ValueError as error:
         raise ConfigError(f"--language: {error}") from None
-    if training.workers:  # their disks may differ, so they connect first
+    if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
     refuse_file(home := Path(training.checkpoint_dir))
     if training.init_from and (training.reset_training or not holds_run(home)):
@@ -75,7 +74,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Returns the configuration with the training data of the run that it continues, if it names none."""
+    """Returns the configuration with the training data of the run to continue, if the user gave none."""
     path = Path(config.training.checkpoint_dir) / "config.json"
     if config.data.train_data or config.training.workers or not path.is_file():
         return config
@@ -94,12 +93,8 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in the training set; returns settings and device plan.
 
-    Args:
-        download: Download LJSpeech into `data.train_data` if it is missing.
-        devices: Further arguments of `early_gpu_configuration`, such as `virtual_devices`.
-
-    Raises:
-        UserError: The devices are not available, or there is no training set.
+    With `download`, it downloads LJSpeech into `data.train_data` if it is missing. `devices` are further arguments of
+    `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
     training = config.training
@@ -110,12 +105,12 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     with leaving_together(workers):
         if workers.is_chief:
             config = _with_data(config, download)
-        workers.gather()  # the others may share its disk, with the data set that it made
+        workers.gather()  # waits for the chief, whose disk the others may share
         return config if workers.is_chief else _with_data(config, download), plan
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the workers from Slurm's variables, if asked for, else from `TF_CONFIG`."""
+    """Fills in the addresses of workers: from Slurm for `--workers slurm`, from `TF_CONFIG` without `--workers`."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -125,7 +120,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Fills in the training set: the given one, a downloaded one, or the sample corpus."""
+    """Fills in the training set: the given one, LJSpeech for `download`, or the sample corpus."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -153,13 +148,13 @@ def _with_data(config, download):
 
 def require_source(source: str) -> None:
     """Raises `UserError` unless `--init-from` is the bundled model, a hub name or an existing folder."""
-    require_model_folder(source, "--init-from")
+    require_model_folder(source, "--init-from", exported=False)
     if is_hub_name(source):
         parse_hub_name(source)
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether the folder has a checkpoint of a stage, or has one in `GATHERED` from an interrupted reset."""
+    """Whether a folder contains checkpoints, also if an interrupted reset left them in its `GATHERED` folder."""
     return any(store.steps() for store in _stores(folder))
 
 
@@ -179,7 +174,7 @@ def _stores(folder):
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Measures all ways to use the devices and prints the times; returns arguments of `set_up` for the fastest."""
+    """Measures all device plans and prints the results; returns the arguments of `set_up` for the fastest one."""
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     count = virtual or count_gpus()
@@ -203,8 +198,9 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 
 
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
-    """Median seconds of a training step, measured in a new process, or the error if it does not run."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    """Returns the median time of a training step in seconds, measured in a new process, or an error message."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         request = Path(folder) / "request.json"
         write_json(request, {"config": config.to_dict(), "options": options})
@@ -216,20 +212,18 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
 
 
 def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
-    """Returns the name of the fastest way and lines with all results. Raises `UserError` if none of them runs."""
+    """Returns the name of the fastest device plan, and lines with all results. Raises `UserError` if none runs."""
     times = {name: result for name, result in measured.items() if not isinstance(result, str)}
     if not times:
         raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
-    best, lines = min(times, key=times.get), []
-    for name, result in measured.items():
-        lines.append(
-            f"  {name}: " + (f"{1e3 * result:.1f} ms per step" if name in times else f"does not run ({result})")
-        )
+    speeds = {name: f"{1e3 * seconds:.1f} ms per step" for name, seconds in times.items()}
+    lines = [f"  {name}: {speeds.get(name, f'does not run ({result})')}" for name, result in measured.items()]
+    best = min(times, key=times.get)
     return best, [*lines, f"Device plan auto: {best} is the fastest"]
 
 
 def measure_here(path: str | Path):
-    """Runs a request of `measure` in this process and prints the result as the last line, in JSON."""
+    """Runs a request of `measure` in this process, and prints the result as a last line of JSON."""
     request = read_json(path)
     config, plan = set_up(config_from_dict(request["config"]), **request["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer

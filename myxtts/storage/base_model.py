@@ -1,4 +1,4 @@
-"""The bundled model: a small one that speaks at once and that training can start from."""
+"""Location and names of the bundled model, which needs no training to speak and can be fine-tuned."""
 
 import os
 from pathlib import Path
@@ -6,21 +6,20 @@ from pathlib import Path
 from myxtts.storage.files import AnyPath, CheckpointError
 
 BASE_NAME = "base"
-"""Name of the bundled model where a folder is expected; a folder of that name is `./base`."""
+"""Stands for the bundled model wherever a model folder is expected; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 
-def require_model_folder(folder: AnyPath, what: str) -> None:
-    """Raises `CheckpointError` unless `folder` is a folder, a Coqui model, base or a hub name; `what` is the option."""
+def require_model_folder(folder: AnyPath, what: str, exported: bool = True) -> None:
+    """Raises `CheckpointError` unless a folder, Coqui checkpoint, `base` or hub name is given for the option `what`.
+
+    `exported` is whether the output folder of `myxtts export` is accepted, which only `myxtts serve` can load.
+    """
     path, is_elsewhere = Path(folder), is_base(folder) or os.fspath(folder).startswith("hf://")
     if not (is_elsewhere or path.is_dir() or (path.suffix == ".pth" and path.is_file())):
         forms = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"
         raise CheckpointError(f"{what} must be {forms}. {folder} is not a folder.")
-
-
-def refuse_exported(folder: AnyPath) -> None:
-    """Raises `CheckpointError` for a folder of `myxtts export`, which this program only serves."""
-    if not is_base(folder) and (Path(folder) / "gpt.onnx").is_file():
+    if not (exported or is_elsewhere) and (path / "gpt.onnx").is_file():
         raise CheckpointError(f"{folder} is an exported model: `myxtts serve` and its speak.py speak with it.")
 
 
@@ -30,17 +29,15 @@ def is_base(source: AnyPath | None) -> bool:
 
 
 def base_folder() -> Path:
-    """Returns the folder of the bundled model. Raises `CheckpointError` if the package came without it."""
+    """Returns the folder of the bundled model. Raises `CheckpointError` if the installation lacks it."""
     if not (BASE_FOLDER / "config.json").is_file():
-        raise CheckpointError(
-            f"The base model is missing from {BASE_FOLDER}. Install the package again, or give the folder of another "
-            "model with --checkpoint or --init-from."
-        )
+        hint = "Install the package again, or give the folder of another model with --checkpoint or --init-from."
+        raise CheckpointError(f"The base model is missing from {BASE_FOLDER}. {hint}")
     return BASE_FOLDER
 
 
 def model_name(folder: AnyPath) -> str:
-    """Display name of the model in a folder: `base`, or the folder itself."""
+    """Returns the display name of a model: `base` for the bundled model, else its folder."""
     return BASE_NAME if is_base(folder) else str(folder)
 
 

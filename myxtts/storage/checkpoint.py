@@ -35,63 +35,48 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
-"""Folder of a checkpoint, and of one that is being replaced: all that is left if a kill comes between two renames."""
+"""Names of a checkpoint's folder, and of its old version while a new one replaces it. After a kill between the two
+renames, only the old version exists."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 
 
 def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
-    """Writes a file with only one tensor in memory; the library's writer holds all of them twice.
+    """Writes a safetensors file tensor by tensor; the library's writer needs all of them in memory, twice.
 
-    The format is a header of names, shapes and offsets, followed by the values
-    (https://huggingface.co/docs/safetensors/index#format).
-
-    Args:
-        values: The tensors, in the order of `shapes`.
-
-    Returns:
-        The file's entry in a checkpoint's manifest.
+    `values` are the tensors, in the order of `shapes`. Returns the file's entry in a checkpoint's manifest.
     """
+    # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end = {}, 0
     for name, shape in shapes.items():
         start, end = end, end + 4 * math.prod(shape)
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    hasher = files.new_hasher()
-    with files.write_whole(path) as temporary, open(temporary, "wb") as file:
-
-        def write(content):
-            hasher.update(content)
-            file.write(content)
-
-        write(len(encoded).to_bytes(8, "little"))
-        write(encoded)
-        for (name, shape), value in zip(shapes.items(), values, strict=True):
-            if value.shape != tuple(shape):
-                raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
-            write(np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
-    return {"bytes": 8 + len(encoded) + end, "blake2b": hasher.hexdigest()}
+    with files.write_whole(path) as temporary:
+        with open(temporary, "wb") as file:
+            file.write(len(encoded).to_bytes(8, "little") + encoded)
+            for (name, shape), value in zip(shapes.items(), values, strict=True):
+                if value.shape != tuple(shape):
+                    raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
+                file.write(np.ascontiguousarray(value, "<f4").data)
+        return _manifest_entry(temporary)
 
 
 def tensor_names(path: AnyPath) -> list[str]:
-    """Returns the names of a file's tensors. Raises `CheckpointError` if it is missing or damaged."""
+    """Returns the names of the tensors in a file. Raises `CheckpointError` if the file is missing or damaged."""
     with _open(path) as file:
         return list(file.keys())
 
 
 def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.ndarray]:
-    """Reads the tensors `names`, by default all, after checking the header's sizes.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
+    """Reads the tensors `names`, by default all. Raises `CheckpointError` if the file is missing or damaged."""
     with _open(path) as file:
         try:
             arrays = [file.get_tensor(name) for name in (file.keys() if names is None else names)]
-            if foreign := [array.dtype for array in arrays if array.dtype.isbuiltin != 1]:  # bfloat16, if registered
+            if foreign := [array.dtype for array in arrays if array.dtype.isbuiltin != 1]:  # ml_dtypes adds bfloat16
                 raise TypeError(f"data type '{foreign[0]}' not understood")
             return arrays
-        # NumPy has no bfloat16, no float8 and no array of 65 axes.
+        # NumPy itself has no bfloat16, no float8 and no arrays of more than 64 axes.
         except (AttributeError, TypeError, ValueError, SafetensorError) as error:
             stored = "MyXTTS stores float32 and whole numbers."
             raise CheckpointError(f"{path} cannot be read: {error!s:.300}. {stored}") from None
@@ -100,39 +85,38 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
 def _open(path):
     try:
         return safe_open(path, framework="numpy")
-    except (FileNotFoundError, SafetensorError) as error:  # which may quote the whole file
+    except (FileNotFoundError, SafetensorError) as error:  # its message may quote the whole file
         raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None
 
 
 class CheckpointVersionError(CheckpointError):
-    """An intact checkpoint in another layout."""
+    """Error for an intact checkpoint of another `FORMAT`."""
+
+
+def _manifest_entry(file):
+    return {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)}
 
 
 def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
     """Writes a checkpoint's manifest: `{file name: {"bytes": size, "blake2b": digest}}` and its checksum."""
-    files.write_json(
-        folder / MANIFEST, {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
-    )
+    manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
+    files.write_json(folder / MANIFEST, manifest)
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Reads the entries of a checkpoint's manifest.
+    """Reads the entries of a checkpoint's manifest. Raises `CheckpointVersionError` for another format.
 
-    Raises:
-        CheckpointVersionError: The checkpoint has another format.
-        CheckpointError: The manifest is missing or damaged, or names a file outside the folder.
+    Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
     path = folder / MANIFEST
     manifest = files.read_json(path)
     entries = manifest.get("files") if isinstance(manifest, dict) else None
-    # The checksum comes before the format: a flipped bit in the number must not pass for another version.
+    # The checksum is checked before the format, so that a flipped bit in the format is reported as damage.
     if not isinstance(entries, dict) or manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
         raise CheckpointError(f"{path} is damaged: it is not a list of files with the right checksum.")
     if (number := manifest["format"]) != FORMAT:
-        raise CheckpointVersionError(
-            f"{folder} has checkpoint format {number}; this version of MyXTTS reads format {FORMAT}. "
-            "Use the version that wrote it, or a newer one."
-        )
+        known = f"this version of MyXTTS reads format {FORMAT}. Use the version that wrote it, or a newer one"
+        raise CheckpointVersionError(f"{folder} has checkpoint format {number}; {known}.")
     for name, entry in entries.items():
         is_sound = isinstance(entry, dict) and entry.keys() == {"bytes", "blake2b"}
         if not is_sound or not _PLAIN_NAME.fullmatch(name):
@@ -162,43 +146,52 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """The checkpoints of one stage: keeps the newest `keep` and the best. The folder is created with the first one."""
+    """Checkpoints of one stage in a folder, which the first one creates. Keeps the newest `keep` and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
         self.keep = keep
-        self._sound = {}  # manifests of verified checkpoints, so that large files are read once
+        self._sound = {}  # manifests of verified checkpoints by step, so that large files are verified only once
 
     def path(self, step: int) -> Path:
-        """Folder of the checkpoint at `step`."""
+        """Returns the folder of the checkpoint at `step`."""
         path = self.folder / f"step_{step:08d}"
         replaced = path.with_name(f".{path.name}.replaced")
         return replaced if replaced.is_dir() and not path.exists() else path
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, in ascending order."""
+        """Returns the steps of all checkpoints, in ascending order."""
         return [step for step in self._folders() if (self.path(step) / MANIFEST).is_file()]
 
     def _folders(self):
-        """Steps that have a folder, in ascending order; one without a manifest is damaged."""
+        """Returns the steps of all checkpoint folders, also of damaged ones without a manifest, in ascending order."""
         found = (_STEP.fullmatch(entry.name) for entry in self.folder.glob("*step_*") if entry.is_dir())
         return sorted({int(match[1] or match[2]) for match in found if match})
 
     def newest_state(self) -> SavedState | None:
         """Returns the state of the newest checkpoint whose state can be read; None if there is none."""
+        return self._newest(self.read_state)
+
+    def newest_file(self, name: str) -> Path | None:
+        """Returns the path of a file in the newest checkpoint where it is not damaged; None if that one lacks it."""
+        return self._newest(lambda step: self.file(step, name))
+
+    def _newest(self, read):
+        """Returns `read(step)` for the newest step where it does not raise an error; None if there is none."""
         for step in reversed(self.steps()):
             try:
-                return self.read_state(step)
+                return read(step)
             except CheckpointError as error:
                 logger.warning("%s Using the checkpoint before it.", error)
         return None
 
     def best_step(self) -> int | None:
-        """Returns the step of the best checkpoint, as stored in the newest one; None if there is none."""
+        """Returns the step of the best checkpoint, which the newest checkpoint's state names; None if there is none."""
         best = (self.newest_state() or {}).get("best_step")
         return best if best in self.steps() else None
 
     def _list_best(self):
+        """Updates `best.json` if it differs from `best_step`."""
         best, path = self.best_step(), self.folder / "best.json"
         with suppress(CheckpointError):
             if best is None or files.read_json(path) == {"step": best}:
@@ -212,12 +205,12 @@ class CheckpointStore:
 
         Args:
             tensors: `{file name: {tensor name: NumPy array}}`.
-            state: Other values that a run needs to resume, as JSON.
-            best: Marks the best checkpoint so far, which is kept until there is a better one.
-            copies: Contents of other files by name, as bytes.
+            state: JSON values for `state.json`.
+            best: Whether this is the best checkpoint so far, which is kept until there is a better one.
+            copies: Content of further files by name, bytes.
 
         Raises:
-            OSError: It could not be written; earlier checkpoints are unchanged.
+            OSError: The checkpoint could not be written; earlier checkpoints are unchanged.
         """
         self._sound.pop(step, None)
         marks = {"step": step, "best_step": step if best else self.best_step()}
@@ -231,20 +224,17 @@ class CheckpointStore:
                     # `ascontiguousarray` would make a scalar an array of one.
                     save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, file)
                 except SafetensorError as error:
-                    # The library wraps the system's errors, such as a full disk.
+                    # safetensors wraps errors of the operating system, such as a full disk.
                     raise OSError(f"{file.name}: {error}") from error
                 file.chmod(mode)
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
             files.write_json(folder / STATE, marks | state | marks)
-            written = sorted(folder.iterdir())
-            write_manifest(
-                folder, {f.name: {"bytes": f.stat().st_size, "blake2b": files.digest_file(f)} for f in written}
-            )
+            write_manifest(folder, {file.name: _manifest_entry(file) for file in sorted(folder.iterdir())})
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in kept:
-                # A kill while files are deleted must not leave half a checkpoint under a checkpoint's name.
+                # Renamed first: a kill during the deletion must not leave half a checkpoint under its name.
                 going = files.temporary_path(self.path(old))
                 os.replace(self.path(old), going)
                 shutil.rmtree(going)
@@ -252,7 +242,7 @@ class CheckpointStore:
         return self.path(step)
 
     def verify(self, step: int) -> None:
-        """Raises `CheckpointError` naming the first file of a checkpoint that is missing or altered."""
+        """Raises `CheckpointError` if a file of a checkpoint is missing or altered; the message names the file."""
         self._sound.pop(step, None)
         folder = self.path(step)
         entries = read_manifest(folder)
@@ -262,31 +252,22 @@ class CheckpointStore:
         self._sound[step] = entries
 
     def digest(self, step: int, name: str = "model") -> str:
-        """Returns the digest of a tensor file from the manifest."""
+        """Returns the digest of the tensor file `name` from the manifest."""
         file = self.path(step) / f"{name}.safetensors"
         return _entry(read_manifest(file.parent), file)["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
-        """Returns the path of a file after checking it; None if the checkpoint has no such file."""
+        """Returns the path of a file after verifying its digest; None if the checkpoint has no such file."""
         path = self.path(step) / name
         if (entry := read_manifest(path.parent).get(name)) is not None:
             _check_file(path, entry)
         return None if entry is None else path
 
-    def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint where it is not damaged; None if that one lacks it."""
-        for step in reversed(self.steps()):
-            try:
-                return self.file(step, name)
-            except CheckpointError as error:
-                logger.warning("%s", error)
-        return None
-
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint; damaged ones are renamed and reported by `warn`.
+        """Returns the step of the newest intact checkpoint; renames damaged ones and reports them by `warn`.
 
         Raises:
-            CheckpointVersionError: It is intact but has another format; it stays where it is.
+            CheckpointVersionError: The newest intact checkpoint has another format; it stays where it is.
         """
         while steps := self._folders():
             step = steps[-1]
@@ -299,8 +280,8 @@ class CheckpointStore:
                 follows = "the checkpoint before it is used" if self._folders() else "there is none before it"
                 warn(f"{error} It was set aside as {aside}; {follows}.")
             else:
-                # Finishes what a kill interrupted: the renaming of replaced checkpoints, and `best.json`.
-                with suppress(OSError):  # only tidying, and the folder may belong to another user
+                # After a kill, renames of replaced checkpoints and `best.json` may be unfinished.
+                with suppress(OSError):  # not necessary for reading, and the folder may belong to another user
                     for replaced in self.folder.glob(".step_*.replaced"):
                         path = replaced.with_name(replaced.stem[1:])
                         shutil.rmtree(replaced) if path.exists() else replaced.replace(path)
@@ -309,7 +290,7 @@ class CheckpointStore:
         return None
 
     def has_sound(self) -> bool:
-        """Whether there is an intact checkpoint of any format. Changes nothing."""
+        """Whether there is an intact checkpoint of any format. Does not change any file."""
         for step in self.steps():
             with suppress(CheckpointError):
                 with suppress(CheckpointVersionError):
@@ -318,11 +299,11 @@ class CheckpointStore:
         return False
 
     def put_away(self, step: int, why: str) -> Path:
-        """Renames a checkpoint to `{why}_step_…`, so that no run finds it; returns the new path."""
+        """Renames a checkpoint to `{why}_step_…`, which runs ignore; returns the new path."""
         return self.path(step).replace(files.free_path(self.folder / f"{why}_step_{step:08d}"))
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
-        """Reads the tensor files `names` as `{file name: {tensor name: array}}`, and the state."""
+        """Returns the tensors of the files `names`, `{file name: {tensor name: array}}`, and the state."""
         if step not in self._sound:
             self.verify(step)
         tensors = {}
@@ -333,11 +314,7 @@ class CheckpointStore:
         return tensors, self.read_state(step)
 
     def read_state(self, step: int) -> SavedState:
-        """Reads a checkpoint's `state.json`.
-
-        Raises:
-            CheckpointError: It is damaged or belongs to another step; or later, when a missing key is read.
-        """
+        """Reads a checkpoint's `state.json`. Raises `CheckpointError` if it is damaged or belongs to another step."""
         path = self.path(step) / STATE
         _check_file(path, _entry(read_manifest(path.parent), path))
         state = files.read_json(path)
@@ -348,19 +325,13 @@ class CheckpointStore:
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Assigns arrays to variables of the same names and shapes.
-
-    Raises:
-        CheckpointError: Names or shapes differ. Nothing has been assigned.
-    """
+    """Assigns arrays to variables by name. Raises `CheckpointError`, and changes none, if names or shapes differ."""
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:
         few = [[name[:100] for name in names[:3]] or "nothing" for names in (missing, unknown)]
-        counts = f"({len(missing)} and {len(unknown)} in all)"
-        raise CheckpointError(
-            f"{unfit} it lacks {few[0]} and has {few[1]} too many {counts}. Was it made with another model size?"
-        )
+        counts = f"({len(missing)} and {len(unknown)} in all). Was it made with another model size?"
+        raise CheckpointError(f"{unfit} it lacks {few[0]} and has {few[1]} too many {counts}")
     for name, variable in variables.items():
         theirs, ours = tuple(arrays[name].shape), tuple(variable.shape)
         if theirs != ours:

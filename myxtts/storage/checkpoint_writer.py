@@ -10,18 +10,17 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""Failed checkpoints in a row that end a run, and tries to write a run's last checkpoint."""
+"""Number of failed writes in a row that end a run, and of attempts to write its last checkpoint."""
 LAST_TRY_PAUSE_SECONDS = 5.0
-"""Pause between these tries: a network mount often comes back."""
+"""Pause between attempts to write the last checkpoint, since a lost network mount often comes back."""
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a `CheckpointStore`, one at a time, in a thread; nobody else may write to the store.
+    """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    The next call logs a write that failed with `OSError`; after `SAVE_TRIES` failures in a row it raises. Other errors
-    of the thread are raised by the next call.
-
-    As a context manager it waits for the current write, except on Ctrl-C: an interrupted write leaves no checkpoint.
+    If a write fails, the next call of a method logs an `OSError`, up to `SAVE_TRIES - 1` times in a row, and raises any
+    other error. No other object may write to the store. Leaving the context waits for the current write, except on
+    Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -33,24 +32,23 @@ class CheckpointWriter:
         self._failures = 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Waits for the current write, and starts `CheckpointStore.write`. Arrays and state must not change.
+        """Waits for the current write, then starts `CheckpointStore.write`. Arrays and state must not change meanwhile.
 
-        Raises:
-            CheckpointError: Too many checkpoints in a row could not be written.
+        Raises `CheckpointError` if `SAVE_TRIES` checkpoints in a row could not be written.
         """
         self.wait()
         self._step, self._job = step, (step, tensors, state, best, copies)
-        # A second Ctrl-C must end the process at once, which another thread than a daemon would prevent.
+        # Python waits for other threads than daemons, but a second Ctrl-C must end the process at once.
         self._thread = threading.Thread(target=self._run, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
 
     def poll(self) -> None:
-        """Reports a finished write, without waiting. Raises as `start` does."""
+        """Checks a finished write for errors, without waiting for one in progress. Raises like `start`."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Waits for the current write, if there is one. Raises as `start` does."""
+        """Waits for the current write, if there is one. Raises like `start`."""
         self._join()
         error, self._error, self._job = self._error, None, None
         if error is None:
@@ -65,11 +63,7 @@ class CheckpointWriter:
         logger.error("%s Training continues; %s", self._describe(error), tried)
 
     def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Writes a run's last checkpoint with up to `SAVE_TRIES` tries, and waits for it.
-
-        Raises:
-            CheckpointError: All tries failed.
-        """
+        """Writes a run's last checkpoint, in up to `SAVE_TRIES` attempts. Raises `CheckpointError` if all fail."""
         self.start(step, tensors, state, best, copies)
         self._join()
         for number in range(1, SAVE_TRIES):
@@ -85,12 +79,12 @@ class CheckpointWriter:
     def _run(self):
         try:
             home = self.store.folder.parent
-            # Writing to a folder that was moved would create half a run there, or change another run.
+            # If the run's folder was moved, writing would create an incomplete run or change another one.
             if self._home and not (home.exists() and os.path.samestat(home.stat(), self._home)):
                 raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
             self.store.write(*self._job)
             self._failures, self._last_good = 0, [self._step]
-        except BaseException as error:  # raised in the training loop
+        except BaseException as error:  # `wait` raises it in the training loop
             self._error = error
 
     def _join(self):

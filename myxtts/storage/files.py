@@ -1,4 +1,4 @@
-"""Writes files and folders completely or not at all, reads JSON, computes digests, and locks."""
+"""Files and folders that are written completely or not at all, JSON, digests and locks."""
 
 import csv
 import errno
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
 MAX_JSON_BYTES = 32 * 2**20
-"""Limit for JSON files; a run's own take a few hundred kilobytes."""
+"""Maximum size of a JSON file; those of a run take a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
-"""Beginning of a cell that a spreadsheet computes; some ignore blanks before it."""
+"""Start of a CSV cell that a spreadsheet would evaluate as a formula; some ignore leading blanks."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is missing, damaged, or of another model."""
+    """Error for a checkpoint that is missing, damaged, or of another model."""
 
 
 def new_hasher(size: int = DIGEST_BYTES) -> "hashlib._Hash":
@@ -41,27 +41,27 @@ def new_hasher(size: int = DIGEST_BYTES) -> "hashlib._Hash":
 
 
 def user_cache() -> Path:
-    """Returns the folder for files that can be downloaded or made again."""
+    """Returns the user's cache folder, for files that can be downloaded or computed again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "myxtts")
 
 
 def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:
-    """BLAKE2b digest of `content` with `size` bytes, in hexadecimal."""
+    """Returns the BLAKE2b digest of `content`, `size` bytes long, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 def digest_file(path: AnyPath) -> str:
-    """Digest of a file's content, equal to that of `digest_bytes`."""
+    """Returns the digest of a file's content, equal to `digest_bytes(content)`."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, new_hasher).hexdigest()
 
 
 @contextmanager
 def write_whole(path: AnyPath) -> Iterator[Path]:
-    """Yields a temporary path next to `path`, which replaces `path` when the block ends without an error.
+    """Yields a temporary path next to `path`; its file replaces `path` when the block ends without an error.
 
-    The content is synced before the renaming, so after a power cut `path` is the old file or the new one. The target of
-    a symbolic link is replaced, and permissions are kept. Into a device or pipe, the complete content is copied.
+    The file is synced before it is renamed, so that `path` is the old or the new file even after a power cut.
+    Permissions are kept, and the target of a symbolic link is replaced. For a device or pipe, the content is copied.
     """
     path = Path(path)
     if path.is_dir():
@@ -75,7 +75,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     temporary = temporary_path(target)
     try:
-        # If the old file is private, the new one is so from the start.
+        # A private file must not become readable while it is written.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     except OSError as error:
@@ -94,7 +94,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes system errors name `path` if they name no file (a full disk) or the temporary file."""
+    """Makes errors of the operating system that name no file (a full disk) or the temporary file name `path`."""
     try:
         yield
     except OSError as error:
@@ -108,8 +108,8 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     """Yields an empty folder that replaces `path` when the block ends without an error.
 
     Args:
-        sync: Waits until all files are on the disk, some milliseconds per file.
-        replaced_name: Name of the old folder between two renames, by which the caller finds it after a kill.
+        sync: Whether to wait until all files are on the disk, some milliseconds per file.
+        replaced_name: Temporary name of the old folder, by which the caller finds it after a kill.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
             for written in (*temporary.rglob("*"), temporary) if sync else ():
                 sync_path(written)
             if path.exists():
-                shutil.rmtree(replaced, ignore_errors=True)  # left by a kill
+                shutil.rmtree(replaced, ignore_errors=True)  # from an earlier kill
                 os.replace(path, replaced)
             os.replace(temporary, path)
             if sync:
@@ -136,9 +136,9 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
-    """Removes temporary files and folders that killed processes left, while nobody writes there; ignores links.
+    """Removes temporary files and folders of killed processes. No process may be writing to `folder`.
 
-    `name` limits this to the temporary paths of one file, with a name of at most 40 characters.
+    `name`, of at most 40 characters, limits this to the temporary paths of one file.
     """
     ours = f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"
     for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
@@ -154,7 +154,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n") -> str:
-    """Formats rows as CSV whose texts are safe in spreadsheets and terminals."""
+    """Formats rows as CSV, with control characters escaped and formulas disabled."""
     content = io.StringIO()
     csv.writer(content, delimiter=separator, lineterminator=end).writerows(map(_plain_cell, row) for row in rows)
     return content.getvalue()
@@ -165,11 +165,11 @@ def _plain_cell(cell):
         return cell
     cell = str(cell)
     is_formula = _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
-    return "'" * bool(is_formula) + printable(cell)  # spreadsheets do not compute cells after an apostrophe
+    return "'" * bool(is_formula) + printable(cell)  # an apostrophe turns a formula into text
 
 
 def append_line(path: AnyPath, line: str) -> None:
-    """Appends a line of UTF-8 to a file, after a line break if the last line has none."""
+    """Appends a line of UTF-8 to a file, and ends an incomplete last line first."""
     with open(path, "a+b") as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             line = f"\n{line}"
@@ -182,11 +182,7 @@ def write_json(path: AnyPath, value: Any) -> None:
 
 
 def read_json(path: AnyPath) -> Any:
-    """Reads a JSON file of a run.
-
-    Raises:
-        CheckpointError: The file is missing, not a regular file, larger than `MAX_JSON_BYTES`, or not JSON.
-    """
+    """Reads a JSON file. Raises `CheckpointError` if it is missing, not regular, not JSON, or over `MAX_JSON_BYTES`."""
     path = Path(path)
     try:
         text = read_bounded(path, MAX_JSON_BYTES)
@@ -199,7 +195,7 @@ def read_json(path: AnyPath) -> Any:
 
 
 def parse_json(text: str | bytes, path: AnyPath) -> Any:
-    """Parses the content of a JSON file at `path`. Raises `CheckpointError` if it is not JSON."""
+    """Parses JSON. Raises `CheckpointError`, with the file name `path`, if the text is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -213,12 +209,12 @@ def free_path(path: Path) -> Path:
 
 
 def temporary_path(path: Path) -> Path:
-    """Returns an unused path next to `path`, of a form that `remove_leftovers` recognizes."""
+    """Returns an unused temporary path next to `path`, which `remove_leftovers` recognizes by its name."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}.myxtts.tmp")
 
 
 def sync_path(path: AnyPath) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits until a file, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -228,18 +224,14 @@ def sync_path(path: AnyPath) -> None:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder, without leaving a file in it; warns where the file system has no locks.
-
-    Raises:
-        BlockingIOError: Another process has locked it.
-    """
+    """Locks a folder, or warns if the file system has no locks. Raises `BlockingIOError` if it is already locked."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             lock(descriptor)
+        except BlockingIOError:
+            raise
         except OSError as error:
-            if isinstance(error, BlockingIOError):
-                raise
             message = "%s cannot be locked (%s): make sure that no second run writes to it."
             logger.warning(message, folder, error.strerror)
         yield
@@ -248,18 +240,16 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def lock(descriptor: int) -> None:
-    """Locks an open file or folder until it is closed. Raises `BlockingIOError` if another process has locked it."""
+    """Locks an open file or folder until it is closed. Raises `BlockingIOError` if another process has the lock."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
 def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
-    """Claims part `number` of work that processes on several machines divide; yields whether it succeeded.
+    """Claims item `number` of a job that several processes share; yields whether the claim succeeded.
 
-    Locks a byte of the file `path`, which is created and stays. Without locks in the file system, all claims succeed.
-
-    Args:
-        waits: Whether to wait for another process that has claimed the part.
+    The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. With
+    `waits`, it waits for another process to finish the item.
     """
     descriptor, is_ours = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), True
     try:
@@ -268,7 +258,7 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
         except (BlockingIOError, PermissionError):  # POSIX permits either
             is_ours = False
         except OSError as error:
-            logger.warning("%s cannot be locked (%s): let one process at a time make one part.", path, error.strerror)
+            logger.warning("%s cannot be locked (%s): let only one process at a time write.", path, error.strerror)
         yield is_ours
     finally:
         os.close(descriptor)

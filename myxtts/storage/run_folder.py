@@ -1,7 +1,7 @@
-"""The folder of a run: settings, vocabulary and chosen checkpoints; checked, locked, moved aside for a reset.
+"""The folder of a run: its settings, vocabulary and checkpoints. It is locked in training and set aside by a reset.
 
-A checkpoint contains the settings and the vocabulary that it was trained with, under its checksums. They take
-precedence over `config.json` and `vocab.json` in the folder.
+A checkpoint contains the settings and the vocabulary that it was trained with. They take precedence over `config.json`
+and `vocab.json` in the run's folder.
 """
 
 import json
@@ -28,46 +28,39 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor, and of its file in the GPT's checkpoint of a model without a DVAE."""
+"""Name of the tensor of mel scales, and of its file in the GPT's checkpoint if a model has no DVAE."""
 JUDGED = ("gpt", "decoder")
-"""Parts that speak with their best checkpoint; other parts use the last one, on which the next stages were trained."""
+"""Stages whose best checkpoint is loaded for speech. Other stages load the last one, which later stages depend on."""
 TAKEN_FROM = "taken_from"
-"""Key of a checkpoint's state: the folder that the weights were copied from."""
+"""Key in the state of a checkpoint: the folder that its weights were copied from."""
 _CONFIG = "config.json"
 _OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
-"""Prefixes of model settings that the GPT does not depend on."""
+"""Prefixes of the model settings that do not concern the GPT."""
 GATHERED = ".before_reset"
-"""Folder in which files are gathered before they are set aside together."""
+"""Temporary folder for the files of a run that are about to be set aside."""
 METRICS = "metrics.jsonl"
-"""Figures of a run, one JSON object per line."""
+"""Losses and timings of a run, one JSON object per line."""
 _SHOWN = ("samples", "tensorboard", METRICS, "curves.png")
-RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *_SHOWN)
-"""Files of a run besides the folders of its stages."""
+RUN_FILES = (_CONFIG, VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *_SHOWN)
+"""Files and folders of a run, except for the folders of its stages."""
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
-"""Reports of a run, which stay when a run is set aside."""
+"""Reports of a run, which a reset does not set aside."""
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the `best` or `last` step of a part in `JUDGED`, and the last step of other parts.
-
-    `store` must have a checkpoint.
-    """
+    """Returns the `best` or `last` step of a stage in `JUDGED`, else the last step. `store` must have a checkpoint."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def is_start(state: dict | None) -> bool:
-    """Whether the state belongs to copied weights that a stage starts from, before any training."""
+    """Whether a checkpoint's state is of step 0: weights of another run that will be trained further."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads the settings of a run, with the model shape that its GPT was trained with.
-
-    Raises:
-        CheckpointError: The settings are missing or invalid.
-    """
+    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` without settings."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -75,21 +68,21 @@ def read_config(folder: Path) -> XTTSConfig:
         logger.warning("%s is missing: using the settings in the checkpoints of %s.", path, store.folder)
         return own
     config = config_from_dict(files.read_json(path))
-    if own is None:  # from before checkpoints contained settings
+    if own is None:  # older checkpoints contain no settings
         return config
     model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}
     beside = vars(config.model)
     if differing := [f"{name} {beside[name]} for {value}" for name, value in model.items() if beside[name] != value]:
         message = "%s describes another model (%s) than the checkpoints in %s, which are used."
         logger.warning(message, path, "; ".join(differing[:3]), store.folder)
-    # The g2p setting belongs to the weights as well: it decides which letters or phonemes the ids mean.
+    # The g2p setting also belongs to the weights, since it decides which letters or phonemes the ids stand for.
     return replace(config, model=replace(config.model, **model), data=replace(config.data, g2p=own.data.g2p))
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """Returns the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
+    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else of `vocab.json`."""
     own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
-    if own is None:  # of an imported model, or from before checkpoints contained it
+    if own is None:  # an imported model or an older checkpoint
         return beside
     if not beside.is_file() or files.digest_file(beside) != files.digest_file(own):
         logger.warning("%s is not the vocabulary that the GPT was trained with: using %s.", beside, own)
@@ -100,10 +93,8 @@ def vocabulary_path(folder: Path) -> Path:
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates a run's folder if necessary, locks it, and cleans up after a killed run.
 
-    A new folder is removed again if the run is refused before anything but its log was written.
-
-    Raises:
-        CheckpointError: The folder cannot be written to, another run writes to it, or it contains links.
+    If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again. Raises
+    `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
     folder = Path(folder)
     refuse_file(folder)
@@ -120,7 +111,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         except OSError as error:
             rule = "--checkpoint-dir must be a folder that can be written to."
             raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or name another.") from error
-        # Through links and devices a run would write to other files.
+        # A run would write through links and devices to files elsewhere.
         places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
         for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -141,17 +132,17 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
 
 
 def refuse_file(folder: AnyPath, flag: str = "--checkpoint-dir") -> None:
-    """Raises `CheckpointError` if the folder that `flag` names, or one that contains it, is a file."""
+    """Raises `CheckpointError` if the path of a folder, given for the option `flag`, is a file or leads through one."""
     for place in (folder := Path(folder), *folder.parents):
         if place.exists() and not place.is_dir():
             raise CheckpointError(f"{flag} must be a folder. {place} is a file. Name another.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves the existing files `names` of a run into `before_reset` or the next free such name, and returns it.
+    """Moves the files `names` of a run, as far as they exist, into a new folder `before_reset`, and returns its path.
 
-    After an error, or at the next start (`own_run_folder`) after a kill, all of them are back. Folders in `shared` are
-    copied instead, since the next run uses them too.
+    Folders in `shared` are copied instead, because the next run needs them too. After an error all files are moved
+    back; after a kill `own_run_folder` does that.
     """
     gathered = folder / GATHERED
     with files.write_whole_folder(gathered) as new:
@@ -171,13 +162,14 @@ def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) ->
 
 
 def _put_back(folder):
+    """Moves files out of the `GATHERED` folder of an interrupted reset back into the run's folder."""
     gathered = folder / GATHERED
     if not gathered.is_dir() or gathered.is_symlink():
         return
     for entry in list(gathered.iterdir()):
         if not os.path.lexists(folder / entry.name):
             entry.replace(folder / entry.name)
-    # After a kill, copies of shared folders are left. They are kept, since the user may need them.
+    # Copies of shared folders are left over; they are kept, since the user may need them.
     if any(gathered.iterdir()):
         gathered.replace(files.free_path(folder / "before_reset"))
     else:
@@ -185,14 +177,10 @@ def _put_back(folder):
 
 
 def read_metrics(folder: AnyPath) -> list[dict]:
-    """Reads a run's `metrics.jsonl`, without lines that a kill cut short."""
+    """Reads a run's `metrics.jsonl`; skips incomplete lines, which a kill leaves."""
     path, found = Path(folder, METRICS), []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                one = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
-                found.append(one)
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        with suppress(ValueError):
+            one = json.loads(line)
+            found += [one] if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys() else []
     return found

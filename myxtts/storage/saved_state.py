@@ -1,4 +1,4 @@
-"""Checks the values of a checkpoint's `state.json` as they are read."""
+"""Type checks of the values in a checkpoint's `state.json`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +11,11 @@ from myxtts.storage.files import CheckpointError
 
 _HINT = "Take another checkpoint, or start over with --reset-training."
 _MOST = 2**62
-"""Above any step, position or count."""
+"""Upper bound of all steps, positions and counts."""
 
 
 class SavedState(dict):
-    """A mapping of JSON values; reading a missing key raises a `CheckpointError` that names the file."""
+    """A dictionary of JSON values from a file; a missing key raises a `CheckpointError` that names the file."""
 
     def __init__(self, values: dict, where: str):
         wrapped = {name: SavedState(value, where) for name, value in values.items() if isinstance(value, dict)}
@@ -26,7 +26,8 @@ class SavedState(dict):
         raise CheckpointError(f"{self._where} is damaged or of another version: it lacks {key!r}. {_HINT}")
 
 
-def _is_count(value):
+def is_count(value: Any) -> bool:
+    """Whether a JSON value is a whole number from 0, such as a step or a position."""
     return type(value) is int and 0 <= value < _MOST
 
 
@@ -34,30 +35,26 @@ def _is_number(value):
     return type(value) is float or (type(value) is int and -_MOST < value < _MOST)
 
 
-def _is_row(value):
+def _is_losses(value):
     return isinstance(value, dict) and all(map(_is_number, value.values()))
 
 
-_IS_BEST = lambda value: isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and _is_count(value[1])
+_is_best = lambda value: isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and is_count(value[1])
 _CHECKS = {
-    **dict.fromkeys(("step", "position", "bad_steps_in_row"), _is_count),
+    **dict.fromkeys(("step", "position", "bad_steps_in_row"), is_count),
     **dict.fromkeys(("finished", "averaged"), lambda value: isinstance(value, bool)),
     **dict.fromkeys(("lineage", "config", "versions", "order", "switches"), lambda value: isinstance(value, dict)),
-    "best_step": lambda value: value is None or _is_count(value),
-    "history": lambda value: isinstance(value, list) and all(map(_is_row, value)),
-    "best": lambda value: value is None or _IS_BEST(value),
+    "best_step": lambda value: value is None or is_count(value),
+    "history": lambda value: isinstance(value, list) and all(map(_is_losses, value)),
+    "best": lambda value: value is None or _is_best(value),
     "data": lambda value: value is None or isinstance(value, str),
     "parts": lambda value: isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()),
 }
-"""Type checks of the values that are read again."""
+"""Type checks by key of `state.json`."""
 
 
 def checked_state(values: dict, path: Path) -> SavedState:
-    """Checks the types of the values of a `state.json`; missing ones are reported when they are read.
-
-    Raises:
-        CheckpointError: A value has the wrong type.
-    """
+    """Checks the types of all values in a `state.json`. Raises `CheckpointError` if a value has a wrong type."""
     for name in values.keys() & _CHECKS.keys():
         if not _CHECKS[name](values[name]):
             raise CheckpointError(f"{path} is damaged: {name!r} has a wrong type or value. {_HINT}")
@@ -66,7 +63,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Re-raises errors caused by invalid values in the block as `CheckpointError`."""
+    """Converts errors that invalid values cause in the block to `CheckpointError`, with `where` as their source."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -74,11 +71,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings that a checkpoint was trained with; None if it has none.
-
-    Raises:
-        CheckpointError: The settings are not valid.
-    """
+    """Returns the settings in a checkpoint's state, if any. Raises `CheckpointError` if they are not valid."""
     if "config" not in state:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A model's stored voices by name: latents and a speaker vector, or a recording to compute them from."""
+"""Stored voices of a model: conditioning latents and a speaker vector, or a recording to compute them from."""
 
 import difflib
 import re
@@ -17,30 +17,30 @@ from myxtts.storage.files import AnyPath, CheckpointError
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
 SPEAKER_CLIPS = "speaker_clips"
-"""Folder of a run with a short recording of each speaker."""
+"""Folder of a run with a short recording of each training speaker."""
 _INDEX = "index.json"
 _MAX_CLIP_BYTES = 8 * 2**20
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 _VOCABULARY = "vocab.json"
 _LANGUAGE_FIRST = re.compile("([a-z]{2})_")
-"""Prefix of a voice's name that gives its language, as in the bundled model."""
+"""Language prefix of a voice's name, as in the bundled model."""
 
 NEAR = 0.5
-"""Similarity of two names, by `difflib`, from which a message suggests one for the other."""
+"""Minimum `difflib` ratio of an unknown name and a known one that a message suggests."""
 FEW_NAMES = 5
-"""Number of speakers that a message names."""
+"""Maximum number of speakers that a message lists."""
 
 
 @dataclass(frozen=True)
 class StoredSpeaker:
-    """A stored voice. Without a `clip` its latents are in `SPEAKERS_FILE`: see `read_speaker`."""
+    """A stored voice: the recording `clip` or, if that is None, latents in `SPEAKERS_FILE`, see `read_speaker`."""
 
     clip: Path | None = None
-    """FLAC file with some seconds of a speaker of the training data."""
+    """FLAC file with some seconds of a training speaker."""
     language: str | None = None
-    """Language of the clip, or of the name's prefix, such as `fr_f2`, if the model has that language."""
+    """Language of the clip, else of a prefix of the name, as in `fr_f2`, if the model speaks that language."""
     sources: tuple[str, ...] = ()
-    """Training clips in `clip`: id and the beginning of the file's digest."""
+    """Training clips that `clip` was cut from, as `id` and the first digits of the file's digest."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -61,16 +61,12 @@ def speaker_names(folder: AnyPath) -> list[str]:
 
 
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
-    """Returns all stored voices of a model, sorted by name.
-
-    Raises:
-        CheckpointError: A file of theirs is damaged.
-    """
+    """Returns all stored voices of a model, sorted by name. Raises `CheckpointError` if a file is damaged."""
     names = speaker_names(folder)
     prefixes = {name: match[1] for name in names if (match := _LANGUAGE_FIRST.match(name))}
     vocabulary = ""
     if prefixes:
-        with suppress(ValueError, OSError):  # reported by those who need the vocabulary
+        with suppress(ValueError, OSError):  # loading the tokenizer reports them
             vocabulary = read_bounded(Path(folder) / _VOCABULARY, files.MAX_JSON_BYTES)
     languages = {name: language for name, language in prefixes.items() if f'"[{language}]"' in vocabulary}
     found = {name: StoredSpeaker(language=languages.get(name)) for name in names}
@@ -78,17 +74,12 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
 
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
-    """Returns one of the voices of `read_speakers`.
-
-    Raises:
-        CheckpointError: There is no such voice; the message names similar ones.
-    """
+    """Returns a stored voice. Raises `CheckpointError`, with similar names, if there is no voice of that name."""
     speakers = read_speakers(folder)
     if not speakers:
-        raise CheckpointError(
-            f"--speaker needs a model that comes with voices. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}. "
-            "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
-        )
+        rule = "--speaker needs a model that comes with voices"
+        hint = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
+        raise CheckpointError(f"{rule}. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}. {hint}")
     if name not in speakers:
         known = {one.casefold(): one for one in speakers}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=NEAR)]
@@ -99,11 +90,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads latents and speaker vector of a voice in `SPEAKERS_FILE`, with the shapes of `write_speakers`.
-
-    Raises:
-        CheckpointError: There is no such voice; the message names similar ones.
-    """
+    """Reads latents and vector of a voice, shaped as in `write_speakers`; raises `CheckpointError` if there is none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
@@ -112,9 +99,9 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings of speakers to a run: content of a FLAC file, language and sources, by name.
+    """Adds recordings to a run's folder: content of a FLAC file, language and sources (`StoredSpeaker`), by speaker.
 
-    Other speakers stay, since the model was trained on them too.
+    Recordings of other speakers are kept.
     """
     home = Path(folder) / SPEAKER_CLIPS
     speakers = _read_index(home)
@@ -133,7 +120,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def copy_speaker_clips(source: AnyPath, folder: AnyPath) -> None:
-    """Copies the recordings of another run's speakers into the folder of a run that starts from it."""
+    """Copies the recordings of the speakers of the run in `source` into the folder of another run."""
     clips = {}
     for name, one in _read_index(Path(source) / SPEAKER_CLIPS).items():
         if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= _MAX_CLIP_BYTES:

@@ -1,4 +1,4 @@
-"""The default device, logging, progress bars and the width of printed lines."""
+"""Default device, logging, progress bars and line wrapping."""
 
 import logging
 import shutil
@@ -16,18 +16,18 @@ LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 LINE_WIDTH = 120
-"""Maximum characters of a printed line."""
+"""Maximum number of characters in a printed line."""
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
-    """Returns a `tf.device` scope for `device`, by default the first visible GPU, else the CPU."""
+    """Returns a `tf.device` scope for `device`, by default the first visible GPU or, without a GPU, the CPU."""
     import tensorflow as tf
 
     return tf.device(device or default_device())
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """Returns a tensor on a GPU, copied to the first one if it is on the CPU; unchanged if there is no GPU."""
+    """Copies a tensor on the CPU to the first GPU; returns other tensors, and all without a GPU, unchanged."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -43,9 +43,9 @@ def line_width() -> int:
 
 
 def folded(line: str, width: int = 0) -> str:
-    """Wraps a line at `width` characters, by default `line_width()`; continuation lines are indented by two spaces.
+    """Wraps a line at `width` characters, by default `line_width()`, and indents continuation lines by two spaces.
 
-    A line of parts, `a | b | c`, is broken between parts, any other at spaces. Longer words stay whole.
+    Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words are not broken.
     """
     lines, joint, width = [], " | " if " | " in line else " ", width or line_width()
     for part in line.split(joint) if len(line) > width else [line]:
@@ -57,13 +57,13 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Wraps the lines of a text if `stream` is a terminal; files and pipes get whole lines, which can be searched."""
+    """Wraps the lines of a text if `stream` is a terminal; other streams get whole lines, for programs that search."""
     return "\n".join(map(folded, text.split("\n"))) if stream.isatty() else text
 
 
 @contextmanager
 def progress_bar(title: str, unit: str = "clip") -> Iterator[Callable[[int, int], None]]:
-    """Shows a progress bar, updated by calling `progress(done, total)`; shows nothing outside of a terminal."""
+    """Yields a function `progress(done, total)`, which shows a progress bar if standard output is a terminal."""
     with tqdm(desc=title, unit=unit, disable=not sys.stdout.isatty(), leave=False, dynamic_ncols=True) as bar:
 
         def progress(done, total):
@@ -74,7 +74,7 @@ def progress_bar(title: str, unit: str = "clip") -> Iterator[Callable[[int, int]
 
 
 class _AboveProgressBars:
-    """A text stream to standard output that writes above progress bars."""
+    """Text stream that prints to standard output, above progress bars."""
 
     def write(self, text):
         tqdm.write(folded_on_terminal(text, sys.stdout), file=sys.stdout, end="")
@@ -84,7 +84,7 @@ class _AboveProgressBars:
 
 
 def setup_logging(level: str | int = "INFO") -> logging.Logger:
-    """Sends the package's log to standard output, or changes its level; returns the logger `myxtts`."""
+    """Prints the log of the package at `level` and above to standard output; returns the logger `myxtts`."""
     logger = logging.getLogger(LOGGER_NAME)
     logger.handlers = [handler for handler in logger.handlers if handler.get_name() != LOGGER_NAME]
     handler = logging.StreamHandler(_AboveProgressBars())
@@ -93,6 +93,6 @@ def setup_logging(level: str | int = "INFO") -> logging.Logger:
     handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
     logger.addHandler(handler)
     logger.setLevel(level)
-    # absl, which TensorFlow imports, adds a handler to the root logger, so every line would be printed twice.
+    # TensorFlow's absl adds a handler to the root logger, which would print every line again.
     logger.propagate = False
     return logger

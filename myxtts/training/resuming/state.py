@@ -24,7 +24,7 @@ from myxtts.data.pipeline import Clip
 from myxtts.devices.machine import read_processor
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes, new_hasher
-from myxtts.storage.saved_state import config_of, refusing_damage
+from myxtts.storage.saved_state import config_of, is_count, refusing_damage
 
 logger = logging.getLogger(__name__)
 
@@ -170,8 +170,7 @@ class ClipRecord:
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
         """Restores what `saved` returned at a position of the order. Raises `CheckpointError` if it is damaged."""
         numbers = [state.get(name) for name in ("start", "cut")]
-        are_counts = lambda place: all(type(number) is int and 0 <= number < 2**62 for number in place)
-        is_whole = all(isinstance(place, list) and len(place) == 3 and are_counts(place) for place in numbers)
+        is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
         is_whole &= dtypes == {name: (dtype, 1) for name, dtype in _ARRAYS.items()}
         is_whole &= len({array.size for array in arrays.values()}) == 1
