@@ -89,7 +89,7 @@ def _fetch(archive, file, part):
     if (size := part.stat().st_size) < archive.num_bytes:
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")
     if pooch.file_hash(part) != archive.sha256:
-        raise ValueError("the checksum is wrong: the SHA-256 of the file must be that of the archive")
+        raise ValueError("the file is wrong: its SHA-256 must be that of the archive")
 
 
 def _unpack(part, folder):
