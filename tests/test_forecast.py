@@ -58,7 +58,7 @@ def test_time_left_counts_stages_to_come_and_comes_with_each_log_line(tmp_path, 
     for step in range(1, 11):
         now[0] += 1 if step > agenda.WARMUP_STEPS else 3  # the first are traced
         left.on_step(step)
-        assert (left.seconds_left(step) is None) == (step < agenda.WARMUP_STEPS + agenda.TRIAL_STEPS)
+        assert (left.seconds_left(step) is None) == (step < agenda.WARMUP_STEPS + agenda.TIMED_STEPS)
     timing = {"avg_ms": 1000.0}
     left.on_log(10, {}, timing)
     assert timing["seconds_left"] == pytest.approx(10 + 40 * dear + 9)  # and as long to begin with

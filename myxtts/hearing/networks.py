@@ -75,9 +75,8 @@ class DNSMOS:
 
     def __init__(self):
         package = importlib.util.find_spec("speechmos")
-        self._session = open_network(
-            Path(package.submodule_search_locations[0], "dnsmos_models/sig_bak_ovr.onnx"), "DNSMOS"
-        )
+        path = Path(package.submodule_search_locations[0], "dnsmos_models/sig_bak_ovr.onnx")
+        self._session = open_network(path, "DNSMOS")
 
     @classmethod
     def load(cls) -> "DNSMOS | None":
@@ -130,9 +129,8 @@ class DVector:
                 layers.append((array[f"lstm.weight_ih_l{i}"], array[f"lstm.weight_hh_l{i}"], bias))
             return cls(layers, (array["linear.weight"], array["linear.bias"]))
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise UserError(
-                f"--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt. Received: {path}."
-            ) from None
+            rule = "--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt"
+            raise UserError(f"{rule}. Received: {path}.") from None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         return _unit(self.parts(samples, sample_rate).mean(axis=0))
@@ -252,10 +250,7 @@ class SileroModel:
             return
         rows = np.lib.stride_tricks.sliding_window_view(samples, CONTEXT_SAMPLES + WINDOW_SAMPLES)
         rows = np.ascontiguousarray(rows[::WINDOW_SAMPLES][:count])
-        if self._takes_rows:
-            found, self._state["h"], self._state["c"] = self._session.run(None, {"input": rows, **self._state})
+        for part in rows[np.newaxis] if self._takes_rows else rows[:, np.newaxis]:
+            found, *state = self._session.run(None, {"input": part, **self._state})
+            self._state |= zip(self._state, state)
             self._probabilities.append(found.reshape(-1))
-        else:
-            for row in rows:
-                found, self._state["state"] = self._session.run(None, {"input": row[np.newaxis], **self._state})
-                self._probabilities.append(found.reshape(-1))

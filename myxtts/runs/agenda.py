@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from myxtts.config.checks import UserError, counted
@@ -27,12 +28,18 @@ from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.updates import total_steps
 from myxtts.training.watching.callbacks import Callback
+from myxtts.training.watching.measurement import try_stage
 from myxtts.training.watching.watch import has_stopped
 
 logger = logging.getLogger(__name__)
 
-WARMUP_STEPS, TRIAL_STEPS = 3, 5
-"""Steps of a stage that trace and compile, and timed steps before the first estimate."""
+WARMUP_STEPS, TIMED_STEPS = 3, 5
+"""Steps of a stage that trace and compile, and timed steps before the first estimate without a trial."""
+LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
+"""Least steps and most memory of a run whose time is estimated by a trial."""
+OPENING, STOP, CLOSING = 25, 5, 20
+"""Time to open and trace a stage, of a validation or sample, and of the last sentences, in steps on a single clip that
+are not traced; fitted to a fine-tune of `base`."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
 """On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
 three fine-tunes of `base` (docs/benchmarks.md)."""
@@ -247,41 +254,74 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     return needs
 
 
+class Trial(NamedTuple):
+    """Times by stage, expected after a trial."""
+
+    step: dict[str, float]
+    """Seconds of an optimizer step."""
+    whole: dict[str, float]
+    """Seconds of all that is to be done in the stage."""
+
+
+def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> Trial | None:
+    """Estimates the time of a run on a CPU by a trial of each stage; None for a short or very large run."""
+    training, plan, tried, trial = dataset.config.training, plan_for(), {}, Trial({}, {})
+    steps = {work.stage: work.total - (work.step or 0) for work in works if work.trains}
+    fits = needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers or plan.visible_ids)
+    for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():
+        if found := try_stage(dataset, stage, plan):
+            tried[stage] = found
+    for stage, (alone, each) in tried.items():
+        usual, last = fmean(one for one, _ in tried.values()), stage == [*tried][-1]
+        stops = sum(
+            steps[stage] / every for every in (training.validate_every_steps, training.sample_every_steps) if every
+        )
+        trial.step[stage] = each * training.gradient_accumulation
+        trial.whole[stage] = (
+            trial.step[stage] * steps[stage] + OPENING * alone + (STOP * stops + CLOSING * last) * usual
+        )
+    return trial if tried else None
+
+
 class TimeLeft(Callback):
     """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
 
-    The time of later stages is extrapolated from the current one by steps, clips per step and `StageEntry.cost`.
+    The time of later stages is that of the trial, as much longer as the current stage's steps take longer; without a
+    trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
-        self.config: XTTSConfig = config
-        """Settings of the run; replaced once they are settled."""
-        self._later, self._opening = {}, 0.0
+        self._config, self._tried, self._opening = config, Trial({}, {}), 0.0
 
     def on_agenda(self, works: Sequence[StageWork]):
-        self._later = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
+        steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
+        costs = {stage: STAGES[stage].cost * self._config.stage(stage).batch_size for stage in steps}
+        self._tried = Trial(costs, {stage: count * costs[stage] for stage, count in steps.items()})
+
+    def on_trial(self, trial: Trial):
+        self._tried, self._opening = Trial(trial.step, {**trial.whole}), None
 
     def on_stage(self, stage: str, order):
         self._began = time.monotonic()
-        self._later.pop(stage, None)
+        self._tried.whole.pop(stage, None)
 
     def on_start(self, start):
         self._stage, self._total, self._first, self._marked = start.stage, start.total_steps, start.step, None
 
     def on_step(self, step: int):
         if self._marked is None and step >= self._first + WARMUP_STEPS:
-            now = time.monotonic()
-            self._opening, self._marked = now - self._began, (step, now)
+            self._marked = step, time.monotonic()
+            if self._opening is not None:  # a trial includes it
+                self._opening = self._marked[1] - self._began
 
     def on_log(self, step: int, losses: dict, timing: dict):
         if timing and (left := self.seconds_left(step)) is not None:
             timing["seconds_left"] = left
 
     def seconds_left(self, step: int) -> float | None:
-        """Returns the seconds until the run ends, at a step of the current stage; None before `TRIAL_STEPS` of it."""
-        if self._marked is None or step < self._marked[0] + TRIAL_STEPS:
+        """Returns the seconds until the run ends, at a step of the current stage; None before `TIMED_STEPS` of it."""
+        if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
-        cost = lambda stage: STAGES[stage].cost * self.config.stage(stage).batch_size
-        each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
-        later = sum(count * cost(stage) for stage, count in self._later.items()) / cost(self._stage)
-        return each * (self._total - step + later) + self._opening * len(self._later)
+        each, later = (time.monotonic() - self._marked[1]) / (step - self._marked[0]), self._tried.whole
+        longer = each / self._tried.step.get(self._stage, each) * sum(later.values())
+        return each * (self._total - step) + longer + (self._opening or 0.0) * len(later)

@@ -13,10 +13,11 @@ from myxtts.apps.datasets.checks import Segment, cached, is_steady, judge, liste
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
-from myxtts.apps.datasets.texts import Piece, count_letters, find_text, is_subtitles, read_text, synchronize
+from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import wav_header
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_pcm16
 from myxtts.config.checks import UserError, counted
+from myxtts.data.corpora import files_beside
 from myxtts.storage.files import digest_file, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
@@ -39,18 +40,18 @@ def make_dataset(
     files = _find_recordings(recordings)
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
-    texts = {path: options.text or find_text(path) for path in files}
+    texts = {path: options.text or next(iter(files_beside(path, TEXT_EXTENSIONS)), None) for path in files}
     pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
-            if folder.record_path(identity).is_file():
+            if folder.path_of(identity).is_file():
                 tell(f"{path.name}: already in the data set")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
                 say(f"text from {text.name}, next to it")
-            caching = _with_caches(options, folder.cache_path(identity), text)
+            caching = _with_caches(options, folder.path_of(identity, ".heard"), text)
             record = _write_source(folder, identity, LongAudio(path), text, pieces[path], caching, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)

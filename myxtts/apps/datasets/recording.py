@@ -48,11 +48,6 @@ class LongAudio:
             self._by_ffmpeg = True
             self._read_header()
 
-    def blocks(self, channel: int | None = None) -> Iterator[np.ndarray]:
-        """Yields mono float32 blocks `(S,)` of about `BLOCK_SECONDS`: the mean of all channels, or one of them."""
-        for block in self.channel_blocks():
-            yield block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
-
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
         """Yields the samples `[start, end)` of each span in one pass; spans are sorted by start.
 
@@ -61,7 +56,7 @@ class LongAudio:
         Raises:
             AudioError: The recording ends before a span, or is damaged.
         """
-        held, start, blocks = np.zeros(0, np.float32), 0, self.blocks(channel)
+        held, start, blocks = np.zeros(0, np.float32), 0, (_to_mono(one, channel) for one in self.channel_blocks())
         for first, last in spans:
             while start + len(held) < last and (block := next(blocks, None)) is not None:
                 skipped = min(max(0, first - start), len(held))
@@ -177,7 +172,7 @@ def _survey_channel(audio, model, channel):
     if model is not None:
         model.start(rate)
     for block in audio.channel_blocks():
-        mono = block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
+        mono = _to_mono(block, channel)
         energies += [*np.einsum("sc,sc->c", block, block, dtype=np.float64), np.dot(mono, mono)]
         count += len(mono)
         if model is not None:
@@ -199,6 +194,10 @@ def _survey_channel(audio, model, channel):
     speech = find_speech(levels, probabilities, size / rate)
     found = Survey(rate, count, size, levels, peaks, speech, _integrated_loudness(k_powers), channel)
     return found, energies / count
+
+
+def _to_mono(block, channel):
+    return block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:

@@ -52,15 +52,6 @@ class Atom:
     reason: str = ""
 
 
-class Clip(NamedTuple):
-    """Atoms `[first, last)` of a list as a clip of frames `[start, end)`."""
-
-    first: int
-    last: int
-    start: int
-    end: int
-
-
 class Edges(NamedTuple):
     """Segment bounds (`starts`, `ends`) and clip bounds around each (`begins`, `finishes`), `(N,)` frames each.
 
@@ -146,10 +137,11 @@ def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
 
 def choose_clips(
     atoms: Sequence[Atom], edges: Edges, frame_seconds: float, min_seconds: float, max_seconds: float
-) -> list[Clip]:
+) -> list[tuple[int, int, int, int]]:
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
     The ideal length is six seconds; cuts in short pauses or within sentences and long pauses in a clip are penalized.
+    Returns `(first, last, start, end)` of each clip: it has the atoms `[first, last)` and the frames `[start, end)`.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * _LEAST_PAD_SECONDS
@@ -182,7 +174,7 @@ def choose_clips(
     while end:
         first = choice[end]
         if first is not None:
-            clips.append(Clip(first, end, *_bounds(edges, atoms[first].first, atoms[end - 1].last - 1, most)))
+            clips.append((first, end, *_bounds(edges, atoms[first].first, atoms[end - 1].last - 1, most)))
         end = end - 1 if first is None else first
     return clips[::-1]
 

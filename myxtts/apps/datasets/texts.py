@@ -13,10 +13,11 @@ from scipy.signal import correlate, find_peaks
 from scipy.stats import theilslopes
 
 from myxtts.config.checks import UserError, read_bounded
-from myxtts.data.corpora import SUBTITLES, files_beside
+from myxtts.data.corpora import SUBTITLES
 from myxtts.text.cleaners import split_sentences
 
-TRANSCRIPT_EXTENSIONS = (".txt", ".lab")
+TEXT_EXTENSIONS = (*SUBTITLES, ".txt", ".lab")
+"""Suffixes of subtitles and transcripts that are looked for next to a recording, preferred ones first."""
 
 _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80
@@ -67,11 +68,6 @@ def count_letters(text: str) -> int:
 def is_subtitles(path: Path) -> bool:
     """Whether a file has the suffix of subtitles; other texts are transcripts."""
     return path.suffix.lower() in SUBTITLES
-
-
-def find_text(recording: Path) -> Path | None:
-    """Finds subtitles or a transcript next to a recording: `talk.srt`, `talk.en.srt`, `talk.txt`."""
-    return next(iter(files_beside(recording, (*SUBTITLES, *TRANSCRIPT_EXTENSIONS))), None)
 
 
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
