@@ -89,7 +89,13 @@ def text_files(root):
     return root
 
 
+def with_other_audio(root):
+    audio(root / "more", ["x", "y"])
+    return DATA["csv, header, audio beside"](root)
+
+
 DATA = {
+    "audio without a text": with_other_audio,
     "csv, header, audio beside": listed('{n}.wav,"{t}"', "file,text"),
     "tsv, audio one folder down": listed("{n}.wav\t{t}", "filename\tsentence", "my list.tsv", "recordings"),
     "Excel in German, full paths": listed("{d}/ton/{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton", "utf-8-sig", "\r\n"),
@@ -120,7 +126,10 @@ def read_to_train(path, home):
     return SpeechDataset.open(config)
 
 
-UNUSED = {"many columns": "Not used: Nr, Wer, Note"}
+UNUSED = {
+    "many columns": "Not used: Nr, Wer, Note",
+    "audio without a text": "Not used: 2 audio files without a text, the first more/x.wav.",
+}
 SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
 
 
@@ -213,15 +222,3 @@ def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys
     assert cut == ("make-dataset" in answer) and (cut or "myxtts train" not in str(refusal.value))
     assert cut or all(part in str(refusal.value) for part in parts)
     assert plan([str(path), "--model-size", "nano"]) == 2 * (shape == "nothing")
-
-
-def test_audio_without_a_text_is_told_in_every_layout(tmp_path):
-    text_files(tmp_path / "pairs")
-    audio(tmp_path / "pairs" / "emma", ["alone"])
-    audio(tmp_path / "pairs" / "emma" / "more", ["x", "y"])
-    pairs = load_corpus(tmp_path / "pairs")
-    assert [refused.reason for refused in pairs.rejections] == ["no text"]
-    assert any("Not used: 2 audio files without a text, the first emma/more/" in note for note in pairs.notes)
-    audio(tmp_path / "listed", [*NAMES, "z"])
-    text(tmp_path / "listed" / "metadata.csv", rows("{n}|{t}"))
-    assert "Not used: 1 audio file without a text, the first z.wav." in load_corpus(tmp_path / "listed").notes

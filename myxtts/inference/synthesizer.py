@@ -278,7 +278,8 @@ class Synthesizer:
         if voice is None:
             name = self.folder and default_speaker(self.folder, get_language(language).code)
             if not name:
-                raise SpeechError("No voice given, and the model has none. Give recordings or a .voice file.")
+                own = f"one of the model's speakers ({', '.join(self.speakers[:3])}), " if self.speakers else ""
+                raise SpeechError(f"No voice given. Give {own}recordings or a .voice file.")
             voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
             return self._checked(voice, "The given voice")

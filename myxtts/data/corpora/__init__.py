@@ -125,17 +125,14 @@ def _is_model(folder):
 
 
 def _note_unused_audio(reading, layout):
-    """Adds a note for audio files of the data set that are neither a clip nor a rejected one."""
-    root, listed = reading.folder.root, {str(clip.wav_path) for clip in reading.utterances}
+    """Adds a note about the audio files of the data set that are neither clips nor rejected."""
+    root, known = reading.folder.root, {str(clip.wav_path) for clip in reading.utterances}
     refused = {name for one in reading.rejections for name in (one.id.rpartition("/")[2], Path(one.path or "").name)}
     folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # its second microphone
-    names = ((folder, name) for folder in folders for name in reading.folder.files(folder).values())
-    heard = ((folder, name) for folder, name in names if name.lower().endswith(AUDIO_EXTENSIONS))
-    unused = [folder / name for folder, name in heard if f"{folder}/{name}" not in listed]
-    unused = [path for path in unused if not {path.name, path.stem} & refused]
-    if unused:
-        files = counted(len(unused), "audio file")
-        reading.notes.append(f"Not used: {files} without a text, the first {reading.folder.relative(unused[0])}.")
+    paths = (folder / name for folder in folders for name in reading.folder.files(folder).values())
+    paths = (path for path in paths if path.suffix.lower() in AUDIO_EXTENSIONS and str(path) not in known)
+    if unused := [reading.folder.relative(path) for path in paths if not {path.name, path.stem} & refused]:
+        reading.notes.append(f"Not used: {counted(len(unused), 'audio file')} without a text, the first {unused[0]}.")
 
 
 def _guess_language(reading):
