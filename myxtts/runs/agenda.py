@@ -254,18 +254,9 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     return needs
 
 
-class Trial(NamedTuple):
-    """Times by stage, expected after a trial."""
-
-    step: dict[str, float]
-    """Seconds of an optimizer step."""
-    whole: dict[str, float]
-    """Seconds of all that is to be done in the stage."""
-
-
-def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> Trial | None:
-    """Estimates the time of a run on a CPU by a trial of each stage; None for a short or very large run."""
-    training, plan, tried, trial = dataset.config.training, plan_for(), {}, Trial({}, {})
+def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
+    """Estimates by a trial the seconds of a step and of all work, by stage; empty for short, large and GPU runs."""
+    training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: work.total - (work.step or 0) for work in works if work.trains}
     fits = needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers or plan.visible_ids)
     for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():
@@ -273,14 +264,11 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
             tried[stage] = found
     for stage, (alone, each) in tried.items():
         usual, last = fmean(one for one, _ in tried.values()), stage == [*tried][-1]
-        stops = sum(
-            steps[stage] / every for every in (training.validate_every_steps, training.sample_every_steps) if every
-        )
-        trial.step[stage] = each * training.gradient_accumulation
-        trial.whole[stage] = (
-            trial.step[stage] * steps[stage] + OPENING * alone + (STOP * stops + CLOSING * last) * usual
-        )
-    return trial if tried else None
+        every = filter(None, (training.validate_every_steps, training.sample_every_steps))
+        stops = sum(steps[stage] / interval for interval in every)
+        step = each * training.gradient_accumulation
+        times[stage] = step, step * steps[stage] + OPENING * alone + (STOP * stops + CLOSING * last) * usual
+    return times
 
 
 class TimeLeft(Callback):
@@ -291,19 +279,18 @@ class TimeLeft(Callback):
     """
 
     def __init__(self, config: XTTSConfig):
-        self._config, self._tried, self._opening = config, Trial({}, {}), 0.0
+        self._config, self._later, self._opening = config, {}, 0.0
 
     def on_agenda(self, works: Sequence[StageWork]):
-        steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
-        costs = {stage: STAGES[stage].cost * self._config.stage(stage).batch_size for stage in steps}
-        self._tried = Trial(costs, {stage: count * costs[stage] for stage, count in steps.items()})
+        for work in (work for work in works if work.trains):
+            cost = STAGES[work.stage].cost * self._config.stage(work.stage).batch_size
+            self._later[work.stage] = cost, cost * max(0, work.total - (work.step or 0))
 
-    def on_trial(self, trial: Trial):
-        self._tried, self._opening = Trial(trial.step, {**trial.whole}), None
+    def on_trial(self, times: dict[str, tuple[float, float]]):
+        self._later, self._opening = {**times}, None  # the trial's times include opening
 
     def on_stage(self, stage: str, order):
-        self._began = time.monotonic()
-        self._tried.whole.pop(stage, None)
+        self._began, self._own = time.monotonic(), self._later.pop(stage, None)
 
     def on_start(self, start):
         self._stage, self._total, self._first, self._marked = start.stage, start.total_steps, start.step, None
@@ -311,7 +298,7 @@ class TimeLeft(Callback):
     def on_step(self, step: int):
         if self._marked is None and step >= self._first + WARMUP_STEPS:
             self._marked = step, time.monotonic()
-            if self._opening is not None:  # a trial includes it
+            if self._opening is not None:
                 self._opening = self._marked[1] - self._began
 
     def on_log(self, step: int, losses: dict, timing: dict):
@@ -322,6 +309,6 @@ class TimeLeft(Callback):
         """Returns the seconds until the run ends, at a step of the current stage; None before `TIMED_STEPS` of it."""
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
-        each, later = (time.monotonic() - self._marked[1]) / (step - self._marked[0]), self._tried.whole
-        longer = each / self._tried.step.get(self._stage, each) * sum(later.values())
-        return each * (self._total - step) + longer + (self._opening or 0.0) * len(later)
+        each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
+        later = sum(whole for _, whole in self._later.values()) * (each / self._own[0] if self._own else 1.0)
+        return each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)

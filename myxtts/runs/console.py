@@ -17,7 +17,7 @@ from myxtts.config.model import ModelConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import BYTES_PER_GB, peak_resident_bytes
-from myxtts.runs.agenda import StageWork, describe_works
+from myxtts.runs.agenda import StageWork, describe_works, listed
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
 from myxtts.training.loop.device_pipeline import prefetch_depth
@@ -78,8 +78,8 @@ class RunConsole(ConsoleProgress, RunListener):
         self._needs = needs
         self._say(needs.describe())
 
-    def on_trial(self, trial):
-        self._expect(sum(trial.whole.values()), f" (by a trial of {' and '.join(trial.whole)})")
+    def on_trial(self, times):
+        self._expect(sum(whole for _, whole in times.values()), f" (by a trial of {listed([*times])})")
 
     def on_step(self, step: int):
         super().on_step(step)

@@ -93,8 +93,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     needs = find_needs(dataset.config, works, dataset)
     if needs is not None:
         notify("on_needs", needs)
-        if trial := try_run(works, dataset, needs):
-            notify("on_trial", trial)
+        if times := try_run(works, dataset, needs):
+            notify("on_trial", times)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
         raise ConfigError(

@@ -40,7 +40,7 @@ class RunListener:
     - `on_corpus(dataset)`: the recordings were read: a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before anything is changed.
     - `on_needs(needs)`: memory and disk that are needed, a `runs.agenda.Needs`.
-    - `on_trial(trial)`: times that are expected after a trial, a `runs.agenda.Trial`.
+    - `on_trial(times)`: seconds of a step and of all work by stage, estimated by a trial.
     - `on_stage(stage, order)`: the stage is next; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over; its earlier checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.

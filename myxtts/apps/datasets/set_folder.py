@@ -210,8 +210,14 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
         clips=clips,
         lengths=np.bincount(np.array([clip["seconds"] for clip in clips], int)).tolist(),
         left=sorted(left.items(), key=lambda one: -sum(one[1])),
-        waves=waves,
-        **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
+        **{
+            "waves": waves,
+            "most": _WORST,
+            "width": _WIDTH,
+            "height": _HEIGHT,
+            "counted": counted,
+            "duration": duration,
+        },
     )
     write_text(folder / REPORT, page)
 
