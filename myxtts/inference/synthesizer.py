@@ -114,12 +114,17 @@ class Synthesizer:
         return self.to_waveform.sample_rate
 
     @property
+    def languages(self) -> list[str]:
+        """Codes of the languages that the model was trained on, for `language=`."""
+        return sorted(self.tokenizer.languages)
+
+    @property
     def speakers(self) -> list[str]:
         """Names of the voices that come with the model, for `voice=`."""
         return [*read_speakers(self.folder)] if self.folder else []
 
     def __repr__(self) -> str:
-        languages, names = " ".join(sorted(self.tokenizer.languages)), self.speakers
+        languages, names = " ".join(self.languages), self.speakers
         shown = f"speakers: {', '.join(names[:4])}{', …' * (len(names) > 4)}" if names else "no speakers of its own"
         kind = f"{self.config.model.size}, languages: {languages}, {shown}, engine: {self.engine_name}"
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"

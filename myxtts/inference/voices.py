@@ -79,10 +79,9 @@ class VoiceEncoder:
         if files and seconds < least:
             raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
         low, high = self.config.data.conditioning_seconds
-        if files and seconds < low:
+        if files and seconds < 0.95 * low:
             usual = f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
-            hint = "Use a longer recording for better speaker similarity."
-            logger.warning("The reference lasts %.2g s; the model was trained on %s s. %s", seconds, usual, hint)
+            logger.warning("The reference lasts %.2g s; training used %s s. Use a longer recording.", seconds, usual)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
         """Cuts a recording `(S,)` into chunks for the conditioning encoder."""

@@ -186,10 +186,9 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
     """Returns lines about the doubtful texts of a speaker's clips: their number, and the worst of them."""
-    own = [clip for clip in clips if clip["speaker"] == speaker]
-    found = [clip for clip in own if clip["detail"]]
+    found = [clip for clip in clips if clip["detail"] and clip["speaker"] == speaker]
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
-    head = f"Doubtful texts: {len(found)} of {counted(len(own), 'clip')}; {SEGMENTS} lists all. The worst:"
+    head = f"Doubtful texts: {len(found)} of {counted(len(clips), 'clip')}; {SEGMENTS} lists all. The worst:"
     return [head, *lines] if found else []
 
 
@@ -210,14 +209,8 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
         clips=clips,
         lengths=np.bincount(np.array([clip["seconds"] for clip in clips], int)).tolist(),
         left=sorted(left.items(), key=lambda one: -sum(one[1])),
-        **{
-            "waves": waves,
-            "most": _WORST,
-            "width": _WIDTH,
-            "height": _HEIGHT,
-            "counted": counted,
-            "duration": duration,
-        },
+        waves=waves,
+        **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
     )
     write_text(folder / REPORT, page)
 
