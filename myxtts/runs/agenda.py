@@ -231,7 +231,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         scratch = 0 if plan.visible_ids else int(CPU_SCRATCH * (found.peak - found.resident))
         memory, checkpoint = max(memory, found.peak + scratch + frozen), found.resident - found.accumulators
         largest = max(largest, checkpoint)
-        disk += checkpoint * (training.keep_checkpoints + 1) * (work.step is None)
+        written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
+        disk += checkpoint * min(written, training.keep_checkpoints + 1) * (work.step is None)
     if not largest:
         return None
     home, free = Path(training.checkpoint_dir).resolve(), memory
@@ -244,8 +245,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         ram, own = read_memory(), resident_bytes()
         memory, free, total = memory + own + CPU_RUNTIME_BYTES, ram.usable + own, min(ram.total, ram.limit or ram.total)
     there = next(place for place in (home, *home.parents) if place.exists())
-    needs = Needs(memory, free, total, disk + largest, shutil.disk_usage(there).free)
-    if needs.disk > needs.disk_free:
+    needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)
+    if needs.disk + largest > needs.disk_free:  # the next checkpoint is written before the oldest is removed
         hint = "Free disk space, lower --keep, or name a --checkpoint-dir on another disk."
         raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
     if needs.memory > needs.memory_in_all:
