@@ -219,6 +219,11 @@ def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_grif
     assert len(judged) == 3 and judged[2][0] != judged[1][0]
     verdicts = [worse, fine]
     assert speak(retries=5)[0] == judged[1][0] and len(judged) == 2
+    # By default one more attempt, with a calibrated confidence three, unless it is high.
+    sure, unsure = (Verdict(confidence, "", (), is_calibrated=True) for confidence in (0.97, 0.9))
+    for verdicts[:], attempts in (([worse, bad], 2), ([unsure] * 4, 4), ([unsure, sure], 2)):
+        speak(retries=None)
+        assert len(judged) == attempts
     # The same every time, and a listener hears what has sound.
     verdicts, heard = [worse, fine], []
     assert speak(5, lambda samples, *rest: heard.append((len(samples), *rest)) or 0.25)[0] == codes

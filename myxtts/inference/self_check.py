@@ -25,6 +25,8 @@ LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """A loop has at least this many codes (1.5 s) and repetitions, and at most this period in codes."""
 DOUBT = 0.5
 """Sentences with a lower confidence are flagged."""
+SURE = 0.96
+"""Calibrated confidence from which other attempts at a sentence are seldom understood better; see `docs/base.md`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder with its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05

@@ -164,7 +164,7 @@ class Synthesizer:
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         speed: float = 1.0,
-        retries: int = 0,
+        retries: int | None = 0,
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
         engine: str | None = None,
@@ -198,7 +198,7 @@ class Synthesizer:
         seed: int = 0,
         max_codes: int = 0,
         speed: float = 1.0,
-        retries: int = 0,
+        retries: int | None = 0,
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Speech]:
@@ -210,7 +210,8 @@ class Synthesizer:
             sampling: None takes the values of the run.
             max_codes: Limit of codes per sentence; 0 takes the model's.
             speed: Factor of the speaking rate; the pitch does not change.
-            retries: How often to repeat a sentence of low confidence; the best attempt is used.
+            retries: Limit of further attempts at a sentence with a confidence below `self_check.DOUBT`, or `SURE` if
+                calibrated. The attempt with the highest confidence is used. None: 3 if calibrated, else 1.
             listener: Speech recognizer for the self-check, see `hearing.recognizers.Listening`.
             progress: Called with the number of spoken pieces and of all pieces.
 

@@ -1,5 +1,6 @@
 """Synthesis of a text, sentence by sentence."""
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -9,7 +10,7 @@ import numpy as np
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
-from myxtts.inference.self_check import Listener, Verdict, judge
+from myxtts.inference.self_check import DOUBT, SURE, Listener, Verdict, judge
 from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
@@ -90,16 +91,18 @@ class Sentence:
         self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration)
         return self.verdict
 
-    def best(self, retries: int, listener: Listener | None) -> np.ndarray:
-        """Returns the samples `(S,)` of the attempt with the highest confidence; only flagged ones are repeated."""
+    def best(self, retries: int | None, listener: Listener | None) -> np.ndarray:
+        """Returns the samples `(S,)` of the attempt with the highest confidence; see `Synthesizer.batch`."""
         found = []
-        for attempt in range(retries + 1):
+        for attempt in itertools.count():
             if attempt:
                 self.open(attempt=attempt)
             self.synthesizer.engine.finish([self.stream])
             samples, _ = self.more()
             found.append((self.check(listener, samples), self.stream, samples))
-            if not self.verdict.doubts:
+            calibrated = self.verdict.is_calibrated
+            most = (3 if calibrated else 1) if retries is None else retries
+            if attempt >= most or self.verdict.confidence >= (SURE if calibrated else DOUBT):
                 break
         self.verdict, self.stream, samples = max(found, key=lambda one: one[0].confidence)
         return samples

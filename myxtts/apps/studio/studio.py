@@ -149,13 +149,13 @@ class Studio:
         return next(own, before if before in {one.language for one in voices} else "")
 
     def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
-        """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are retried once.
+        """Sample rate in Hz, and 16-bit samples `(S,)`; sentences of low confidence are repeated.
 
         Raises:
             UserError: The model cannot speak the text.
         """
         synthesizer, *options = self._opened(wish, which)
-        speech = synthesizer.speak(wish.text, *options, retries=1)
+        speech = synthesizer.speak(wish.text, *options, retries=None)
         return speech.sample_rate, _as_pcm16(speech.samples)
 
     def stream(self, wish: Wish) -> Iterator[tuple[int, np.ndarray]]:
