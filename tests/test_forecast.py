@@ -1,5 +1,6 @@
 """What a run is said to take: memory and disk beside what there is, and the time of all its stages."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -77,12 +78,13 @@ def test_time_left_counts_stages_to_come_and_comes_with_each_log_line(tmp_path, 
 
 
 def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeypatch, capsys):
-    config = tiny_run_config("there", tmp_path, training={"validate_every_steps": 10})
+    config = tiny_run_config("there", tmp_path, training={"validate_every_steps": 10, "sample_every_steps": 10})
+    monkeypatch.setattr(agenda.time, "process_time", lambda: 2 * time.monotonic())  # two threads
     monkeypatch.setattr(agenda, "try_stage", lambda data, stage, plan: {"dvae": (0.1, 0.5), "gpt": (0.3, 1.0)}[stage])
     tried = lambda works, **memory: agenda.try_run(works, SimpleNamespace(config=config), SimpleNamespace(**memory))
-    times, opening, stop, closing = tried(WORKS, memory=GB), agenda.OPENING, agenda.STOP * 0.2, agenda.CLOSING * 0.2
+    times, opening, stop = tried(WORKS, memory=GB), agenda.OPENING, agenda.STOP_SECONDS
     assert times["dvae"] == (0.5, pytest.approx(20 * 0.5 + 0.1 * opening + 2 * stop))
-    assert times["gpt"] == (1.0, pytest.approx(40 * 1.0 + 0.3 * opening + 4 * stop + closing))
+    assert times["gpt"] == (1.0, pytest.approx(40 * 1.0 + 0.3 * opening + 4 * stop + agenda.CLOSING_SECONDS))
     assert not tried(WORKS[:1], memory=GB), "twenty steps are done before a trial is worth it"
     assert not tried(WORKS, memory=agenda.MOST_TO_TRY + 1)
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))

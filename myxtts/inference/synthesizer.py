@@ -69,6 +69,8 @@ class Synthesizer:
         calibration: Calibration | None = None,
     ):
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.languages: list[str] = sorted(tokenizer.languages)
+        """Codes of the languages that the model was trained on, for `language=`."""
         self.rates, self.calibration = rates or {}, calibration
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
@@ -112,11 +114,6 @@ class Synthesizer:
     def sample_rate(self) -> int:
         """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
         return self.to_waveform.sample_rate
-
-    @property
-    def languages(self) -> list[str]:
-        """Codes of the languages that the model was trained on, for `language=`."""
-        return sorted(self.tokenizer.languages)
 
     @property
     def speakers(self) -> list[str]:

@@ -78,10 +78,9 @@ class VoiceEncoder:
         seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
         if files and seconds < least:
             raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
-        low, high = self.config.data.conditioning_seconds
+        low, _ = self.config.data.conditioning_seconds
         if files and seconds < 0.95 * low:
-            usual = f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
-            logger.warning("The reference lasts %.2g s; training used %s s. Use a longer recording.", seconds, usual)
+            logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
         """Cuts a recording `(S,)` into chunks for the conditioning encoder."""
@@ -96,10 +95,9 @@ class VoiceEncoder:
 
 
 def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
-    """Loads a voice that comes with the model in `folder`, by its name in `storage.speakers.read_speakers`.
+    """Loads a voice of the model in `folder`, by its name in `storage.speakers.read_speakers`.
 
-    Raises:
-        CheckpointError: There is no such voice.
+    Raises `CheckpointError` if there is no such voice.
     """
     clip = find_speaker(folder, name).clip
     return Voice(*(array.astype(np.float32) for array in read_speaker(folder, name))) if clip is None else listen(clip)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 from myxtts.config.checks import UserError, counted
@@ -27,6 +26,7 @@ from myxtts.storage.run_folder import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.updates import total_steps
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback
 from myxtts.training.watching.measurement import try_stage
 from myxtts.training.watching.watch import has_stopped
@@ -37,9 +37,9 @@ WARMUP_STEPS, TIMED_STEPS = 3, 5
 """Steps of a stage that trace and compile, and timed steps before the first estimate without a trial."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """Least steps and most memory of a run whose time is estimated by a trial."""
-OPENING, STOP, CLOSING = 25, 5, 20
-"""Time to open and trace a stage, of a validation or sample, and of the last sentences, in steps on a single clip that
-are not traced; fitted to a fine-tune of `base`."""
+OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
+"""Time to open and trace a stage, in steps on a single clip that are not traced; of a validation, and of the speech at
+the end, in seconds of a processor. Fitted to fine-tunes of `base` (docs/benchmarks.md)."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
 """On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
 three fine-tunes of `base` (docs/benchmarks.md)."""
@@ -260,15 +260,17 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: work.total - (work.step or 0) for work in works if work.trains}
     fits = needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers or plan.visible_ids)
+    began, used = time.monotonic(), time.process_time()
     for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():
         if found := try_stage(dataset, stage, plan):
             tried[stage] = found
+    used = time.process_time() - used
+    share = max(1.0, (time.monotonic() - began) / used) if tried else 1.0  # other programs slow this one down
     for stage, (alone, each) in tried.items():
-        usual, last = fmean(one for one, _ in tried.values()), stage == [*tried][-1]
-        every = filter(None, (training.validate_every_steps, training.sample_every_steps))
-        stops = sum(steps[stage] / interval for interval in every)
-        step = each * training.gradient_accumulation
-        times[stage] = step, step * steps[stage] + OPENING * alone + (STOP * stops + CLOSING * last) * usual
+        step, stops = each * training.gradient_accumulation, steps[stage] / training.validate_every_steps
+        ends = bool(training.sample_every_steps) and STAGE_CLASSES[stage].speaks and stage == [*tried][-1]
+        rest = share * (STOP_SECONDS * stops + CLOSING_SECONDS * ends)
+        times[stage] = step, step * steps[stage] + OPENING * alone + rest
     return times
 
 

@@ -25,7 +25,7 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
 """Steps over which `try_stage` counts the phases of a stage."""
-COMPILED_SHARES = 0.4, 0.95
+COMPILED_SHARES = 0.4, 0.75
 """Time of a compiled preparation and step relative to eager ones, fitted to a fine-tune of `base`."""
 WARMUP_STEPS = 5
 """Steps left out at the start of a measurement, which trace and fill caches."""
@@ -222,10 +222,10 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
         for trainer.train_step.phase, count in phases.items():
             times = [], []
-            for size in (1, 1, some):  # the first call loads kernels
+            for size in (1, 1, some, some):  # the first call of each size loads kernels
                 batch = _timed(times[0], trainer.noise, dataset, size, median_low)
                 _timed(times[1], take_step, trainer, batch, 0)
-            more = [share * max(0.0, many - one) for (_, one, many), share in zip(times, COMPILED_SHARES)]
+            more = [share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
             alone.append(times[0][1] + times[1][1])
             each += [sum(more) * clips / (some - 1)] * count
     finally:
