@@ -268,7 +268,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
     share = max(1.0, (time.monotonic() - began) / used) if tried else 1.0  # other programs slow this one down
     for stage, (alone, each) in tried.items():
         step, stops = each * training.gradient_accumulation, steps[stage] / training.validate_every_steps
-        ends = bool(training.sample_every_steps) and STAGE_CLASSES[stage].speaks and stage == [*tried][-1]
+        ends = bool(training.sample_every_steps) and STAGE_CLASSES[stage].speaks
         rest = share * (STOP_SECONDS * stops + CLOSING_SECONDS * ends)
         times[stage] = step, step * steps[stage] + OPENING * alone + rest
     return times
