@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import soundfile
 
+from myxtts.api import configure
 from myxtts.cli.doctor import main
-from myxtts.data.corpora import load_corpus
+from myxtts.cli.train import plan
+from myxtts.config.checks import UserError
+from myxtts.data.corpora import TextsMissing, load_corpus
+from myxtts.data.dataset import SpeechDataset
+from myxtts.runs.setup import check_request
 from myxtts.storage.base_model import BASE_FOLDER
 
 NAMES = ["clip one", "گفتار ۲", "дом 3", "四", "Übung-5", "a.b"]
@@ -84,7 +89,13 @@ def text_files(root):
     return root
 
 
+def with_other_audio(root):
+    audio(root / "more", ["x", "y"])
+    return DATA["csv, header, audio beside"](root)
+
+
 DATA = {
+    "audio without a text": with_other_audio,
     "csv, header, audio beside": listed('{n}.wav,"{t}"', "file,text"),
     "tsv, audio one folder down": listed("{n}.wav\t{t}", "filename\tsentence", "my list.tsv", "recordings"),
     "Excel in German, full paths": listed("{d}/ton/{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton", "utf-8-sig", "\r\n"),
@@ -108,6 +119,17 @@ DATA = {
 }
 
 
+def read_to_train(path, home):
+    """What `myxtts train` does with recordings before its first step."""
+    config = configure(train_data=str(path), checkpoint_dir=str(home))
+    check_request(config)
+    return SpeechDataset.open(config)
+
+
+UNUSED = {
+    "many columns": "Not used: Nr, Wer, Note",
+    "audio without a text": "Not used: 2 audio files without a text, the first more/x.wav.",
+}
 SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
 
 
@@ -120,7 +142,12 @@ def test_data_of_every_shape_is_read_whole(shape, tmp_path, capsys, monkeypatch)
     assert sorted(clip.text for clip in corpus.utterances) == sorted(TEXTS) and not corpus.rejections
     assert sum(clip.validation for clip in corpus.utterances) == 2 * (shape in SPLIT)
     assert main(["data", str(path), "--strict"]) == 0
-    assert "accepted: 6" in capsys.readouterr().out
+    assert "accepted: 6" in (said := capsys.readouterr().out)
+    columns = UNUSED.get(shape, "")
+    assert ("Not used" in said) == bool(columns) and columns in said
+    dataset = read_to_train(path, tmp_path / "run")
+    assert len(dataset.train) + len(dataset.validation) == 6 and {*dataset.texts.values()} == {*TEXTS}
+    assert plan([str(path), "--model-size", "nano"]) == 0
 
 
 def write(*names):
@@ -189,3 +216,9 @@ def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys
     *parts, last = answer.replace("{d}", str(tmp_path / "my set")).split(".*")
     assert all(part in said for part in (*parts, last)) and "doctor data" not in said
     assert printed.err.count("\n") <= 1
+    with pytest.raises(UserError) as refusal:
+        read_to_train(path, tmp_path / "run")
+    cut = isinstance(refusal.value, TextsMissing)  # then `train` makes a data set of it, and says nothing of this
+    assert cut == ("make-dataset" in answer) and (cut or "myxtts train" not in str(refusal.value))
+    assert cut or all(part in str(refusal.value) for part in parts)
+    assert plan([str(path), "--model-size", "nano"]) == 2 * (shape == "nothing")

@@ -1,13 +1,21 @@
-"""What a run is said to take: memory and disk beside what there is, and the time left of all its stages."""
+"""What a run is said to take: memory and disk beside what there is, and the time of all its stages."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 from tiny import tiny_run_config
+from tqdm import tqdm
 
 from myxtts.config.checks import UserError
+from myxtts.data.dataset import SpeechDataset
+from myxtts.devices.configuration import plan_devices
 from myxtts.runs import agenda
 from myxtts.runs.agenda import StageWork
+from myxtts.runs.console import RunConsole
+from myxtts.runs.run import Run
+from myxtts.training.watching.measurement import try_stage
 
 GB = 2**30
 WORKS = [StageWork("dvae", None, 20), StageWork("gpt", None, 40)]
@@ -58,9 +66,40 @@ def test_time_left_counts_stages_to_come_and_comes_with_each_log_line(tmp_path, 
     for step in range(1, 11):
         now[0] += 1 if step > agenda.WARMUP_STEPS else 3  # the first are traced
         left.on_step(step)
-        assert (left.seconds_left(step) is None) == (step < agenda.WARMUP_STEPS + agenda.TRIAL_STEPS)
+        assert (left.seconds_left(step) is None) == (step < agenda.WARMUP_STEPS + agenda.TIMED_STEPS)
     timing = {"avg_ms": 1000.0}
     left.on_log(10, {}, timing)
     assert timing["seconds_left"] == pytest.approx(10 + 40 * dear + 9)  # and as long to begin with
     left.on_log(10, {}, nothing := {})
     assert nothing == {}
+    left.on_trial({"dvae": (0.5, 20.0), "gpt": (3.0, 70.0)})
+    left.on_stage("dvae", None)
+    assert left.seconds_left(10) == pytest.approx(10 + 2 * 70), "steps take twice as long as in the trial"
+
+
+def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeypatch, capsys):
+    config = tiny_run_config("there", tmp_path, training={"validate_every_steps": 10, "sample_every_steps": 10})
+    monkeypatch.setattr(agenda.time, "process_time", lambda: 2 * time.monotonic())  # two threads
+    monkeypatch.setattr(agenda, "try_stage", lambda data, stage, plan: {"dvae": (0.1, 0.5), "gpt": (0.3, 1.0)}[stage])
+    tried = lambda works, **memory: agenda.try_run(works, SimpleNamespace(config=config), SimpleNamespace(**memory))
+    times, opening, stop = tried(WORKS, memory=GB), agenda.OPENING, agenda.STOP_SECONDS
+    assert times["dvae"] == (0.5, pytest.approx(20 * 0.5 + 0.1 * opening + 2 * stop))
+    assert times["gpt"] == (1.0, pytest.approx(40 * 1.0 + 0.3 * opening + 4 * stop + agenda.CLOSING_SECONDS))
+    assert not tried(WORKS[:1], memory=GB), "twenty steps are done before a trial is worth it"
+    assert not tried(WORKS, memory=agenda.MOST_TO_TRY + 1)
+    console = RunConsole(Run(config, plan_devices(num_gpus=0)))
+    (tmp_path / "model").write_bytes(bytes(GB // 10))
+    console.on_needs(agenda.Needs(2 * GB, 8 * GB, 8 * GB, GB // 5, GB))
+    console.on_trial(times)
+    console.on_finished(SimpleNamespace(validation=[]))
+    said = capsys.readouterr().out
+    assert f"whole run: {tqdm.format_interval(times['dvae'][1] + times['gpt'][1])}, until" in said
+    assert "Took:         00:00 (expected 01:" in said and "0.1 GB of disk (at most 0.2)" in said
+
+
+def test_trial_of_a_stage_trains_nothing_that_stays(tiny_corpus, tmp_path):
+    dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path))
+    files = {*tmp_path.rglob("*")}
+    times = [try_stage(dataset, stage, plan_devices(num_gpus=0)) for stage in ("dvae", "gpt")]
+    assert all(alone > 0 and each >= 0 for alone, each in times) and {*tmp_path.rglob("*")} == files
+    assert not tf.config.functions_run_eagerly()

@@ -34,6 +34,8 @@ def test_commands_open_it(release, tmp_path, capsys):
     assert main(["say", "--checkpoint", str(release), "--list-speakers"]) == 0
     limits = ["--max-text-length", "12", "--max-seconds", "1"]
     assert main(["plan", "--init-from", str(release), *limits]) == 0
+    with pytest.raises(UserError, match="without a released model.*--init-from .* starts from it"):
+        myxtts.train(checkpoint_dir=release)
 
 
 def test_what_is_no_release_stays_as_it_is(tmp_path):
@@ -53,7 +55,9 @@ def test_evaluate_python_and_training_open_it(tmp_path, monkeypatch):
     shape = replace(MINIMAL, num_text_tokens=23, max_text_tokens=60, max_audio_tokens=60)
     release = write_release(tmp_path / "XTTS v2", shape)
     assert [(one.name, one.is_model) for one in subjects([str(release)], "best", local_folder)] == [("XTTS v2", True)]
-    assert myxtts.load(release).config.model.width == shape.width
+    assert (loaded := myxtts.load(release)).config.model.width == shape.width
+    with pytest.raises(UserError, match=r"one of the model's speakers \(Ana Ruiz, Bo/Li\)"):
+        loaded.speak("the fox")
     data, home = make_tiny_corpus(tmp_path / "data"), tmp_path / "run"
     named = dict(init_from=str(release), train_data=str(data), checkpoint_dir=str(home), quiet=True)
     with pytest.raises(UserError, match="--model-size big"):

@@ -125,9 +125,8 @@ class DVector:
                 layers.append((array[f"lstm.weight_ih_l{i}"], array[f"lstm.weight_hh_l{i}"], bias))
             return cls(layers, (array["linear.weight"], array["linear.bias"]))
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise UserError(
-                f"--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt. Received: {path}."
-            ) from None
+            rule = "--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt"
+            raise UserError(f"{rule}. Received: {path}.") from None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         return _unit(self.parts(samples, sample_rate).mean(axis=0))

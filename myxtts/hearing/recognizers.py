@@ -30,7 +30,7 @@ _NO_LETTER = re.compile(r"[^\w\s]|_")
 _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
-"""Function from samples `(S,)`, their rate in Hz and a language code to text. Some also have a method `words`."""
+"""Function from samples `(S,)`, their rate in Hz and a language code to text; may have methods `words`, `scored`."""
 
 
 class Word(NamedTuple):
@@ -152,7 +152,13 @@ class Whisper:
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
         """Returns the text of `(S,)` samples. Models for English ignore the language."""
-        return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
+        return self.scored(samples, sample_rate, language)[0]
+
+    def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float]:
+        """Returns the text, and the geometric mean of the token probabilities in its least certain segment."""
+        found = self._hear(samples, sample_rate, language)
+        text = " ".join(segment.text.strip() for segment in found)
+        return text, float(np.exp(min((segment.avg_logprob for segment in found), default=0.0)))
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
         """Returns the words of `(S,)` samples; their times are accurate to about 0.1 s."""

@@ -64,6 +64,8 @@ class Synthesizer:
         folder: Path | None = None,
     ):
         self.model, self.tokenizer, self.config, self.folder = model, tokenizer, config, folder
+        self.languages: list[str] = sorted(tokenizer.languages)
+        """Codes of the languages that the model was trained on, for `language=`."""
         self.rates = read_rates(folder) if folder else {}
         self.calibration = Calibration.read(folder) if folder else None
         longest = longest_texts(self.rates, config.training.init_from)
@@ -105,7 +107,7 @@ class Synthesizer:
         return [*read_speakers(self.folder)] if self.folder else []
 
     def __repr__(self) -> str:
-        languages, names = " ".join(sorted(self.tokenizer.languages)), self.speakers
+        languages, names = " ".join(self.languages), self.speakers
         shown = f"speakers: {', '.join(names[:4])}{', …' * (len(names) > 4)}" if names else "no speakers of its own"
         kind = f"{self.config.model.size}, languages: {languages}, {shown}, engine: {self.engine_name}"
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
@@ -253,7 +255,8 @@ class Synthesizer:
         if voice is None:
             name = self.folder and default_speaker(self.folder, get_language(language).code)
             if not name:
-                raise SpeechError("No voice given, and the model has none. Give recordings or a .voice file.")
+                own = f"one of the model's speakers ({', '.join(self.speakers[:3])}), " if self.speakers else ""
+                raise SpeechError(f"No voice given. Give {own}recordings or a .voice file.")
             voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
             return self._checked(voice, "The given voice")

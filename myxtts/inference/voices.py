@@ -78,11 +78,9 @@ class VoiceEncoder:
         seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
         if files and seconds < least:
             raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
-        low, high = self.config.data.conditioning_seconds
-        if files and seconds < low:
-            usual = f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
-            hint = "Use a longer recording for better speaker similarity."
-            logger.warning("The reference lasts %.2g s; the model was trained on %s s. %s", seconds, usual, hint)
+        low, _ = self.config.data.conditioning_seconds
+        if files and seconds < 0.95 * low:
+            logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
         """Splits a recording `(S,)` into chunks for the conditioning encoder."""

@@ -26,13 +26,20 @@ from myxtts.storage.run_folder import TAKEN_FROM, is_start
 from myxtts.storage.saved_state import refusing_damage
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.updates import total_steps
+from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback
+from myxtts.training.watching.measurement import try_stage
 from myxtts.training.watching.watch import has_stopped
 
 logger = logging.getLogger(__name__)
 
-WARMUP_STEPS, TRIAL_STEPS = 3, 5
-"""Steps of a stage that trace and compile, and timed steps before the first estimate."""
+WARMUP_STEPS, TIMED_STEPS = 3, 5
+"""Steps of a stage that trace and compile, and timed steps before the first estimate without a trial."""
+LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
+"""Least steps and most memory of a run whose time is estimated by a trial."""
+OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
+"""Time to open and trace a stage, in steps on a single clip that are not traced; of a validation, and of the speech at
+the end, in seconds of a processor. Fitted to fine-tunes of `base` (docs/benchmarks.md)."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
 """On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
 three fine-tunes of `base` (docs/benchmarks.md)."""
@@ -216,7 +223,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         scratch = 0 if plan.visible_ids else int(CPU_SCRATCH * (found.peak - found.resident))
         memory, checkpoint = max(memory, found.peak + scratch + frozen), found.resident - found.accumulators
         largest = max(largest, checkpoint)
-        disk += checkpoint * (training.keep_checkpoints + 1) * (work.step is None)
+        written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
+        disk += checkpoint * min(written, training.keep_checkpoints + 1) * (work.step is None)
     if not largest:
         return None
     home, free = Path(training.checkpoint_dir).resolve(), memory
@@ -229,8 +237,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         ram, own = read_memory(), resident_bytes()
         memory, free, total = memory + own + CPU_RUNTIME_BYTES, ram.usable + own, min(ram.total, ram.limit or ram.total)
     there = next(place for place in (home, *home.parents) if place.exists())
-    needs = Needs(memory, free, total, disk + largest, shutil.disk_usage(there).free)
-    if needs.disk > needs.disk_free:
+    needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)
+    if needs.disk + largest > needs.disk_free:  # the next checkpoint is written before the oldest is removed
         hint = "Free disk space, lower --keep, or name a --checkpoint-dir on another disk."
         raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
     if needs.memory > needs.memory_in_all:
@@ -239,41 +247,63 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     return needs
 
 
+def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
+    """Estimates by a trial the seconds of a step and of all work, by stage; empty for short, large and GPU runs."""
+    training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
+    steps = {work.stage: work.total - (work.step or 0) for work in works if work.trains}
+    fits = needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers or plan.visible_ids)
+    began, used = time.monotonic(), time.process_time()
+    for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():
+        if found := try_stage(dataset, stage, plan):
+            tried[stage] = found
+    used = time.process_time() - used
+    share = max(1.0, (time.monotonic() - began) / used) if tried else 1.0  # other programs slow this one down
+    for stage, (alone, each) in tried.items():
+        step, stops = each * training.gradient_accumulation, steps[stage] / training.validate_every_steps
+        ends = bool(training.sample_every_steps) and STAGE_CLASSES[stage].speaks
+        rest = share * (STOP_SECONDS * stops + CLOSING_SECONDS * ends)
+        times[stage] = step, step * steps[stage] + OPENING * alone + rest
+    return times
+
+
 class TimeLeft(Callback):
     """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
 
-    The time of later stages is extrapolated from the current one by steps, clips per step and `StageEntry.cost`.
+    The time of later stages is that of the trial, as much longer as the current stage's steps take longer; without a
+    trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
-        self.config: XTTSConfig = config
-        """Settings of the run; replaced once they are settled."""
-        self._later, self._opening = {}, 0.0
+        self._config, self._later, self._opening = config, {}, 0.0
 
     def on_agenda(self, works: Sequence[StageWork]):
-        self._later = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
+        for work in (work for work in works if work.trains):
+            cost = STAGES[work.stage].cost * self._config.stage(work.stage).batch_size
+            self._later[work.stage] = cost, cost * max(0, work.total - (work.step or 0))
+
+    def on_trial(self, times: dict[str, tuple[float, float]]):
+        self._later, self._opening = {**times}, None  # the trial's times include opening
 
     def on_stage(self, stage: str, order):
-        self._began = time.monotonic()
-        self._later.pop(stage, None)
+        self._began, self._own = time.monotonic(), self._later.pop(stage, None)
 
     def on_start(self, start):
         self._stage, self._total, self._first, self._marked = start.stage, start.total_steps, start.step, None
 
     def on_step(self, step: int):
         if self._marked is None and step >= self._first + WARMUP_STEPS:
-            now = time.monotonic()
-            self._opening, self._marked = now - self._began, (step, now)
+            self._marked = step, time.monotonic()
+            if self._opening is not None:
+                self._opening = self._marked[1] - self._began
 
     def on_log(self, step: int, losses: dict, timing: dict):
         if timing and (left := self.seconds_left(step)) is not None:
             timing["seconds_left"] = left
 
     def seconds_left(self, step: int) -> float | None:
-        """Returns the seconds until the run ends, at a step of the current stage; None before `TRIAL_STEPS` of it."""
-        if self._marked is None or step < self._marked[0] + TRIAL_STEPS:
+        """Returns the seconds until the run ends, at a step of the current stage; None before `TIMED_STEPS` of it."""
+        if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
-        cost = lambda stage: STAGES[stage].cost * self.config.stage(stage).batch_size
         each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
-        later = sum(count * cost(stage) for stage, count in self._later.items()) / cost(self._stage)
-        return each * (self._total - step + later) + self._opening * len(self._later)
+        later = sum(whole for _, whole in self._later.values()) * (each / self._own[0] if self._own else 1.0)
+        return each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)

@@ -16,7 +16,8 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.runs.agenda import StageWork, describe_works
+from myxtts.devices.machine import BYTES_PER_GB, peak_resident_bytes
+from myxtts.runs.agenda import StageWork, describe_works, listed
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
 from myxtts.training.loop.device_pipeline import prefetch_depth
@@ -32,7 +33,7 @@ class RunConsole(ConsoleProgress, RunListener):
         super().__init__(quiet)
         self.run: Run = run
         self._inspection, self._clip_bar = ExitStack(), None
-        self._began, self._seconds, self._has_forecast = 0.0, {}, False
+        self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -74,14 +75,21 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say("\n".join(map(printable, describe_works(works).split("\n"))))
 
     def on_needs(self, needs):
+        self._needs = needs
         self._say(needs.describe())
+
+    def on_trial(self, times):
+        self._expect(sum(whole for _, whole in times.values()), f" (by a trial of {listed([*times])})")
 
     def on_step(self, step: int):
         super().on_step(step)
-        if not self._has_forecast and (left := self.run.time_left.seconds_left(step)) is not None:
-            self._has_forecast = True
-            ends = time.strftime("%H:%M", time.localtime(time.time() + left))
-            self._say(f"Estimated time for the whole run: {tqdm.format_interval(left)}, until {ends}")
+        if self._expected is None and (left := self.run.time_left.seconds_left(step)) is not None:
+            self._expect(left)
+
+    def _expect(self, left, how=""):
+        self._expected = left, time.monotonic()
+        ends = time.strftime("%H:%M", time.localtime(time.time() + left))
+        self._say(f"Estimated time for the whole run: {tqdm.format_interval(left)}, until {ends}{how}")
 
     def on_stage(self, stage: str, order):
         self._began = time.monotonic()
@@ -111,7 +119,7 @@ class RunConsole(ConsoleProgress, RunListener):
         samples = [path for kind in ("step", "final") for path in (home / "samples").glob(f"{kind}_*.wav")]
         trained = [*self.run.last_steps]
         results = folded_on_terminal("\n".join(map(self._result, trained)), sys.stdout)
-        lines, lists, rows = ["", results], sorted(home.glob("clips_*.csv")), []
+        lines, lists, rows = ["", results, *self._reached()], sorted(home.glob("clips_*.csv")), []
         for path in lists:
             with open(path, encoding="utf-8", newline="") as file:
                 rows += csv.DictReader(file)
@@ -138,6 +146,18 @@ class RunConsole(ConsoleProgress, RunListener):
             # With `=`, because the text can begin with a hyphen.
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
         self._say("\n".join(lines))
+
+    def _reached(self):
+        """Returns a line with time, memory and disk beside what was expected, after a run that trained."""
+        if self._needs is None or self._expected is None:
+            return []
+        expected, began = self._expected
+        took = f"{tqdm.format_interval(time.monotonic() - began)} (expected {tqdm.format_interval(expected)})"
+        disk = sum(file.stat().st_size for file in self.run.folder.rglob("*") if file.is_file())
+        sizes = (peak_resident_bytes(), self._needs.memory, "memory"), (disk, self._needs.disk, "disk")
+        sizes = sizes[bool(self.run.plan.visible_ids) :]  # the memory of a GPU is not measured
+        used = (f"{n / BYTES_PER_GB:.1f} GB of {what} (at most {most / BYTES_PER_GB:.1f})" for n, most, what in sizes)
+        return [f"Took:         {', '.join([took, *used])}"]
 
     def _result(self, stage):
         """Formats steps, time and validation losses of a stage, with a hint if the loss was still falling."""

@@ -23,7 +23,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
-from myxtts.runs.agenda import StageWork, find_needs, make_agenda
+from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
 from myxtts.runs.origin import ALL_PARTS, bring_in, reset_parts, settle_origin, taken_parts
 from myxtts.runs.samples import Copier, MetricsFile, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run
@@ -70,7 +70,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Called with `on_inspection`, `on_agenda`, `on_needs` (before anything is moved or written),
+        notify: Called with `on_inspection`, `on_agenda`, `on_needs`, `on_trial` (before anything is moved or written),
             `on_set_aside` and their arguments, see `RunListener`.
 
     Returns:
@@ -92,6 +92,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     needs = find_needs(dataset.config, works, dataset)
     if needs is not None:
         notify("on_needs", needs)
+        if times := try_run(works, dataset, needs):
+            notify("on_trial", times)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
         fault = f"--prepared {shards} holds codes of a trained DVAE, but this run would train its own"

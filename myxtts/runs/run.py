@@ -41,6 +41,7 @@ class RunListener:
     - `on_corpus(dataset)`: the recordings were read; a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before any file is changed.
     - `on_needs(needs)`: memory and disk that are needed, a `runs.agenda.Needs`.
+    - `on_trial(times)`: seconds of a step and of all work by stage, estimated by a trial.
     - `on_stage(stage, order)`: the stage is next; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
@@ -197,7 +198,6 @@ class Run:
         self._notify("on_pipeline", self.config, self.plan)
         dataset, stages = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
-        self.time_left.config = dataset.config
         self._notify("on_corpus", dataset)
         stopped_in = None
         with self.monitor:

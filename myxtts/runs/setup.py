@@ -22,6 +22,7 @@ from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together
 from myxtts.hearing.recognizers import settle_recognizer
+from myxtts.interchange.coqui.conversion import find_release
 from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
@@ -56,6 +57,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
     refuse_file(home := Path(training.checkpoint_dir))
+    hint = f"--init-from {printable(str(home))} starts from it."
+    require(not find_release(home), "--checkpoint-dir", "a folder without a released model", printable(str(home)), hint)
     if training.init_from and (training.reset_training or not holds_run(home)):
         require_source(training.init_from)
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):

@@ -22,9 +22,10 @@ LEAST_VOICE_CHANGE = 0.70
 LEAST_OWN_VOICE = 0.80
 """Minimum speaker similarity of a clip to the other clips of its recording."""
 _LEAST_CLIPS_FOR_VOICE = 4
-_LEAST_ALIKE = 0.75
+_LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
+_DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper takes 0.37 for a failure
 _PROGRESS_EVERY = 50
-_ROBUST_DEVIATIONS = 3.5
+_ROBUST_DEVIATIONS, _DOUBTFUL_DEVIATIONS = 3.5, 2.5
 _LEAST_DEVIATION = 0.1
 _LEAST_CLIPS_FOR_RATE = 8
 _SLOWEST, _FASTEST = 2.0, 40.0  # letters per second of speech
@@ -70,7 +71,7 @@ class Segment:
     Attributes:
         text: The text, or "".
         reason: Why the segment is dropped, in a few words; "" for a clip.
-        detail: The reason as a sentence with values, or "".
+        detail: The reason as a sentence with values; for a clip, why its text is doubtful, or "".
         facts: Measurements; None for a pause and for speech that was not selected for a clip.
         clip: Path of the clip within the data set, or "".
         validation: Whether the clip is held out for validation.
@@ -118,6 +119,10 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
             clip.drop("cut off", f"it begins or ends {-facts.end_db:.0f} dB below its speech, not in a pause.")
         elif rate and (deviation > _ROBUST_DEVIATIONS or not _SLOWEST <= rate <= _FASTEST):
             clip.drop("speech rate", f"{rate:.1f} letters per second, {usual_rate:.1f} are usual: its text is wrong.")
+        elif rate and deviation > _DOUBTFUL_DEVIATIONS:
+            clip.question(
+                deviation / _ROBUST_DEVIATIONS / 2, f"{rate:.1f} letters per second, usually {usual_rate:.1f}"
+            )
 
 
 def is_steady(survey: Survey, start: int, end: int) -> bool:
@@ -169,7 +174,7 @@ def _mean_level(levels):
 def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
     """Wraps a recognizer so that it stores its results in a file, for a resumed run.
 
-    The wrapper has a method `words` if `recognizer` has one. `name` is part of the keys.
+    The wrapper has methods `words` and `scored` if `recognizer` has them. `name` is part of the keys.
     """
     known = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
@@ -185,6 +190,8 @@ def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
         return known[key]
 
     hear = partial(recall, "text", recognizer)
+    if hasattr(recognizer, "scored"):
+        hear.scored = partial(recall, "scored", recognizer.scored)
     if hasattr(recognizer, "words"):
         words = lambda *audio: [(one.text, float(one.start), float(one.end)) for one in recognizer.words(*audio)]
         hear.words = lambda *audio: [Word(*one) for one in recall("words", words, *audio)]
@@ -210,13 +217,11 @@ def listen(
             tell(f"{number} of {len(clips)} clips checked")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:
-            text = " ".join(options.recognizer(samples, rate, options.language).replace("|", " ").split())
-            if not (letters := count_letters(text)):
-                clip.drop("no words recognized", "the recognizer found no word.")
-            elif needs_text:
-                clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
-            elif not is_same_text(clip.text, text):
-                clip.drop("another text recognized", text[:200])
+            scored = getattr(options.recognizer, "scored", lambda *audio: (options.recognizer(*audio), 1.0))
+            text, confidence = scored(samples, rate, options.language)
+            _compare_text(clip, " ".join(text.replace("|", " ").split()), needs_text)
+            if confidence < _DOUBTFUL_CONFIDENCE and not clip.reason:
+                clip.detail = f"recognizer unsure ({confidence:.2f} of 1)"
         if options.dnsmos and not clip.reason:
             score = options.dnsmos(samples, rate).overall
             clip.facts.dnsmos = round(score, 2)
@@ -230,10 +235,22 @@ def listen(
         judge([clip for clip, _ in clips if not clip.reason], options.min_snr)
 
 
-def is_same_text(text: str, heard: str) -> bool:
-    """Whether a text and its transcription agree in at least three quarters of their letters."""
+def _compare_text(clip, text, needs_text):
+    letters = count_letters(text)
+    if not letters:
+        clip.drop("no words recognized", "the recognizer found no word.")
+    elif needs_text:
+        clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
+    elif (alike := share_alike(clip.text, text)) < _LEAST_ALIKE:
+        clip.drop("another text recognized", text[:200])
+    elif alike < _DOUBTFUL_ALIKE:
+        clip.detail = f"recognized as {text[:200]!r}"
+
+
+def share_alike(text: str, heard: str) -> float:
+    """Returns the share of the letters of a text and its transcription that agree."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
-    return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio() >= _LEAST_ALIKE
+    return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio()
 
 
 def _compare_voices(parts):

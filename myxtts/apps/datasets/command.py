@@ -8,7 +8,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence
-from myxtts.config.checks import UserError, counted, require
+from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.storage.files import AnyPath
 
 EXAMPLES = """examples:
@@ -16,8 +16,6 @@ EXAMPLES = """examples:
   myxtts make-dataset audiobook/ --language de --speaker anna --output set
   myxtts make-dataset book.wav --transcript book.txt --recognizer base --output set
   myxtts make-dataset notes.flac --recognizer "whisper-cli --file {wav}" --output set
-  myxtts doctor data set
-  myxtts train --train-data set
 
 The text is a file next to the recording (same name, .srt, .vtt, .ass, .txt or .lab), the file of --subtitles or
 --transcript, or comes from the recognizer, which also aligns transcripts and checks subtitles. segments.csv and
@@ -91,17 +89,15 @@ def _make(arguments):
     """Makes the data set; returns a summary."""
     output, options = Path(arguments.output), open_options(arguments)
     from myxtts.apps.datasets import make
-    from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION
+    from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION, clips_of, describe_doubts
 
     records = make.make_dataset(arguments.recordings, output, options, lambda line: print(line, flush=True))
-    rows = [(row, record["sample_rate"]) for record in records for row in record["rows"] if row["clip"]]
-    if not rows:
+    if not (clips := clips_of(records)):
         raise UserError(f"No clip was made. The reasons are in {output / SEGMENTS} and {output / REPORT}.")
-    minutes = sum((row["end"] - row["start"]) / rate for row, rate in rows) / 60
-    held = sum(row["validation"] for row, _ in rows)
-    lists = f"{TRAINING} {len(rows) - held}, {VALIDATION} {held}"
-    made = f"{counted(len(rows), 'clip')} of {minutes:.1f} min ({lists})"
-    return f"{output}: {made}. Dropped speech: {output / REPORT}"
+    minutes, held = sum(clip["seconds"] for clip in clips) / 60, sum(clip["validation"] for clip in clips)
+    lists = f"{TRAINING} {len(clips) - held}, {VALIDATION} {held}"
+    made = f"{output}: {counted(len(clips), 'clip')} of {minutes:.1f} min ({lists}). Dropped speech: {output / REPORT}"
+    return "\n".join([made, *map(printable, describe_doubts(clips, options.speaker))])
 
 
 def open_options(arguments: Namespace) -> Namespace:

@@ -47,14 +47,14 @@ def make_dataset(
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
-            if folder.record_path(identity).is_file():
+            if folder.path_of(identity).is_file():
                 tell(f"{path.name}: already in the data set")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
                 say(f"text from {text.name}, next to it")
-            with_caches = _with_caches(options, folder.cache_path(identity), text)
-            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], with_caches, say)
+            caching = _with_caches(options, folder.path_of(identity, ".heard"), text)
+            record = _write_source(folder, identity, LongAudio(path), text, pieces[path], caching, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)
             folder.add(record)

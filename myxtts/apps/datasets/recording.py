@@ -56,8 +56,7 @@ class LongAudio:
         Raises:
             AudioError: The recording ends before a span, or is damaged.
         """
-        held, start = np.zeros(0, np.float32), 0
-        blocks = (_to_mono(block, channel) for block in self.channel_blocks())
+        held, start, blocks = np.zeros(0, np.float32), 0, (_to_mono(one, channel) for one in self.channel_blocks())
         for first, last in spans:
             while start + len(held) < last and (block := next(blocks, None)) is not None:
                 skipped = min(max(0, first - start), len(held))
@@ -199,6 +198,10 @@ def _survey_channel(audio, model, channel):
     speech = find_speech(levels, probabilities, size / rate)
     found = Survey(rate, count, size, levels, peaks, speech, _integrated_loudness(k_powers), channel)
     return found, energies / count
+
+
+def _to_mono(block, channel):
+    return block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:

@@ -49,17 +49,13 @@ class SetFolder:
     def __init__(self, path: Path):
         self.path = path
 
-    def record_path(self, source_id: str) -> Path:
-        """Path of the record of a recording."""
-        return self.path / SOURCES / f"{source_id}.json"
+    def path_of(self, source_id: str, suffix: str = ".json") -> Path:
+        """Path of the record of a recording, or with `.heard` of the recognizer's results, which `add` deletes."""
+        return self.path / SOURCES / f"{source_id}{suffix}"
 
     def records(self) -> list[dict[str, Any]]:
         """Returns the records of all recordings in the order in which they were added."""
         return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
-
-    def cache_path(self, source_id: str) -> Path:
-        """Path of the recognizer's cached results for a recording; `add` deletes the file."""
-        return self.path / SOURCES / f"{source_id}.heard"
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
         """Marks clips for validation, in blocks of time because neighboring clips are similar."""
@@ -97,8 +93,8 @@ class SetFolder:
             lines.append((source_id, *times, verdict, *(row[name] for name in SEGMENT_COLUMNS[4:])))
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
-        write_json(self.record_path(source_id), {**record, "number": number})
-        self.cache_path(source_id).unlink(missing_ok=True)
+        write_json(self.path_of(source_id), {**record, "number": number})
+        self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
         """Appends the lines of a recording, all of which begin with `start`, and replaces existing ones."""
@@ -176,19 +172,34 @@ def describe(record: dict[str, Any]) -> str:
     return f"{start}; dropped: {', '.join(left) or 'nothing'}"
 
 
-def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Writes `report.html` with statistics, audio players and waveforms of all recordings."""
-    clips, left, rows_left, waves = [], defaultdict(list), _MOST_ROWS, []
+def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows of all clips with their `seconds` and `speaker`, the worst first: doubtful, noisy, cut off."""
+    clips = []
     for record in records:
-        rate, kept = record["sample_rate"], [row for row in record["rows"] if row["clip"]]
+        kept = [row for row in record["rows"] if row["clip"]]
         usual = median([row["facts"]["characters_per_second"] for row in kept] or [0])
+        for row in kept:
+            facts = {"seconds": (row["end"] - row["start"]) / record["sample_rate"], "speaker": record["speaker"]}
+            clips.append((-_badness(row, usual), row | facts))
+    return [clip for _, clip in sorted(clips, key=lambda one: one[0])]
+
+
+def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
+    """Returns lines about the doubtful texts of a speaker's clips: their number, and the worst of them."""
+    found = [clip for clip in clips if clip["detail"] and clip["speaker"] == speaker]
+    lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
+    head = f"Doubtful texts: {len(found)} of {counted(len(clips), 'clip')}; {SEGMENTS} lists all. The worst:"
+    return [head, *lines] if found else []
+
+
+def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Writes `report.html` about all recordings: waveforms, statistics and audio players; it needs no network."""
+    clips, left, rows_left, waves = clips_of(records), defaultdict(list), _MOST_ROWS, []
+    for record in records:
         for row in record["rows"]:
-            seconds = (row["end"] - row["start"]) / rate
-            if row["clip"]:
-                clips.append((_badness(row["facts"], usual), seconds, row))
-            else:
-                left[row["reason"]].append(seconds)
-        seconds = record["num_samples"] / rate
+            if not row["clip"]:
+                left[row["reason"]].append((row["end"] - row["start"]) / record["sample_rate"])
+        seconds = record["num_samples"] / record["sample_rate"]
         count = min(rows_left, -int(-seconds // _ROW_SECONDS))
         rows_left -= count
         minutes = [_minute(record, number * _ROW_SECONDS) for number in range(count)]
@@ -196,8 +207,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
     template = jinja2.Template(Path(__file__).with_name("report.html").read_text("utf-8"), autoescape=True)
     page = template.render(
         clips=clips,
-        lengths=np.bincount(np.array([seconds for _, seconds, _ in clips], int)).tolist(),
-        worst=sorted(clips, key=lambda one: -one[0])[:_WORST],
+        lengths=np.bincount(np.array([clip["seconds"] for clip in clips], int)).tolist(),
         left=sorted(left.items(), key=lambda one: -sum(one[1])),
         waves=waves,
         **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
@@ -205,11 +215,12 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
     write_text(folder / REPORT, page)
 
 
-def _badness(facts, usual_rate):
-    """Returns a score of unusual speech rate, noise and loud ends of a clip; higher is worse."""
+def _badness(row, usual_rate):
+    """Scores a clip by doubt, unusual speech rate, noise and loud ends; higher is worse."""
+    facts = row["facts"]
     rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
     noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
-    return 3 * rate + noise + max(0.0, facts["end_db"] + 40) / 20
+    return 3 * bool(row["detail"]) + 3 * rate + noise + max(0.0, facts["end_db"] + 40) / 20
 
 
 def _minute(record, start):

@@ -52,15 +52,6 @@ class Atom:
     reason: str = ""
 
 
-class Clip(NamedTuple):
-    """A clip of frames `[start, end)` with the atoms `[first, last)` of a list."""
-
-    first: int
-    last: int
-    start: int
-    end: int
-
-
 class Edges(NamedTuple):
     """Bounds of N segments (`starts`, `ends`) and of clips around them (`begins`, `finishes`), `(N,)` frames each.
 
@@ -142,11 +133,12 @@ def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
 
 def choose_clips(
     atoms: Sequence[Atom], edges: Edges, frame_seconds: float, min_seconds: float, max_seconds: float
-) -> list[Clip]:
+) -> list[tuple[int, int, int, int]]:
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
     The cost grows with the difference of a clip's length from six seconds, with cuts in short pauses or within
-    sentences, and with long pauses in a clip.
+    sentences, and with long pauses in a clip. Returns `(first, last, start, end)` of each clip: its atoms are
+    `[first, last)`, its frames `[start, end)`.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * _LEAST_PAD_SECONDS
@@ -179,7 +171,7 @@ def choose_clips(
     while end:
         first = choice[end]
         if first is not None:
-            clips.append(Clip(first, end, *_bounds(edges, atoms[first].first, atoms[end - 1].last - 1, most)))
+            clips.append((first, end, *_bounds(edges, atoms[first].first, atoms[end - 1].last - 1, most)))
         end = end - 1 if first is None else first
     return clips[::-1]
 

@@ -17,6 +17,7 @@ from myxtts.data.corpora import SUBTITLES
 from myxtts.text.cleaners import split_sentences
 
 TEXT_EXTENSIONS = (*SUBTITLES, ".txt", ".lab")
+"""Suffixes of subtitles and transcripts that are looked for next to a recording, preferred ones first."""
 
 _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.audio.files import MEDIA_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
@@ -86,6 +86,7 @@ def load_corpus(
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
         reading.notes.append(f"Your links or paths lead out of the data set; audio is also read from {where}.")
+    _note_unused_audio(reading, layout)
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
 
@@ -120,6 +121,17 @@ def _is_model(folder):
     has_config = (folder / "config.json").is_file() and not (folder / "metadata.csv").is_file()
     is_run = any(next((folder / stage).glob("step_*"), None) for stage in STAGES)
     return has_config and (is_run or any((folder / f"model{suffix}").is_file() for suffix in MODELS))
+
+
+def _note_unused_audio(reading, layout):
+    """Adds a note about the audio files of the data set that are neither clips nor rejected."""
+    root, known = reading.folder.root, {str(clip.wav_path) for clip in reading.utterances}
+    refused = {name for one in reading.rejections for name in (one.id.rpartition("/")[2], Path(one.path or "").name)}
+    folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # its second microphone
+    paths = (folder / name for folder in folders for name in reading.folder.files(folder).values())
+    paths = (path for path in paths if path.suffix.lower() in AUDIO_EXTENSIONS and str(path) not in known)
+    if unused := [reading.folder.relative(path) for path in paths if not {path.name, path.stem} & refused]:
+        reading.notes.append(f"Not used: {counted(len(unused), 'audio file')} without a text, the first {unused[0]}.")
 
 
 def _guess_language(reading):

@@ -241,9 +241,11 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
         raise CorpusError(f"{table.path} is empty: no clips. Write one line {example} per clip.")
-    if table.header_line is not None:
-        where = f"Line {table.header_line + 1} of {reading.folder.relative(table.path)}"
-        reading.notes.append(f"{where} was read as a header: {printable(lines[table.header_line][:100])}")
+    if (header := table.header_line) is not None:
+        names = table.dialect.split(lines[header]) or ()
+        unused = [name.strip() for name, column in zip(names, table.columns) if not column and name.strip()]
+        taken = f"was read as a header: {lines[header][:100]}" + f". Not used: {', '.join(unused)[:100]}" * bool(unused)
+        reading.notes.append(printable(f"Line {header + 1} of {reading.folder.relative(table.path)} {taken}"))
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)

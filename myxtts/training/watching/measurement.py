@@ -1,25 +1,33 @@
 """Timing of training steps: each phase alone, and the whole pipeline, in which phases overlap."""
 
+import tempfile
 import time
 import timeit
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from os import PathLike
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, median_low, pstdev
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.memory.estimates import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
 from myxtts.training.stage_trainer import StageTrainer
+from myxtts.training.stages.classes import STAGE_CLASSES
 
+PHASE_STEPS = 20
+"""Steps over which `try_stage` counts the phases of a stage."""
+COMPILED_SHARES = 0.4, 0.75
+"""Time of a compiled preparation and step relative to eager ones, fitted to a fine-tune of `base`."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted: they trace and fill caches."""
 PRODUCT_SIZE = 1024
@@ -96,10 +104,10 @@ def _fresh(config, folder):
     return replace(config, training=training)
 
 
-def _trainer(config, plan):
+def _trainer(config, plan, stage="gpt"):
     with tf.device(plan.data_device):
-        dvae_model = XTTS(config.model, parts=("dvae",))
-    return StageTrainer(config, "gpt", plan, {"dvae": dvae_model})
+        below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
+    return StageTrainer(config, stage, plan, below)
 
 
 def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
@@ -188,6 +196,35 @@ def measure_training(
     while not times or time.perf_counter() < ends:
         _timed(times, step, len(times))
     return times
+
+
+def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
+    """Estimates the time of a batch without tracing, by steps on one and on a few clips of noise and random weights.
+
+    Returns:
+        The seconds of a step on one clip, most of it Python's; and of a batch in training, over the phases of the
+        stage. None if there is nothing to learn.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = _trainer(_fresh(dataset.config, folder), plan, stage)
+    if trainer.stage.nothing_to_learn(dataset):
+        return None
+    clips, alone, each = trainer.stage_config.batch_size, [], []
+    some = min(clips, max(4, clips // 4)) if clips > 1 else 2
+    tf.config.run_functions_eagerly(True)
+    try:
+        phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
+        for trainer.train_step.phase, count in phases.items():
+            times = [], []
+            for size in (1, 1, some, some):  # the first call of each size loads kernels
+                batch = _timed(times[0], trainer.noise, dataset, size, median_low)
+                _timed(times[1], take_step, trainer, batch, 0)
+            more = [share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
+            alone.append(times[0][1] + times[1][1])
+            each += [sum(more) * clips / (some - 1)] * count
+    finally:
+        tf.config.run_functions_eagerly(False)
+    return fmean(alone), fmean(each)
 
 
 def product_rates(device: str) -> dict[str, float]:

@@ -216,6 +216,25 @@ def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
 
+class Scores(Counts):
+    """A recognizer that is unsure of every second clip."""
+
+    def scored(self, *audio):
+        return self(*audio), 0.9 if self.calls % 2 else 0.25
+
+
+def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(planted, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("myxtts.hearing.recognizers.open_recognizer", lambda *name: Scores())
+    monkeypatch.setattr("myxtts.apps.datasets.set_folder._WORST", 3)
+    assert make(planted.path, "--recognizer", "base", "--output", tmp_path / "set", "--speaker", "emma") == 0
+    rows = [row for row in read_segments(tmp_path / "set") if row["verdict"] == "kept"]
+    doubtful = [row for row in rows if row["detail"]]
+    head, *lines = capsys.readouterr().out.split("Doubtful texts: ")[1].splitlines()
+    assert head.startswith(f"{len(doubtful)} of {len(rows)} clips; segments.csv lists all") and len(doubtful) > 3
+    shown = re.compile(r"  (wavs/\S+), \d+\.\d s, recognizer unsure \(0\.25 of 1\): some words")
+    assert {shown.fullmatch(line)[1] for line in lines} < {row["clip"] for row in doubtful} and len(lines) == 3
+
+
 def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
     ear = Counts(hears="")

@@ -90,10 +90,10 @@ def test_clips_are_packed_near_six_seconds_and_never_beyond_the_limits():
     levels = np.full(position + 50, SILENCE_DB)
     atoms = [Atom(k, k + 1) for k in range(60)]
     clips = choose_clips(atoms, find_edges(np.array(stretches), levels, FRAME), FRAME, 1.0, 11.5)
-    lengths = np.array([(clip.end - clip.start) * FRAME for clip in clips])
+    lengths = np.array([(end - start) * FRAME for _, _, start, end in clips])
     assert (lengths >= 1).all() and (lengths <= 11.5).all() and 5 < lengths.mean() < 8
-    assert [k for clip in clips for k in range(clip.first, clip.last)] == list(range(60))
-    assert all(before.end <= after.start for before, after in zip(clips, clips[1:]))
+    assert [k for first, last, _, _ in clips for k in range(first, last)] == list(range(60))
+    assert all(before[3] <= after[2] for before, after in zip(clips, clips[1:]))
 
 
 def test_forced_cuts_lie_in_dips():

@@ -187,10 +187,11 @@ class LoopingModel:
     def transcribe(self, samples, no_repeat_ngram_size=0, **options):
         text = "a cup of tea" if no_repeat_ngram_size else "papa, " * 60
         ratio = len(text) / len(zlib.compress(text.encode()))
-        return iter([SimpleNamespace(text=text, compression_ratio=ratio)]), None
+        return iter([SimpleNamespace(text=text, compression_ratio=ratio, avg_logprob=-0.5)]), None
 
 
 def test_recognizer_in_a_loop_reads_again_without_repeating_itself():
     whisper = Whisper.__new__(Whisper)
     whisper._model, whisper._beam_size = LoopingModel(), 1
     assert whisper(np.zeros(16000, np.float32), 16000, "en") == "a cup of tea"
+    assert whisper.scored(np.zeros(16000, np.float32), 16000, "en")[1] == pytest.approx(np.exp(-0.5))
