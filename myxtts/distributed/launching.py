@@ -10,16 +10,10 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from myxtts.distributed.workers import LOST_EXIT_CODE, LOST_SECONDS
+from myxtts.distributed.workers import FAREWELL_SECONDS, LOST_EXIT_CODE, LOST_SECONDS, REFUSED_EXIT_CODE
 
-PATIENCE_SECONDS = 2 * LOST_SECONDS
-"""Time limit for the other workers to end after one has failed."""
 LOST_PATIENCE_SECONDS = 15.0
 """Time limit after one was lost: the others know at once, and one that hangs never ends by itself."""
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a worker that SIGTERM ended before it had anything to finish."""
-HOST = "127.0.0.1"
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
@@ -29,13 +23,14 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     `restarts` times; the run resumes from the last checkpoint.
 
     Returns:
-        Exit code: 0 if all succeeded, `LOST_EXIT_CODE` if a worker was lost, else that of the first that failed.
+        Exit code: 0 if all succeeded, `REFUSED_EXIT_CODE` if a worker first refused its settings, `LOST_EXIT_CODE` if
+        one was lost, else that of the first that failed.
     """
     workers, is_stopped = [], threading.Event()
     # In a session of its own, so that each gets a Ctrl-C of the terminal once, from here.
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
     if sys.platform == "linux":
-        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
     def pass_on(number, frame):
         is_stopped.set()
@@ -65,8 +60,8 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
 def free_addresses(count: int) -> tuple[str, ...]:
     """Returns `count` addresses of this machine on free ports."""
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
-        return tuple(f"{HOST}:{one.getsockname()[1]}" for one in held)
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return tuple(f"127.0.0.1:{one.getsockname()[1]}" for one in held)
 
 
 def _signal(workers, number):
@@ -84,14 +79,16 @@ def _follow(workers):
     readers = [threading.Thread(target=show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
         reader.start()
-    failed_at = None
+    failed_at, is_refused = None, False
     while running := [worker for worker in workers if worker.poll() is None]:
         codes = [worker.returncode for worker in workers if worker.returncode]
         if codes and failed_at is None:
-            if TERMINATED in codes:  # it ended before it connected, so the others do not know
+            if 128 + signal.SIGTERM in codes:  # it was ended before it connected, so the others do not know
                 _signal(running, signal.SIGTERM)
-            failed_at = time.monotonic()
-            patience = LOST_PATIENCE_SECONDS if _is_lost(codes) else PATIENCE_SECONDS
+            failed_at, is_refused = time.monotonic(), REFUSED_EXIT_CODE in codes
+            patience = LOST_PATIENCE_SECONDS if _is_lost(codes) else 2 * LOST_SECONDS
+            if is_refused:  # those that are connected know, the others would wait for it
+                patience = FAREWELL_SECONDS
         if failed_at is not None and time.monotonic() - failed_at > patience:
             for worker in running:
                 print(f"Worker {workers.index(worker)} did not end within {patience:.0f} s and was killed.", flush=True)
@@ -101,7 +98,7 @@ def _follow(workers):
     for reader in readers:
         reader.join(LOST_SECONDS)
     codes = [worker.returncode for worker in workers if worker.returncode]
-    return LOST_EXIT_CODE if _is_lost(codes) else next(iter(codes), 0)
+    return REFUSED_EXIT_CODE if is_refused else LOST_EXIT_CODE if _is_lost(codes) else next(iter(codes), 0)
 
 
 def _is_lost(codes):
