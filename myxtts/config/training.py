@@ -221,6 +221,7 @@ class TrainingConfig(Settings):
     def __post_init__(self):
         super().__post_init__()
         self.check_name("checkpoint_dir")
+        self.check("checkpoint_dir", "://" not in self.checkpoint_dir, "a folder on this machine")
         self.check_name("init_from")
         rule = f"loss without {self.name_of('evaluate_every_steps')}"
         self.check("best_by", self.best_by == "loss" or self.evaluate_every_steps > 0, rule)

@@ -153,7 +153,7 @@ def _check_request(request):
         _require(limit > 0, f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
     rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual}."
     _require(virtual == 0 or 2 <= virtual <= 64, rule)
-    given = "--data-gpu" if paired else f"--model-gpu{'s' * (len(models) > 1)}"
+    given = "--data-gpu" if paired else f"--model-gpu{'s' * bool(request.model_gpus)}"
     rule = f"Multi-GPU Mode needs both {PAIR} (data.data_gpu, data.model_gpu). Received: {given} alone."
     _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
     rule = f"{variable}={accelerator} demands a GPU, but --virtual-devices are CPU devices. Leave one of them out."

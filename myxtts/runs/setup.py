@@ -88,8 +88,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
     if not folder or not Path(folder).exists() or Path(folder).name == SAMPLE_CORPUS.name:
         return config
     say(f"No --train-data given: continuing with that of the run, {printable(folder)}")
-    language = config.data.language or own.language
-    return replace(config, data=replace(config.data, train_data=folder, language=language))
+    return replace(config, data=replace(config.data, train_data=folder, language=config.data.language or own.language))
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
@@ -221,11 +220,11 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
     times = {name: result for name, result in measured.items() if not isinstance(result, str)}
     if not times:
         raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
-    best, lines = min(times, key=times.get), []
-    for name, result in measured.items():
-        lines.append(
-            f"  {name}: " + (f"{1e3 * result:.1f} ms per step" if name in times else f"does not run ({result})")
-        )
+    best = min(times, key=times.get)
+    lines = [
+        f"  {name}: " + (f"{1e3 * result:.1f} ms per step" if name in times else f"does not run ({result})")
+        for name, result in measured.items()
+    ]
     return best, [*lines, f"Device plan auto: {best} is the fastest"]
 
 

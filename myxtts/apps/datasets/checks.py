@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ LEAST_OWN_VOICE = 0.80
 """Minimum speaker similarity of a clip and its recording."""
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE = 0.75
-_PROGRESS_EVERY = 50
+_PROGRESS_SECONDS = 5.0
 _ROBUST_DEVIATIONS = 3.5
 _LEAST_DEVIATION = 0.1
 _LEAST_CLIPS_FOR_RATE = 8
@@ -199,13 +200,14 @@ def listen(
         clips: Clips with their files.
         options: As of `command.open_options`.
         needs_text: Whether the recognizer transcribes; otherwise it checks the texts.
-        tell: Called with the progress every 50 clips.
+        tell: Called with the progress every five seconds.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
-    parts = []
+    parts, told = [], time.monotonic()
     for number, (clip, file) in enumerate(clips):
-        if number and number % _PROGRESS_EVERY == 0:
+        if time.monotonic() - told >= _PROGRESS_SECONDS:
+            told = time.monotonic()
             tell(f"{number} of {len(clips)} clips checked")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:

@@ -20,6 +20,7 @@ from myxtts.apps.studio.training_form import OWN, config_in, stages_of, values_o
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import lock
 from myxtts.storage.run_folder import METRICS, read_metrics
 
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
@@ -36,11 +37,6 @@ FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
 """Start of lines that libmpg123 and CTranslate2 print; a recording may give thousands."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """Processes started here, by folder."""
-
-
-def command(*arguments: str) -> list[str]:
-    """A command line of `myxtts`, under this Python."""
-    return [sys.executable, "-m", "myxtts", *arguments]
 
 
 class Tasks:
@@ -61,7 +57,7 @@ class Tasks:
             known, process, output = self._running.get(name, (None, None, None))
             if process is None:
                 output = tempfile.TemporaryFile()
-                process = _start(command(*arguments), output)
+                process = _start(arguments, output)
                 self._running[name] = arguments, process, output
             elif known != arguments:
                 raise PageError("task_runs")
@@ -88,8 +84,14 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
     """Starts `myxtts train`, which outlives the page and its server; see `require_free`."""
     require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(output_path(folder), "wb") as output:
-        _trainings[folder.resolve()] = _start(command("train", "--checkpoint-dir", str(folder), *flags), output)
+    with open(output_path(folder), "ab") as output:
+        try:
+            lock(output.fileno())  # held by the process: another page's start waits for no lock on the folder
+        except OSError as error:
+            if isinstance(error, BlockingIOError):  # else the file system has no locks
+                raise PageError("trains_already", folder.name) from None
+        output.truncate(0)
+        _trainings[folder.resolve()] = _start(["train", "--checkpoint-dir", str(folder), *flags], output)
 
 
 def stop_training(folder: Path) -> None:
@@ -100,8 +102,7 @@ def stop_training(folder: Path) -> None:
     Raises:
         UserError: No run trains there.
     """
-    process = process_of(folder)
-    if process is None:
+    if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
     os.kill(process, signal.SIGTERM)
 
@@ -146,8 +147,7 @@ def failure(folder: Path) -> str | None:
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0, *ENDED):
         return None
-    both = path.exists() and metrics.exists()
-    if process is None and both and metrics.stat().st_mtime > path.stat().st_mtime:
+    if process is None and path.exists() and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:
         return None
     output = _end_of(path)
     has_error = any(line.startswith("Error: ") for line in output.splitlines())
@@ -167,20 +167,19 @@ def sentence_of(output: str) -> str:
     return "\n".join(error).removeprefix("Error: ") or "The command printed nothing."
 
 
-def _start(words, output):
-    """Starts a process in its own session, so that it outlives the page's server."""
+def _start(arguments, output):
+    """Starts a command of `myxtts` in its own session, so that it outlives the page's server."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    words = [sys.executable, "-m", "myxtts", *arguments]
     return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
 
 
 def _end_of(path):
     """The end of a file as text; empty if there is none."""
-    try:
-        with open(path, "rb") as file:
-            return _printed(file)
-    except OSError:
-        return ""
+    with suppress(OSError), open(path, "rb") as file:
+        return _printed(file)
+    return ""
 
 
 def _printed(output) -> str:

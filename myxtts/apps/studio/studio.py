@@ -5,14 +5,14 @@ import functools
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from myxtts.apps.studio import processes, training_form
-from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, Votes, named_folder, runs_in
+from myxtts.apps.studio.folders import BEFORE, EVALUATION, EXPORTS, DataSets, Votes, named_folder, runs_in
 from myxtts.apps.studio.texts import PageError
 from myxtts.audio.files import load_samples, to_pcm16
 from myxtts.config.checks import UserError
@@ -104,16 +104,21 @@ class Studio:
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
         """Makes a data set of uploaded files; yields the output of `myxtts make-dataset`, which cuts recordings with
-        subtitles, and with a recognizer all. Files that it refuses are not kept."""
+        subtitles, and with a recognizer all. Files that it refuses are not kept, and those they replaced return."""
         if copies := self.data.keep(name, files, bool(recognizer)):
-            flags = [f"--output={self.data.folder(name)}", f"--language={language}"]
-            flags += [f"--recognizer={recognizer}"] * bool(recognizer)
+            flags = [f"--recognizer={recognizer}"] * bool(recognizer)
+            flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
             try:
                 yield from self.tasks.follow("data", "make-dataset", str(self.data.recordings(name)), *flags)
             except UserError as error:
                 for copy in () if isinstance(error, PageError) else copies:
                     copy.unlink(missing_ok=True)
+                    with suppress(FileNotFoundError):
+                        os.replace(f"{copy}{BEFORE}", copy)
                 raise
+            finally:
+                for copy in copies:
+                    Path(f"{copy}{BEFORE}").unlink(missing_ok=True)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
         """The training form for a run that starts from a model; an existing run shows its own settings."""

@@ -105,7 +105,8 @@ class Stage(ABC):
         """Returns the data set with the clips to train and validate on."""
         return dataset
 
-    def nothing_to_learn(self, dataset: SpeechDataset) -> str | None:
+    @staticmethod
+    def nothing_to_learn(dataset: SpeechDataset) -> str | None:
         """Returns why these clips cannot train the stage, as a sentence for the log; None if they can."""
         return None
 

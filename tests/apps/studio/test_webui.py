@@ -95,6 +95,18 @@ def test_training_that_fails_says_the_sentence_of_the_command(tmp_path):
     assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
 
 
+def test_of_two_pages_that_start_a_run_at_once_one_is_refused(tmp_path, monkeypatch):
+    folder, popen = tmp_path / "run", subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sleep", "600"], **options))
+    start_training(folder, [])
+    with processes._trainings.pop(folder.resolve()) as process:
+        try:
+            with pytest.raises(UserError, match="run is training already"):  # in another server
+                start_training(folder, [])
+        finally:
+            process.kill()
+
+
 def test_failure_is_known_to_a_server_that_did_not_see_it(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -139,6 +151,23 @@ def test_dropped_files_become_a_data_set(tmp_path):
     assert not data.folder("new").exists()
 
 
+def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise UserError("No speech.")
+        yield
+
+    studio, names = Studio(tmp_path), ("talk.wav", "talk.srt")
+    (folder := studio.data.recordings("set")).mkdir(parents=True)
+    studio.data.folder("set").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("new")
+        (folder / name).write_text("old")
+    monkeypatch.setattr(studio.tasks, "follow", refuse)
+    with pytest.raises(UserError, match="No speech"):
+        list(studio.make_data_set("set", [str(tmp_path / name) for name in names], "en"))
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
+
+
 def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
     data, columns = DataSets(tmp_path), "audio_file|text|speaker_name|language"
     (folder := data.folder("talk")).mkdir(parents=True)
@@ -165,6 +194,9 @@ def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
     for bad in ("..", "_trash", None, "_data"):
         with pytest.raises(UserError):
             to_trash(tmp_path, bad)
+    (tmp_path / "run.recordings").mkdir()
+    assert to_trash(tmp_path, "run") == tmp_path / "_trash/run" and (tmp_path / "run.recordings").is_dir()
+    (tmp_path / "_trash/run").replace(tmp_path / "run")
     assert to_trash(tmp_path, "_data/set") == tmp_path / "_trash/set" and (tmp_path / "_trash/set/x.wav").is_file()
     assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
 
@@ -181,7 +213,8 @@ def test_votes_are_kept_and_counted_by_pair(tmp_path):
 
 def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
     ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
-    monkeypatch.setattr(processes, "command", lambda *given: [sys.executable, "-c", ready + given[0]])
+    popen = lambda words, run=subprocess.Popen, **options: run([sys.executable, "-c", ready + words[3]], **options)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     known = Tasks()
     assert list(known.follow("a", "print('10 %\\r20 %'); print('done')"))[-1] == "20 %\ndone"
