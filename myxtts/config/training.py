@@ -154,7 +154,7 @@ class TrainingConfig(Settings):
     """Memory budget for the batch-size search on a CPU (default: half of the free memory)."""
     overtraining_patience: int = setting(0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N")
     """Stop early after N validations in a row with a rising loss while the training loss falls; 0 only warns."""
-    seed: int = setting(0, at_least=0, at_most=2**63 - 1, flag="--seed", page="more")
+    seed: int = setting(0, at_least=0, at_most=2**32 - 1, flag="--seed", page="more")
     """Random seed of weights, data order, augmentation, dropout and samples."""
     checkpoint_dir: str = setting("./checkpoints", of_run=True, flag="--checkpoint-dir", metavar="DIR")
     """Run folder for checkpoints, logs and samples."""

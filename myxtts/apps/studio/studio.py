@@ -114,7 +114,7 @@ class Studio:
                 for copy in () if isinstance(error, PageError) else copies:
                     copy.unlink(missing_ok=True)
                     with suppress(FileNotFoundError):
-                        os.replace(f"{copy}{BEFORE}", copy)
+                        Path(f"{copy}{BEFORE}").replace(copy)
                 raise
             finally:
                 for copy in copies:

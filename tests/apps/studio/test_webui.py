@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import DataSets, Votes, kept_in, named_folder, runs_in, to_trash
+from myxtts.apps.studio.folders import DataSets, Votes, named_folder, runs_in
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
@@ -95,18 +95,6 @@ def test_training_that_fails_says_the_sentence_of_the_command(tmp_path):
     assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
 
 
-def test_of_two_pages_that_start_a_run_at_once_one_is_refused(tmp_path, monkeypatch):
-    folder, popen = tmp_path / "run", subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sleep", "600"], **options))
-    start_training(folder, [])
-    with processes._trainings.pop(folder.resolve()) as process:
-        try:
-            with pytest.raises(UserError, match="run is training already"):  # in another server
-                start_training(folder, [])
-        finally:
-            process.kill()
-
-
 def test_failure_is_known_to_a_server_that_did_not_see_it(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -151,23 +139,6 @@ def test_dropped_files_become_a_data_set(tmp_path):
     assert not data.folder("new").exists()
 
 
-def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypatch):
-    def refuse(*arguments):
-        raise UserError("No speech.")
-        yield
-
-    studio, names = Studio(tmp_path), ("talk.wav", "talk.srt")
-    (folder := studio.data.recordings("set")).mkdir(parents=True)
-    studio.data.folder("set").mkdir()
-    for name in names:
-        (tmp_path / name).write_text("new")
-        (folder / name).write_text("old")
-    monkeypatch.setattr(studio.tasks, "follow", refuse)
-    with pytest.raises(UserError, match="No speech"):
-        list(studio.make_data_set("set", [str(tmp_path / name) for name in names], "en"))
-    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
-
-
 def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
     data, columns = DataSets(tmp_path), "audio_file|text|speaker_name|language"
     (folder := data.folder("talk")).mkdir(parents=True)
@@ -178,27 +149,6 @@ def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
     train = f'{columns}\nwavs/1.wav|one two.|a|en\nwavs/2.wav|"so ""he"""|a|en\n'
     assert [path.read_text() for path in data.lists(str(folder))] == [train, f"{columns}\n"]
     assert data.correct(str(tmp_path), texts) == 0
-
-
-def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
-    places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
-    for place in places:
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / ("config.json" if place == "run" else "x.wav")).write_text("{}" + " " * 2**20)
-    found = kept_in(tmp_path)
-    kinds = ["run", "data", "export", "evaluation"]
-    assert tuple(found) == places and [one.kind for one in found.values()] == kinds
-    assert {one.size for one in found.values()} == {"1.0 MB"}
-    with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="training already"):
-        to_trash(tmp_path, "run")
-    for bad in ("..", "_trash", None, "_data"):
-        with pytest.raises(UserError):
-            to_trash(tmp_path, bad)
-    (tmp_path / "run.recordings").mkdir()
-    assert to_trash(tmp_path, "run") == tmp_path / "_trash/run" and (tmp_path / "run.recordings").is_dir()
-    (tmp_path / "_trash/run").replace(tmp_path / "run")
-    assert to_trash(tmp_path, "_data/set") == tmp_path / "_trash/set" and (tmp_path / "_trash/set/x.wav").is_file()
-    assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
 
 
 def test_votes_are_kept_and_counted_by_pair(tmp_path):
