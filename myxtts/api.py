@@ -25,6 +25,7 @@ __all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
 Configuration = XTTSConfig | str | os.PathLike | None
 """Settings, or the name of a YAML file."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
+MOST_SECONDS = 3600
 PLANNED_STAGE = "gpt"
 """Stage that `plan` reports for `--stage all`, because it needs the most memory."""
 
@@ -140,7 +141,8 @@ def plan(
     from myxtts.memory.report import memory_report
 
     config, gpus = configure(config, **named), [*(gpu_memory or PLANNED_GPUS_GB)]
-    require(clip_seconds is None or clip_seconds > 0, "--clip-seconds", "above 0", f"{clip_seconds or 0:g}")
+    rule = f"above 0 and at most {MOST_SECONDS}"
+    require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, "--clip-seconds", rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "--text-tokens", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "--gpu-memory", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
     source = _config_of_source(config.training.init_from)
@@ -196,8 +198,8 @@ def _require_sense(named, config, start):
         hint = "Add --train-data DIR, or leave --language out; --sample-languages selects those of the sample corpus"
         raise ConfigError(f"{rule}. {hint}.")
     if named.get("sample_languages") is not None and recordings:
-        rule = f"--sample-languages is for the sample corpus, not for --train-data {printable(str(recordings))}"
-        raise ConfigError(f"{rule}. Leave one of the two out; --language is the language of recordings.")
+        rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
+        raise ConfigError(f"{rule}. Leave it out; --language is the language of recordings.")
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")

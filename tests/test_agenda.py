@@ -112,6 +112,9 @@ def test_stage_by_name_that_another_rests_on_is_refused_before_anything_is_chang
 # ---- any number of stages, by what they build on
 
 
+UNTAKEN = dict(takes_init_from=False, nothing_to_learn=lambda dataset: None)
+
+
 @pytest.fixture
 def four_stages(monkeypatch):
     """Two stages more: `speaker` builds on nothing, `decoder` on all three."""
@@ -119,7 +122,7 @@ def four_stages(monkeypatch):
     made = []
     for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
         register_stage(StageEntry(name, below, rates))
-        monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(takes_init_from=False))
+        monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(**UNTAKEN))
         made.append(name)
     yield
     for name in made:
@@ -198,7 +201,7 @@ def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_pa
 
 def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path, monkeypatch):
     rates = dict.fromkeys(MODEL_SIZES, 1e-3)
-    monkeypatch.setitem(STAGE_CLASSES, "sound", SimpleNamespace(takes_init_from=False))
+    monkeypatch.setitem(STAGE_CLASSES, "sound", SimpleNamespace(**UNTAKEN))
     monkeypatch.setitem(STAGES, "sound", StageEntry("sound", ("dvae", "gpt"), rates, follows=("gpt",)))
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
     assert trained(tmp_path, 9) == ["gpt", "sound"]
@@ -208,7 +211,7 @@ def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path
     assert trained(tmp_path, 9) == ["sound"], "it goes on although the GPT is another one now"
 
 
-def test_works_are_those_of_the_stage_that_is_named_started_over_or_given_weights(tmp_path):
+def test_works_are_those_of_the_stage_that_is_named_started_over_or_given_weights(tmp_path, monkeypatch):
     started = dict(init_from="/models/emma")
     taken = make_agenda(agenda_config(tmp_path, 9, **started), None, taken=["dvae"])
     assert [(work.stage, work.trains) for work in taken] == [("dvae", False), ("gpt", True)]
@@ -222,3 +225,6 @@ def test_works_are_those_of_the_stage_that_is_named_started_over_or_given_weight
     assert trained(tmp_path, 9, stage="gpt") == ["gpt"] and trained(tmp_path, 5, stage="gpt") == []
     works = make_agenda(agenda_config(tmp_path, 9, stage="dvae"), None, reset=["dvae", "gpt"])
     assert [work.describe() for work in works] == ["Stage dvae: steps 1 to 9"]
+    monkeypatch.setattr(STAGE_CLASSES["dvae"], "nothing_to_learn", lambda dataset: "It has one speaker.")
+    works = make_agenda(agenda_config(tmp_path, 9, stage="dvae"), None, reset=["dvae", "gpt"])
+    assert [work.describe() for work in works] == ["Stage dvae: nothing to train"] and works[0].trains

@@ -197,36 +197,10 @@ def test_yaml_that_makes_no_sense_is_one_short_sentence(content, tmp_path):
     assert len(str(error.value)) < 500 and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "section, name, value",
-    [
-        ("model", "width", "1000000000000000"),
-        ("model", "layers", "1000000000"),
-        ("model", "speaker_channels", "[16, 32, 64, 1000000000000]"),
-        ("model", "start_text_token", "10000000000"),
-        ("data", "batch_size", "100000000000000000000"),
-        ("data", "batch_size", "0x" + "f" * 5000),
-        ("data", "max_seconds", ".inf"),
-        ("data", "min_seconds", ".nan"),
-        ("data", "conditioning_seconds", "[3, .inf]"),
-        ("data", "model_start_delay", ".inf"),
-        ("data", "max_mel_frames", "4" + "0" * 30),
-        ("training", "epochs", "1000000000000"),
-        ("training", "gpt", "{text_loss_weight: .inf}"),
-        ("training", "gpt", "{code_loss_weight: 1e400}"),
-        ("training", "gpt", "{code_loss_weight: 0x" + "f" * 300 + "}"),
-        ("training", "seed", "9" * 30),
-        ("training", "checkpoint_dir", '"a\\0b"'),
-        ("training", "gpt", "{learning_rate: .inf}"),
-        ("training", "gpt", "{batch_size: 100000000000000000000}"),
-        ("sampling", "temperature", ".inf"),
-        ("sampling", "reference_seconds", ".inf"),
-        ("sampling", "top_k", "1" + "0" * 40),
-    ],
-)
-def test_infinite_or_absurd_number_is_refused(section, name, value, tmp_path):
+@pytest.mark.parametrize("line", (Path(__file__).parent / "data/absurd_numbers.txt").read_text().splitlines())
+def test_infinite_or_absurd_number_is_refused(line, tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text(f"{section}: {{{name}: {value}}}\n")
+    path.write_text(line)
     with pytest.raises(ConfigError, match="must be") as error:
         config_from_dict(read_yaml(path))
     assert len(str(error.value)) < 400

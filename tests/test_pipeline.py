@@ -168,8 +168,13 @@ def test_validation_has_no_chance_in_it(clips):
 
 
 def test_dataset_gives_batches_in_order_and_only_those_asked_for(clips):
-    loader = make_loader(clips, conditioning=rule())
-    stream = prefetch_to(wave_dataset(loader, 2, 9, num_workers=4), "/CPU:0", 2)
+    loader, together = make_loader(clips, conditioning=rule()), threading.Barrier(7)
+
+    def read(position):
+        together.wait(60)  # all readers wait for the disk at once, whatever the number of cores
+        return loader(position)
+
+    stream = prefetch_to(wave_dataset(read, 2, 9, num_workers=7), "/CPU:0", 2)
     batches = list(stream)
     assert len(batches) == 7
     for position, batch in enumerate(batches, 2):

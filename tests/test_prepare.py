@@ -200,7 +200,7 @@ def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
         assert prepared.codes.shape[1] and not recorded.codes.shape[1]
         for name in ("index", "wav_lengths", "text", "conditioning_span"):
             np.testing.assert_array_equal(getattr(prepared, name), getattr(recorded, name), err_msg=name)
-    with pytest.raises(UserError, match="--val-prepared needs --val-data"):
+    with pytest.raises(UserError, match="--val-prepared. must be left out without --val-data"):
         SpeechDataset.open(replace(run, data=replace(run.data, val_prepared=str(shards))))
     clip = SpeechDataset.open(run).train[0]
     with pytest.raises(UserError, match="^--val-prepared .* must contain every clip of --val-data unchanged"):

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -219,6 +220,21 @@ def test_a_worker_that_was_asked_to_end_before_it_met_the_others_ends_them_at_on
     workers = [subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) for command in commands]
     workers[1].stdout.readline()
     assert launching._follow(workers) == 143
+
+
+def test_a_taken_port_ends_all_workers_at_once_with_a_sentence(monkeypatch, capfd, tmp_path):
+    monkeypatch.setattr(launching, "FAREWELL_SECONDS", 0.1)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(launching.__file__).parents[2]))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        addresses = f"127.0.0.1:{port}", *free_addresses(1)
+        monkeypatch.setattr(launching, "free_addresses", lambda count: addresses)
+        assert launching.launch(2, ["train", "--checkpoint-dir", "run"]) == 2
+    assert f"[0] Error: Worker 0 (127.0.0.1:{port}) cannot listen on its port: Address already in use. Give" in (
+        capfd.readouterr().out
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_are_read_from_tf_config():

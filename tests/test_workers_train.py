@@ -1,12 +1,14 @@
 """Two workers on this machine have the losses of one process."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from tiny import tiny_run_config, untraced
 
 from myxtts.devices.device_plan import plan_devices
-from myxtts.distributed.launching import launch
+from myxtts.distributed.launching import free_addresses, launch
 from myxtts.runs.run import Run
 
 STEPS = 2
@@ -35,3 +37,5 @@ def test_two_workers_have_the_losses_of_one_process(tiny_corpus, tmp_path, two_s
     for stage, losses in alone.history.items():
         for found, expected in zip(together.history[stage], losses, strict=True):
             assert found == pytest.approx(expected, rel=1e-5)
+    lone = ["--checkpoint-dir", str(tmp_path / "lone"), "--stage", "dvae", "--workers", *free_addresses(1)]
+    assert subprocess.run([sys.executable, "-m", "myxtts", "train", "--config", str(path), *lone]).returncode == 0

@@ -33,9 +33,10 @@ def exits_with_sentence(main: Callable) -> Callable:
             from myxtts.utils.commons import folded_on_terminal
 
             message = str(error)
-            if isinstance(error, OSError) and error.errno in FULL:
-                hint = "Free the disk, or name another place, and run the same command again."
-                message = f"{error.filename or 'A file'} cannot be written: {error.strerror}. {hint}"
+            if isinstance(error, OSError) and (error.filename or error.errno in FULL):
+                hint = "written", "Free the disk, or name another place, and run the same command again."
+                how, hint = hint if error.errno in FULL else ("used", "Check its name and its permissions.")
+                message = f"{error.filename or 'A file'} cannot be {how}: {error.strerror}. {hint}"
             message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
             message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
@@ -54,6 +55,7 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     """
     if path is None:
         return
+    require("://" not in path, flag, "a path on this machine", printable(path))
     target = os.path.realpath(path)
     if not path or os.path.isdir(target) and not makes_folders:
         raise UserError(f"{flag} must name a {'file or folder' if makes_folders else 'file'}. Received: {path!r}.")

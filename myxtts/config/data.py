@@ -93,6 +93,7 @@ class DataConfig(Settings):
         super().__post_init__()
         for name in PATHS:
             self.check_name(name)
+        self.check("val_prepared", bool(self.val_data) or not self.val_prepared, "left out without --val-data")
         ordered, hint = 0 < self.min_seconds < self.max_seconds, "The defaults are 0.1 and 11.6."
         self.check("min_seconds", ordered, f"above 0 and below data.max_seconds ({self.max_seconds})", hint)
         low, high = self.conditioning_seconds

@@ -139,7 +139,7 @@ class TrainingConfig(Settings):
     """Memory budget for the batch-size search on a CPU (default: half of the free memory)."""
     overtraining_patience: int = setting(0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N")
     """Stop early after N validations in a row with a rising loss while the training loss falls; 0 only warns."""
-    seed: int = setting(0, at_least=0, at_most=2**63 - 1, flag="--seed", page="more")
+    seed: int = setting(0, at_least=0, at_most=2**32 - 1, flag="--seed", page="more")
     """Random seed of weights, data order, augmentation, dropout and samples."""
     checkpoint_dir: str = setting("./checkpoints", of_run=True, flag="--checkpoint-dir", metavar="DIR")
     """Run folder for checkpoints, logs and samples."""
@@ -206,6 +206,7 @@ class TrainingConfig(Settings):
     def __post_init__(self):
         super().__post_init__()
         self.check_name("checkpoint_dir")
+        self.check("checkpoint_dir", "://" not in self.checkpoint_dir, "a folder on this machine")
         self.check_name("init_from")
         rule = f"loss without {self.name_of('evaluate_every_steps')}"
         self.check("best_by", self.best_by == "loss" or self.evaluate_every_steps > 0, rule)

@@ -176,8 +176,6 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 def _prepared(config, sides):
     """Opens the shards in `data.prepared` and `data.val_prepared`; None without any."""
     data, found = config.data, None
-    if data.val_prepared and not data.val_data:
-        raise ConfigError(f"--val-prepared needs --val-data, the data set that {data.val_prepared} was made from.")
     if data.prepared:
         found = PreparedClips.open(data.prepared).adopt(sides[0])
     if data.val_prepared:

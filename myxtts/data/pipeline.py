@@ -208,6 +208,7 @@ def wave_dataset(
     options.experimental_optimization.map_fusion = True
     options.experimental_optimization.map_parallelization = True
     options.autotune.enabled = True
+    options.threading.private_threadpool_size = num_workers  # the shared pool has one thread per core
     last = np.iinfo(np.int64).max if stop is None else stop
     return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=num_workers).with_options(options)
 

@@ -10,10 +10,8 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from myxtts.distributed.workers import LOST_EXIT_CODE, LOST_SECONDS
+from myxtts.distributed.workers import FAREWELL_SECONDS, LOST_EXIT_CODE, LOST_SECONDS, REFUSED_EXIT_CODE
 
-PATIENCE_SECONDS = 2 * LOST_SECONDS
-"""Time limit for the other workers to end after one has failed."""
 LOST_PATIENCE_SECONDS = 15.0
 """Time limit after a worker was lost: the others notice at once, and a hanging one never ends by itself."""
 
@@ -25,7 +23,8 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     `restarts` times; the run resumes from the last checkpoint.
 
     Returns:
-        0 if all workers succeeded, `LOST_EXIT_CODE` if one was lost, else the exit code of the first one that failed.
+        0 if all workers succeeded, `REFUSED_EXIT_CODE` if the first failure was a worker that refused its settings,
+        `LOST_EXIT_CODE` if one was lost, else the exit code of the first one that failed.
     """
     workers, is_stopped = [], threading.Event()
     # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
@@ -81,15 +80,17 @@ def _follow(workers):
     readers = [threading.Thread(target=show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
         reader.start()
-    deadline = None
+    failed_at, is_refused = None, False
     while running := [worker for worker in workers if worker.poll() is None]:
         codes = _failures(workers)
-        if codes and deadline is None:
+        if codes and failed_at is None:
             if 128 + signal.SIGTERM in codes:  # it ended before it connected, so the others do not know
                 _signal(running, signal.SIGTERM)
-            patience = LOST_PATIENCE_SECONDS if LOST_EXIT_CODE in codes else PATIENCE_SECONDS
-            deadline = time.monotonic() + patience
-        if deadline is not None and time.monotonic() > deadline:
+            failed_at, is_refused = time.monotonic(), REFUSED_EXIT_CODE in codes
+            patience = LOST_PATIENCE_SECONDS if LOST_EXIT_CODE in codes else 2 * LOST_SECONDS
+            if is_refused:  # connected workers know, the others would wait for it
+                patience = FAREWELL_SECONDS
+        if failed_at is not None and time.monotonic() - failed_at > patience:
             for worker in running:
                 print(f"Worker {workers.index(worker)} did not end within {patience:.0f} s and was killed.", flush=True)
                 worker.kill()
@@ -98,7 +99,7 @@ def _follow(workers):
     for reader in readers:
         reader.join(LOST_SECONDS)
     codes = _failures(workers)
-    return LOST_EXIT_CODE if LOST_EXIT_CODE in codes else next(iter(codes), 0)
+    return REFUSED_EXIT_CODE if is_refused else LOST_EXIT_CODE if LOST_EXIT_CODE in codes else next(iter(codes), 0)
 
 
 def _failures(workers):

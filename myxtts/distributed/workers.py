@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import socket
 import sys
 import threading
 import time
@@ -191,6 +192,7 @@ def join_workers(
     global _current
     if not addresses or _current.addresses == addresses:
         return _current
+    require_free_port(addresses, index)
     from myxtts.distributed.cluster import Cluster
 
     say(f"Worker {index} of {len(addresses)}: waiting for the others, worker 0 at {addresses[0]}")
@@ -206,6 +208,16 @@ def join_workers(
         workers.require_equal("settings", settings, "Start all with the same flags except --worker-index.")
         workers.require_equal("model devices", devices, "Give each worker as many model devices of one kind.")
     return workers
+
+
+def require_free_port(addresses: tuple[str, ...], index: int) -> None:
+    """Raises `UserError` if this worker cannot listen on its port; TensorFlow would not tell the other workers."""
+    if addresses and _current.addresses != addresses:
+        try:
+            socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()
+        except OSError as error:
+            rule = f"Worker {index} ({addresses[index]}) cannot listen on its port: {os.strerror(error.errno)}"
+            raise UserError(f"{rule}. Give it another port in --workers, the same for all workers.") from None
 
 
 @contextmanager

@@ -80,8 +80,8 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     is_remote = name.startswith("hf://") or size in WHISPER_SIZES
     if not (is_remote or Path(name).is_dir()):
         raise UserError(
-            f"--recognizer must be a size of Whisper ({', '.join(WHISPER_SIZES)}), hf://owner/name, the folder of a "
-            'Whisper model, pocketsphinx, or a command with {wav} in it, such as "./hear.sh {wav}". '
+            f"--recognizer (or --aligner) must be a size of Whisper ({', '.join(WHISPER_SIZES)}), hf://owner/name, the "
+            'folder of a Whisper model, pocketsphinx, or a command with {wav} in it, such as "./hear.sh {wav}". '
             f"Received: {name}."
         )
     _require_package("faster_whisper", "eval")
@@ -212,7 +212,7 @@ class Command:
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            raise UserError(f"--recognizer must be a valid command: {error}.") from None
+            raise UserError(f"--recognizer (or --aligner) must be a valid command: {error}.") from None
         if shutil.which(self._words[0]) is None:
             raise UserError(f"--recognizer: the command {self._words[0]} is not there. Install it or give its path.")
 

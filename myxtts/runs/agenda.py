@@ -53,7 +53,7 @@ class StageWork:
     step: int | None
     """Number of optimizer steps so far; None for a fresh start."""
     total: int
-    """Requested number of steps."""
+    """Requested number of steps; 0 if the data set cannot train the stage."""
     finished: bool = False
     """Whether an earlier run trained the stage to the end."""
     needed_by: tuple[str, ...] = ()
@@ -77,6 +77,7 @@ class StageWork:
         """Returns a description for the user."""
         if self.step is None:
             doing = f"steps 1 to {self.total}" + (f", from the weights in {self.origin}" if self.origin else "")
+            doing = doing if self.total else "nothing to train"
         elif self.trains and self.step >= self.total:
             doing = f"finished at step {self.step}, because {self.total} were requested"
         elif self.trains:
@@ -165,6 +166,7 @@ def _work(config, stage, dataset, states, stores):
         needed_by += [name] * needs
     if state is None:
         origin = training.init_from if stage in tuned else None
+        total = 0 if STAGE_CLASSES[stage].nothing_to_learn(dataset) else total
         return StageWork(stage, None, total, needed_by=tuple(needed_by), origin=origin)
     stays = _stays(training, stage, states, stores)
     return StageWork(stage, state["step"], total, state["finished"], tuple(needed_by), stays)

@@ -126,8 +126,8 @@ class RunConsole(ConsoleProgress, RunListener):
         reasons = Counter(row["reason"] for row in rows if row["verdict"] == "rejected")
         if reasons:
             common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
-            named = " and ".join(map(str, lists))
-            lines.append(f"Left out:     {reasons.total()} of {len(rows)} clips ({common}); see {named}")
+            left, named = f"{reasons.total()} of {len(rows)} clips", " and ".join(map(str, lists))
+            lines.append(f"Left out:     {left} ({common}); see {named}")
         lines.append(f"Checkpoints:  {', '.join(f'{home}/{stage}' for stage in trained)}")
         lines.append(f"TensorBoard:  tensorboard --logdir {_quoted(logs or home / 'tensorboard')}")
         if samples:

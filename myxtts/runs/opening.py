@@ -60,8 +60,7 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
     workers.require_equal("files in --checkpoint-dir", seen, "It must be one folder on storage that all of them reach.")
     dataset = dataset or SpeechDataset.open(config)
     digests = [data_digest(clips)[:12] for clips in (dataset.train, dataset.validation)]
-    hint = "Give each a copy of one data set in --train-data and --val-data."
-    workers.require_equal("recordings", digests, hint)
+    workers.require_equal("recordings", digests, "Give each a copy of one data set in --train-data and --val-data.")
     return dataset, trained
 
 
@@ -89,8 +88,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
-    needs = find_needs(dataset.config, works, dataset)
-    if needs is not None:
+    if (needs := find_needs(dataset.config, works, dataset)) is not None:
         notify("on_needs", needs)
         if times := try_run(works, dataset, needs):
             notify("on_trial", times)

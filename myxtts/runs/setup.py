@@ -20,7 +20,7 @@ from myxtts.config.training import SLURM, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices, count_gpus, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
-from myxtts.distributed.workers import join_workers, leaving_together
+from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.coqui.conversion import find_release
 from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
@@ -47,6 +47,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     """
     config = with_workers(config)
     data, training = config.data, config.training
+    require_free_port(training.workers, training.worker_index)
     check_devices(data.data_gpu, data.model_gpu, **devices)
     if training.evaluation_recognizer:
         settle_recognizer(training.evaluation_recognizer)
@@ -89,8 +90,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
     if not folder or not Path(folder).exists() or Path(folder).name == SAMPLE_CORPUS.name:
         return config
     say(f"No --train-data given: continuing with that of the run, {printable(folder)}")
-    language = config.data.language or own.language
-    return replace(config, data=replace(config.data, train_data=folder, language=language))
+    return replace(config, data=replace(config.data, train_data=folder, language=config.data.language or own.language))
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:

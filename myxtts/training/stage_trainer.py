@@ -101,7 +101,7 @@ class StageTrainer:
 
     def _settle_switches(self, model, before):
         """Resolves the training switches; `before` is the state of the checkpoint to resume, or empty."""
-        named, joined = self.config.training.workers, self.workers.addresses if self.workers.count > 1 else ()
+        named, joined = self.config.training.workers, tuple(filter(None, self.workers.addresses))
         hint = "Use myxtts.train(config), which connects them."
         require(named == joined, "training.workers", "the workers that this process has joined", named, hint)
         options = self.config.training, self.config.model, self.model_device, self.stage.switches

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ LEAST_OWN_VOICE = 0.80
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
 _DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper takes 0.37 for a failure
-_PROGRESS_EVERY = 50
+_PROGRESS_SECONDS = 5.0
 _ROBUST_DEVIATIONS, _DOUBTFUL_DEVIATIONS = 3.5, 2.5
 _LEAST_DEVIATION = 0.1
 _LEAST_CLIPS_FOR_RATE = 8
@@ -207,13 +208,14 @@ def listen(
         clips: Clips with their files.
         options: Result of `command.open_options`.
         needs_text: Whether the recognizer transcribes the clips; otherwise it checks their texts.
-        tell: Called with the progress every 50 clips.
+        tell: Called with the progress every five seconds.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
-    parts = []
+    parts, told = [], time.monotonic()
     for number, (clip, file) in enumerate(clips):
-        if number and number % _PROGRESS_EVERY == 0:
+        if time.monotonic() - told >= _PROGRESS_SECONDS:
+            told = time.monotonic()
             tell(f"{number} of {len(clips)} clips checked")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:

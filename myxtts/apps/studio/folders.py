@@ -22,8 +22,8 @@ SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
 """Suffixes of files that `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
-RECORDINGS = ".recordings"
-"""Suffix of the folder with the recordings that a data set is cut from."""
+RECORDINGS, BEFORE = ".recordings", ".before"
+"""Suffixes of the folder with the recordings of a data set, and of a recording that is about to be replaced."""
 LISTS = ("metadata_train.csv", "metadata_eval.csv")
 """Lists of clips and texts that `myxtts make-dataset` writes."""
 VOTES = "_votes.csv"
@@ -92,6 +92,8 @@ class DataSets:
         copies = [folder / ("wavs" if listed and not is_cut and one in heard else "") / one for one in names]
         for file, copy in zip(files, copies):
             copy.parent.mkdir(parents=True, exist_ok=True)
+            if is_cut and copy.is_file():
+                shutil.copyfile(copy, f"{copy}{BEFORE}")
             with write_whole(copy) as temporary:
                 shutil.copyfile(file, temporary)
         return copies if is_cut else []
@@ -161,7 +163,7 @@ def to_trash(home: Path, place: str | None) -> Path:
         raise PageError("choose_kept")
     require_free(one.folder)
     (home / TRASH).mkdir(exist_ok=True)
-    for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder):
+    for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:
         if folder.is_dir():
             moved = folder.replace(free_path(home / TRASH / folder.name))
     return moved

@@ -20,6 +20,7 @@ from myxtts.apps.studio.training_form import OWN, config_in, stages_of, values_o
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import lock
 from myxtts.storage.run_folder import METRICS, read_metrics
 
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
@@ -36,11 +37,6 @@ FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
 """Start of the lines that libmpg123 and CTranslate2 print, thousands for some recordings; they are not shown."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """Trainings that were started here, by folder."""
-
-
-def command(*arguments: str) -> list[str]:
-    """Returns a command line of `myxtts` with this Python."""
-    return [sys.executable, "-m", "myxtts", *arguments]
 
 
 class Tasks:
@@ -63,7 +59,7 @@ class Tasks:
             known, process, output = self._running.get(name, (None, None, None))
             if process is None:
                 output = tempfile.TemporaryFile()
-                process = _start(command(*arguments), output)
+                process = _start(arguments, output)
                 self._running[name] = arguments, process, output
             elif known != arguments:
                 raise PageError("task_runs")
@@ -90,8 +86,14 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
     """Starts `myxtts train`, which continues if the page or its server ends; raises as `require_free` does."""
     require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(output_path(folder), "wb") as output:
-        _trainings[folder.resolve()] = _start(command("train", "--checkpoint-dir", str(folder), *flags), output)
+    with open(output_path(folder), "ab") as output:
+        try:
+            lock(output.fileno())  # held by the process: another page's start waits for no lock on the folder
+        except OSError as error:
+            if isinstance(error, BlockingIOError):  # else the file system has no locks
+                raise PageError("trains_already", folder.name) from None
+        output.truncate(0)
+        _trainings[folder.resolve()] = _start(["train", "--checkpoint-dir", str(folder), *flags], output)
 
 
 def stop_training(folder: Path) -> None:
@@ -102,8 +104,7 @@ def stop_training(folder: Path) -> None:
     Raises:
         UserError: No run is training in the folder.
     """
-    process = process_of(folder)
-    if process is None:
+    if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
     os.kill(process, signal.SIGTERM)
 
@@ -141,9 +142,7 @@ def failure(folder: Path) -> str | None:
     process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0, *ENDED):
         return None
-    # The exit code is unknown if an earlier server started the training: an error counts unless metrics are newer.
-    both = path.exists() and metrics.exists()
-    if process is None and both and metrics.stat().st_mtime > path.stat().st_mtime:
+    if process is None and path.exists() and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:
         return None
     output = _end_of(path)
     return sentence_of(output) if process is not None or "\nError: " in f"\n{output}" else None
@@ -160,20 +159,19 @@ def sentence_of(output: str) -> str:
     return (error if found else error.rpartition("\n")[2]) or "The command printed nothing."
 
 
-def _start(words, output):
-    """Starts a process in its own session, so that it continues if the page's server ends."""
+def _start(arguments, output):
+    """Starts a command of `myxtts` in its own session, so that it continues if the page's server ends."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    words = [sys.executable, "-m", "myxtts", *arguments]
     return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
 
 
 def _end_of(path):
     """Returns the end of a file as text; "" without the file."""
-    try:
-        with open(path, "rb") as file:
-            return _printed(file)
-    except OSError:
-        return ""
+    with suppress(OSError), open(path, "rb") as file:
+        return _printed(file)
+    return ""
 
 
 def _printed(output) -> str:

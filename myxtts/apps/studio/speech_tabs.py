@@ -96,10 +96,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         seed = gr.Number(0, label=texts["seed"], precision=0, minimum=0)
     verdict = parts.state_line("vote_said")
     with gr.Row():
-        sounds = [
-            gr.Audio(label=letter, interactive=False, buttons=["download"], elem_id=f"compare_sound_{letter}")
-            for letter in LETTERS
-        ]
+        look = dict(interactive=False, buttons=["download"])
+        sounds = [gr.Audio(label=letter, elem_id=f"compare_sound_{letter}", **look) for letter in LETTERS]
     heard = gr.State(None)
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):

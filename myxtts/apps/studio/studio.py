@@ -5,14 +5,14 @@ import functools
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from myxtts.apps.studio import processes, training_form
-from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, named_folder, runs_in
+from myxtts.apps.studio.folders import BEFORE, EVALUATION, EXPORTS, DataSets, named_folder, runs_in
 from myxtts.apps.studio.texts import PageError
 from myxtts.audio.files import load_samples, to_int16
 from myxtts.config.checks import UserError
@@ -96,17 +96,22 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set of uploaded files; deletes them if that fails. Yields the output of `myxtts make-dataset`,
-        which cuts the recordings if there are subtitles or a recognizer."""
+        """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
+        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
         if copies := self.data.keep(name, files, bool(recognizer)):
-            flags = [f"--output={self.data.folder(name)}", f"--language={language}"]
-            flags += [f"--recognizer={recognizer}"] * bool(recognizer)
+            flags = [f"--recognizer={recognizer}"] * bool(recognizer)
+            flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
             try:
                 yield from self.tasks.follow("data", "make-dataset", str(self.data.recordings(name)), *flags)
             except UserError as error:
                 for copy in () if isinstance(error, PageError) else copies:
                     copy.unlink(missing_ok=True)
+                    with suppress(FileNotFoundError):
+                        Path(f"{copy}{BEFORE}").replace(copy)
                 raise
+            finally:
+                for copy in copies:
+                    Path(f"{copy}{BEFORE}").unlink(missing_ok=True)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
         """Returns the training form for a new run that starts from a model, or with the settings of an existing run."""

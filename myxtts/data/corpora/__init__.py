@@ -11,6 +11,7 @@ import importlib
 import os
 import pkgutil
 import shlex
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +42,10 @@ __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "fil
 def find_formats() -> list[CorpusFormat]:
     """Returns the formats in all modules of this package, in order of `priority`."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    formats = (form for module in modules for form in getattr(module, "FORMATS", ()))
-    return sorted(formats, key=lambda form: form.priority)
+    for name in (module.__name__ for module in modules if not hasattr(module, "FORMATS")):
+        if not name.endswith((".base", ".folder", ".tables")):
+            warnings.warn(f"{name} has no FORMATS, so it reads no data set.", stacklevel=2)
+    return sorted((form for one in modules for form in getattr(one, "FORMATS", ())), key=lambda form: form.priority)
 
 
 def load_corpus(

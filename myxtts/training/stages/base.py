@@ -102,8 +102,10 @@ class Stage(ABC):
         """Returns the data set with only the clips that the stage uses for training and validation."""
         return dataset
 
-    def nothing_to_learn(self, dataset: SpeechDataset) -> str | None:
+    @staticmethod
+    def nothing_to_learn(dataset: SpeechDataset) -> str | None:
         """Returns a log message if these clips cannot train the stage, else None."""
+        return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
         """Returns the arrays of a prepared validation batch that `score` needs, if any; called on the model device."""

@@ -72,12 +72,11 @@ class SpeakerStage(Stage):
         train = [clip for clip in dataset.train if clip.speaker in trained]
         return replace(dataset, train=train, validation=[*dataset.validation, *judged])
 
-    def nothing_to_learn(self, dataset):
+    @staticmethod
+    def nothing_to_learn(dataset):
         able, found = len(_trainable_speakers(dataset)), len(dataset.speakers)
-        if able >= 2:
-            return None
         rule = f"The speaker encoder needs two speakers with {FEWEST_CLIPS} clips each. Found: {able} of {found}."
-        return f"{rule} It stays untrained: its vectors are nearly the same for all voices."
+        return None if able >= 2 else f"{rule} It stays untrained: its vectors are nearly the same for all voices."
 
     def updates(self, settings):
         return [Update("", SpeakerObjective(self.model, self.classifier, self.active), settings)]

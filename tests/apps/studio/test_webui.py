@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, kept_in, named_folder, runs_in, to_trash
+from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, named_folder, runs_in
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
@@ -149,24 +149,6 @@ def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
     assert data.correct(str(tmp_path), texts) == 0
 
 
-def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
-    places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
-    for place in places:
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / ("config.json" if place == "run" else "x.wav")).write_text("{}" + " " * 2**20)
-    found = kept_in(tmp_path)
-    kinds = ["run", "data", "export", "evaluation"]
-    assert tuple(found) == places and [one.kind for one in found.values()] == kinds
-    assert {one.size for one in found.values()} == {"1.0 MB"}
-    with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="training already"):
-        to_trash(tmp_path, "run")
-    for bad in ("..", "_trash", None, "_data"):
-        with pytest.raises(UserError):
-            to_trash(tmp_path, bad)
-    assert to_trash(tmp_path, "_data/set") == tmp_path / "_trash/set" and (tmp_path / "_trash/set/x.wav").is_file()
-    assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
-
-
 def test_votes_are_kept_and_counted_by_pair(tmp_path):
     assert count_votes(tmp_path) == []
     add_vote(tmp_path, ("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
@@ -178,7 +160,8 @@ def test_votes_are_kept_and_counted_by_pair(tmp_path):
 
 def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
     ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
-    monkeypatch.setattr(processes, "command", lambda *given: [sys.executable, "-c", ready + given[0]])
+    popen = lambda words, run=subprocess.Popen, **options: run([sys.executable, "-c", ready + words[3]], **options)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     known = Tasks()
     assert list(known.follow("a", "print('10 %\\r20 %'); print('done')"))[-1] == "20 %\ndone"

@@ -1,0 +1,62 @@
+"""What happens to the files of a run or data set when two pages, two uploads or the trash want them."""
+
+import subprocess
+
+import pytest
+
+from myxtts.apps.studio import processes
+from myxtts.apps.studio.folders import kept_in, to_trash
+from myxtts.apps.studio.processes import start_training
+from myxtts.apps.studio.studio import Studio
+from myxtts.config.checks import UserError
+from myxtts.storage.run_folder import own_run_folder
+
+
+def test_of_two_pages_that_start_a_run_at_once_one_is_refused(tmp_path, monkeypatch):
+    folder, popen = tmp_path / "run", subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sleep", "600"], **options))
+    start_training(folder, [])
+    with processes._trainings.pop(folder.resolve()) as process:
+        try:
+            with pytest.raises(UserError, match="run is training already"):  # in another server
+                start_training(folder, [])
+        finally:
+            process.kill()
+
+
+def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise UserError("No speech.")
+        yield
+
+    studio, names = Studio(tmp_path), ("talk.wav", "talk.srt")
+    (folder := studio.data.recordings("set")).mkdir(parents=True)
+    studio.data.folder("set").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("new")
+        (folder / name).write_text("old")
+    monkeypatch.setattr(studio.tasks, "follow", refuse)
+    with pytest.raises(UserError, match="No speech"):
+        list(studio.make_data_set("set", [str(tmp_path / name) for name in names], "en"))
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
+
+
+def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
+    places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
+    for place in places:
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / ("config.json" if place == "run" else "x.wav")).write_text("{}" + " " * 2**20)
+    found = kept_in(tmp_path)
+    kinds = ["run", "data", "export", "evaluation"]
+    assert tuple(found) == places and [one.kind for one in found.values()] == kinds
+    assert {one.size for one in found.values()} == {"1.0 MB"}
+    with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="training already"):
+        to_trash(tmp_path, "run")
+    for bad in ("..", "_trash", None, "_data"):
+        with pytest.raises(UserError):
+            to_trash(tmp_path, bad)
+    (tmp_path / "run.recordings").mkdir()
+    assert to_trash(tmp_path, "run") == tmp_path / "_trash/run" and (tmp_path / "run.recordings").is_dir()
+    (tmp_path / "_trash/run").replace(tmp_path / "run")
+    assert to_trash(tmp_path, "_data/set") == tmp_path / "_trash/set" and (tmp_path / "_trash/set/x.wav").is_file()
+    assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
