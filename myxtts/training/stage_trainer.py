@@ -69,17 +69,9 @@ class StageTrainer:
         store = CheckpointStore(f"{resumed_folder}/{stage}")
         before = store.newest_state() if resumed_folder else None
         self._settle_switches(model, before or {})
-        starting_weights = store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None
-        settings, accumulation = self.stage_config, config.training.gradient_accumulation
-        # Seeded per stage, so that its initial weights do not depend on the stages before it.
-        keras.utils.set_random_seed(config.training.seed)
-        with self.replicas.scope():
-            self.stage.build(model, self.switches, starting_weights)
-            updates, options = self.stage.updates(settings), dict(xla=self.switches.xla, ema=self.switches.ema)
-            arguments = updates, self.replicas.strategy, settings, accumulation, self.switches.precision
-            self.train_step = TrainStep(*arguments, **options)
+        self._build(model, store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None)
         self.model: XTTS = self.stage.model
-        sizes = settings.batch_size, accumulation
+        sizes = self.stage_config.batch_size, config.training.gradient_accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
         self.clock, self.watch = StepClock(), Watch(self)
         parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
@@ -111,6 +103,17 @@ class StageTrainer:
             name, precision = model.dtype_policy.name, self.switches.precision
             require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
+
+    def _build(self, model, start):
+        """Builds the stage's model, from the weights `start` if given, and the train step."""
+        settings, accumulation = self.stage_config, self.config.training.gradient_accumulation
+        # Seeded per stage, so that its initial weights do not depend on the stages before it.
+        keras.utils.set_random_seed(self.config.training.seed)
+        with self.replicas.scope():
+            self.stage.build(model, self.switches, start)
+            updates, options = self.stage.updates(settings), dict(xla=self.switches.xla, ema=self.switches.ema)
+            arguments = updates, self.replicas.strategy, settings, accumulation, self.switches.precision
+            self.train_step = TrainStep(*arguments, **options)
 
     @property
     def ledger(self) -> Ledger | None:
