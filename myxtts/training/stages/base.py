@@ -64,7 +64,7 @@ class Update(NamedTuple):
     """Prefix of the update's names in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of the optimizer and of clipping. The stage's schedule is scaled to this peak learning rate."""
+    """Settings of the optimizer and of clipping. The stage's schedule is scaled to their peak learning rate."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True

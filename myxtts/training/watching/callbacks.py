@@ -32,7 +32,7 @@ HINTS = {
     "preparing": "Give data work a GPU of its own (--data-gpu, --model-gpu), or prepare codes once (`myxtts prepare`).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
 }
-"""What to change, by bottleneck."""
+"""Advice to the user, by bottleneck."""
 logger = logging.getLogger(__name__)
 
 
