@@ -41,7 +41,7 @@ _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "da
 
 
 def open_network(path: str | Path, flag: str):
-    """Loads an ONNX network for one CPU thread. Raises `UserError` with `flag` if the network cannot be loaded."""
+    """Loads an ONNX network for one CPU thread. Raises `UserError` with the option `flag` if this fails."""
     try:
         import onnxruntime
     except ModuleNotFoundError:

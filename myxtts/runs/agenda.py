@@ -59,7 +59,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Other reason than `needed_by` why the stage cannot continue, as the end of a sentence; empty if it can."""
+    """Reason other than `needed_by` why the stage cannot continue, as the end of a sentence; empty if there is none."""
     origin: str | None = None
     """Source of the initial weights; None for random ones."""
 

@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
-    """Compares encoders and decoder on random input, tokenizer and GPT on random sentences, and a long text."""
+    """Compares encoders and decoder on noise, tokenizer and GPT on random sentences, and speech of a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
     yield from _other_graphs(speaker, synthesizer.model, random)
     yield from _sentences(speaker, synthesizer, random, LIMITS[weights])

@@ -115,7 +115,7 @@ class Stage(ABC):
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns the recordings of a prepared validation batch and their resynthesis, if the stage has one.
+        """Returns the recordings of a prepared validation batch and their resynthesis; None if the stage has none.
 
         Both are log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device.
         """

@@ -94,7 +94,7 @@ class PipelineTimes(NamedTuple):
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Creates a GPT trainer without accumulation, on an untrained DVAE, and its data set; `folder` gets the files."""
+    """Creates a GPT trainer without accumulation, with an untrained DVAE, and its data set; files go to `folder`."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return _trainer(dataset.config, plan), dataset
 
