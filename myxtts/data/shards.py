@@ -108,7 +108,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder has shards of a set with another number of shards."""
+    """Raises `UserError` if the folder has shards of a data set that was divided into a number other than `shards`."""
     found = {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}
     if found:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")

@@ -35,7 +35,7 @@ def import_tensorflow() -> None:
 
 @contextmanager
 def starting_quietly() -> Iterator[None]:
-    """Filters standard error in a `with` block, while TensorFlow starts in a program that is not ours."""
+    """Filters standard error in a `with` block, while TensorFlow starts in a program that imports MyXTTS."""
     before = os.dup(2)
     relay = _relay(before)
     try:

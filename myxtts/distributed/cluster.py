@@ -1,7 +1,7 @@
 """Connection of the workers in TensorFlow's runtime: strategy, key-value store, health checks.
 
 The store belongs to TensorFlow's coordination service, which runs in worker 0. Store and health checks have no public
-interface; these are the ones of `tensorflow.python.eager.context` (TensorFlow 2.21).
+interface, so this module uses `tensorflow.python.eager.context` (TensorFlow 2.21).
 """
 
 import re

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from myxtts.distributed.workers import FAREWELL_SECONDS, LOST_EXIT_CODE, LOST_SECONDS, REFUSED_EXIT_CODE
 
 LOST_PATIENCE_SECONDS = 15.0
-"""Time limit after a worker was lost: the others notice at once, and a hanging one never ends by itself."""
+"""Seconds that the other workers have to end after one was lost; then they are killed, because they may hang."""
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:

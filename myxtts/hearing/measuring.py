@@ -250,7 +250,7 @@ def pooled(sentences: Iterable[Parts], name: str) -> float | None:
 
 
 def is_usable(cer_on_recordings: float | None) -> bool:
-    """Returns whether a recognizer's CER on recordings is low enough to use it, or unknown (None)."""
+    """Whether a recognizer's CER on recordings is unknown (None), or low enough to use its results."""
     return cer_on_recordings is None or cer_on_recordings <= MAX_RECOGNIZER_ERROR
 
 

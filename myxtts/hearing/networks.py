@@ -34,14 +34,14 @@ _ROWS, _COLUMNS = 8, 128
 """Maximum sizes of matrices in the LSTM: OpenBLAS uses threads for larger ones, 80 times slower on a busy machine."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
-"""Function from samples `(S,)` and their rate in Hz to a speaker vector of length 1."""
+"""Function from samples `(S,)` and their rate in Hz to a unit-length speaker vector `(E,)`."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
-"""Input sizes of Silero: the window, and the end of the previous window."""
+"""Samples of a window for Silero, and of the end of the previous window that precedes it in the input."""
 _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
 def open_network(path: str | Path, flag: str):
-    """Loads an ONNX network for one CPU thread. Raises `UserError` with `flag` if the network cannot be loaded."""
+    """Loads an ONNX network for one CPU thread. Raises `UserError` with the option `flag` if this fails."""
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -132,7 +132,7 @@ class DVector:
         return _unit(self.parts(samples, sample_rate).mean(axis=0))
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns vectors of length 1 for parts of 1.6 s, every 0.77 s, `(N, E)`."""
+        """Returns unit-length speaker vectors `(N, E)` of segments of 1.6 s, one every 0.77 s."""
         import librosa  # takes a second or two
 
         sound = at_rate(samples, sample_rate)
@@ -148,7 +148,7 @@ class DVector:
         return self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
 
     def embed(self, mels: np.ndarray) -> np.ndarray:
-        """Computes vectors `(B, E)` of length 1 from mel power spectrograms `(B, F, 40)`."""
+        """Computes unit-length speaker vectors `(B, E)` from mel power spectrograms `(B, F, 40)`."""
         if len(mels) > _ROWS:
             return np.concatenate([self.embed(mels[start : start + _ROWS]) for start in range(0, len(mels), _ROWS)])
         x = mels.astype(np.float32)
@@ -179,7 +179,7 @@ class OnnxEncoder:
         self._name = inputs[0].name
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns vectors of length 1 for parts of 1.6 s, every 0.77 s, `(N, E)`."""
+        """Returns unit-length speaker vectors `(N, E)` of segments of 1.6 s, one every 0.77 s."""
         size, step = (sample_rate * frames * HOP_SAMPLES // SAMPLE_RATE for frames in (PART_FRAMES, PART_STEP_FRAMES))
         starts = range(0, max(1, len(samples) - size + 1), step)
         return np.stack([self(samples[start : start + size], sample_rate) for start in starts])

@@ -54,7 +54,7 @@ class Listening:
 
 
 def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
-    """Loads a recognizer by name; arguments and errors are the ones of `settle_recognizer`."""
+    """Loads a recognizer by name; has the arguments and errors of `settle_recognizer`."""
     return settle_recognizer(name, thorough)()
 
 
@@ -64,7 +64,7 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     Args:
         name: A size of Whisper (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
             folder, `pocketsphinx`, or a command in which `{wav}` stands for a file.
-        thorough: Whether Whisper uses beam search and a GPU if there is one. Without, results do not depend on the
+        thorough: Whether Whisper uses beam search, and a GPU if there is one. If false, results do not depend on the
             machine.
 
     Raises `UserError` if the name is unknown, the download fails, or a package is not installed.

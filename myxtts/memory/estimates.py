@@ -78,7 +78,7 @@ class Optimizations:
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per number of the copies that mixed precision makes in its compute dtype; 0 in float32."""
+        """Bytes per value of the copies that mixed precision makes in its compute dtype; 0 in float32."""
         return 0 if self.precision == "float32" else 2
 
 

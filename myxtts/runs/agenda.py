@@ -34,12 +34,12 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Steps of a stage that trace and compile, and timed steps before the first estimate without a trial."""
+"""Untimed first steps of a stage, which trace and compile, and timed steps before the first `seconds_left`."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""Least steps and most memory of a run whose time is estimated by a trial."""
+"""Minimum steps and maximum memory in bytes of runs whose time is estimated by a trial."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Time to open and trace a stage, in steps on a single clip that are not traced; of a validation, and of the speech at
-the end, in seconds of a processor. Fitted to fine-tunes of `base` (docs/benchmarks.md)."""
+"""Time to open and trace a stage, as a number of eager steps on one clip; CPU seconds of a validation; CPU seconds of
+the speech at a stage's end. Fitted to fine-tunes of `base` (docs/benchmarks.md)."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
 """On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
 three fine-tunes of `base` (docs/benchmarks.md)."""
@@ -59,7 +59,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Other reason than `needed_by` why the stage cannot continue, as the end of a sentence; empty if it can."""
+    """Reason other than `needed_by` why the stage cannot continue, as the end of a sentence; empty if there is none."""
     origin: str | None = None
     """Source of the initial weights; None for random ones."""
 
@@ -70,7 +70,7 @@ class StageWork:
 
     @property
     def can_continue(self) -> bool:
-        """Whether a higher number of steps would be trained."""
+        """Whether a higher number of requested steps would continue the training."""
         return not (self.needed_by or self.stays)
 
     def describe(self) -> str:
@@ -92,7 +92,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Reason and hint for a message that the stages in `needed_by` keep this one from continuing."""
+        """Why the stages in `needed_by` keep this one from continuing, and how to start it over; for messages."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -250,7 +250,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Estimates by a trial the seconds of a step and of all work, by stage; empty for short, large and GPU runs."""
+    """Returns seconds of a step and of all work by stage, estimated by a trial; empty for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: work.total - (work.step or 0) for work in works if work.trains}
     fits = needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers or plan.visible_ids)
@@ -271,8 +271,8 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
 
-    The time of later stages is that of the trial, as much longer as the current stage's steps take longer; without a
-    trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
+    The time of later stages is that of the trial, times the ratio of measured to estimated step time in this stage.
+    Without a trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
@@ -303,7 +303,7 @@ class TimeLeft(Callback):
             timing["seconds_left"] = left
 
     def seconds_left(self, step: int) -> float | None:
-        """Returns the seconds until the run ends, at a step of the current stage; None before `TIMED_STEPS` of it."""
+        """Returns the seconds from `step` of this stage to the run's end; None before `TIMED_STEPS` timed steps."""
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
         each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])

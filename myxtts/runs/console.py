@@ -148,7 +148,7 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say("\n".join(lines))
 
     def _reached(self):
-        """Returns a line with time, memory and disk beside what was expected, after a run that trained."""
+        """Returns a line with the used time, memory and disk next to the estimates, if the run has estimates."""
         if self._needs is None or self._expected is None:
             return []
         expected, began = self._expected

@@ -36,7 +36,7 @@ NUM_CLOSING_TEXTS = 4
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` measures on each device plan."""
 DATA_SETS = "dataset"
-"""Folder within the run's. Each set of recordings, language and recognizer has a folder of its own in it."""
+"""Subfolder of a run's folder, with one data set for each set of recordings, language and recognizer."""
 DEFAULT_RECOGNIZER = "base"
 
 
@@ -277,7 +277,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
 
 
 def _make(missing, folder, options):
-    """Adds the recordings of each speaker to the set, one by one if some cannot be used. Returns whether all could."""
+    """Adds each speaker's recordings to the set, one by one if one is unusable; returns whether all were usable."""
     import myxtts  # the data set maker is an app
 
     speakers: dict[str, list[Path]] = {}

@@ -259,7 +259,7 @@ class StageTrainer:
         return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
 
     def _prepare_whole(self, wave, position):
-        """Returns a prepared batch, on which a separate data GPU has finished all work."""
+        """Prepares a batch and, with a separate data GPU, waits until that GPU has finished."""
         batch = self.preparation(wave, position)
         if self.plan.is_dual and not runs_on_cpu(self.data_device):
             # The call has only queued kernels; reading a value waits for them. (Integer fields are on the host.)
@@ -273,7 +273,7 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Returns a prepared batch of `size` clips of noise, in the largest (`pick=min`: smallest) shape of a stage."""
+        """Returns a prepared batch of `size` clips of noise, of the stage's longest (`pick=min`: shortest) lengths."""
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
         conditioning = loader.conditioning.max_samples if loader.conditioning else 0

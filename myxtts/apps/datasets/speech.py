@@ -85,7 +85,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 
 
 def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
-    """Returns the segments of speech between pauses, without clicks, `(N, 2)` frames."""
+    """Returns start and end frames of the segments of speech between pauses, `(N, 2)`; drops clicks."""
     runs = np.flatnonzero(np.diff(np.concatenate([[0], speech.astype(np.int8), [0]]))).reshape(-1, 2)
     is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= MIN_PAUSE_SECONDS
     starts, ends = runs[:1, 0], runs[-1:, 1]

@@ -86,7 +86,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns positions of low, value and high of each estimate on a common scale; None for estimates without bar."""
+    """Returns low, value and high of each estimate as positions on a common scale; None for one without a bar."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)

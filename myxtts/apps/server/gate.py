@@ -1,4 +1,4 @@
-"""Middleware for every HTTP request: request id, API key or host check, body limits, log line; errors."""
+"""Middleware for every HTTP request (request id, API key or host check, body limit, log line), and API errors."""
 
 import asyncio
 import hmac

@@ -25,8 +25,8 @@ def state_line(elem_id: str) -> gr.Markdown:
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Calls a function or generator on an event of a component; returns Gradio's dependency.
 
-    An error is shown in `line`, which may be one of the outputs, until the next call. A message that is not translated
-    follows a sentence in the language of the page. Events chained by `success` do not run after an error.
+    An error is shown in `line`, which may be one of the outputs, until the next call. An English message is
+    introduced in the language of the page. Events chained by `success` do not run after an error.
     """
 
     def generated(*given):

@@ -244,7 +244,7 @@ def relative_path(path: Path, root: Path) -> str:
 
 
 def _is_users(path, real, root):
-    """Returns whether this user owns all links in `path` below `root` and their target `real`, a folder or audio."""
+    """Whether this user owns all links in `path` below `root` and the target `real`, a folder or audio file."""
     links = [one for one in (path, *path.parents) if one.is_relative_to(root) and one != root and one.is_symlink()]
     is_audio = real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS
     return (is_audio or real.is_dir()) and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}

@@ -147,7 +147,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads lists for training and validation, recognized by name, or the only list; also in a folder `filelists/`."""
+    """Reads lists of clips, named after their role (training, validation, test) or single; also in `filelists/`."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))

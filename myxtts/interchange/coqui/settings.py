@@ -88,7 +88,7 @@ def _fields(value):
 
 
 def _count(pattern, names):
-    """Number of layers: one more than the highest number that the group of `pattern` matches in names; 0 if none."""
+    """Number of layers: one more than the highest layer number that `pattern` captures in the names; 0 if none."""
     found = (re.match(pattern, name) for name in names)
     return 1 + max((int(match.group(1)) for match in found if match), default=-1)
 
@@ -164,7 +164,7 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
     """Makes the `config.json` with which the reference loads an exported model; `languages` are its vocabulary's.
 
-    Raises `CheckpointError` with all settings that the reference does not support if the model's shape has any.
+    Raises `CheckpointError` with the settings of the model's shape that the reference does not support, if any.
     """
     model, sampling = config.model, config.sampling
     fixed = {name: (getattr(model, name), value) for name, value in _SHAPES_BY_DESIGN.items()}

@@ -34,7 +34,7 @@ _OPCODES = frozenset(
 )
 """Allowed opcodes: those of `torch.save`, and of plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""Operands that an opcode hashes, as a slice of all its operands."""
+"""Slice of an opcode's operands that are dictionary keys or set items, which Python hashes."""
 _EMPTY = {"EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
@@ -244,7 +244,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is of the class `kind`: values of others may be slow to hash, or hide further values."""
+    """Returns `value` if it is a `kind`, else raises `TypeError`: other classes may be slow to hash, or nest values."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value

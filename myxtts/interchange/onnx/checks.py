@@ -15,14 +15,14 @@ from myxtts.interchange.onnx.builder import FLOAT32
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 
 LIMITS = {"float32": 1e-4, "int8": 0.1}
-"""Largest difference of an output, as root mean square relative to that of the Keras model, by number format."""
+"""Largest allowed RMS difference from the Keras model's output, relative to its RMS, by number format."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""An encoder can amplify the last bit of a sample, which processors round differently, so its output may also differ by
-`ROUNDINGS` times the effect of noise on the samples, which has the relative size `ROUNDING`."""
+"""Relative size of noise on the samples, and largest allowed difference of an encoder's output, as a multiple of that
+noise's effect: encoders can amplify the last bit of a sample, which processors round differently."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences for which the GPT is compared, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Share of sampled codes that may differ; in float32 only codes with equal scores do."""
+"""Largest allowed share of different codes; in float32, codes differ only where two of them have equal scores."""
 LONG_TEXTS, LACKING = 2.2, 0.4
 """Length of the long text, relative to the longest text that the model speaks at once, and the largest share of its
 audio that may be missing."""
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
-    """Compares encoders and decoder on random input, tokenizer and GPT on random sentences, and a long text."""
+    """Compares encoders and decoder on noise, tokenizer and GPT on random sentences, and speech of a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
     yield from _other_graphs(speaker, synthesizer.model, random)
     yield from _sentences(speaker, synthesizer, random, LIMITS[weights])
@@ -53,7 +53,7 @@ def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Fi
 
 
 def _difference(found, expected):
-    """Root mean square of the difference, relative to that of `expected`; infinite for different shapes."""
+    """RMS of the difference, relative to the RMS of `expected`; infinite for different shapes."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if found.shape != expected.shape:
         return float("inf")
@@ -92,7 +92,7 @@ def _other_graphs(speaker, model, random):
 
 
 def _sentences(speaker, synthesizer, random, limit):
-    """Compares token ids, and states and codes of the GPT after the same codes; every second sentence is greedy."""
+    """Compares token ids, and the GPT's states and codes given equal earlier codes; every other sentence is greedy."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [latents[None] for latents, _ in speaker.voices.values()]
     voices = voices or [_normal(random, 1, config.num_latents, config.width)]

@@ -99,7 +99,7 @@ class ExportedStream:
     finished: bool = False
     num_codes: int = 0
     spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """Text, first sample and end of each piece that was spoken."""
+    """Text, first sample and end sample of each piece spoken so far."""
     num_samples: int = 0
     num_rows: ClassVar[int] = 1
 

@@ -41,7 +41,7 @@ PAGE = Path(__file__).parent / "web"
 
 
 class Package(NamedTuple):
-    """A release of an npm package; `files` of it go to a `folder` of the page; `integrity` is its SHA-512 in base64."""
+    """A release of an npm package: its `files` for the page's `folder`; `integrity` is its SHA-512 in base64."""
 
     name: str
     version: str

@@ -169,7 +169,7 @@ class Speaker:
         return module
 
     def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples the codes of a sentence; returns codes, GPT states `(n + 1, width)`, whether the stop code came."""
+        """Samples the codes of a sentence; returns them, GPT states `(n + 1, width)`, and whether stop was sampled."""
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
             raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
@@ -280,7 +280,7 @@ class Cache:
 
 
 def gumbel_noise(seed, sentence, number, num_scores):
-    """Returns the noise that samples a code, `(1, num_scores)`; MyXTTS has the same for equal arguments."""
+    """Returns the noise for sampling a code, `(1, num_scores)`, equal to that of MyXTTS for equal arguments."""
     blocks = -(-num_scores // 8)
     key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
@@ -289,7 +289,7 @@ def gumbel_noise(seed, sentence, number, num_scores):
 
 
 def squeezed(x, speed):
-    """Divides the number of states `(n, width)` by `speed`, by linear interpolation."""
+    """Interpolates GPT states `(n, width)` linearly to `(n / speed, width)`, so that they are spoken faster."""
     if speed == 1:
         return x
     place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)

@@ -93,7 +93,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`: the batch size if it is `automatic`, the parts if they are of the same size."""
+        """Restores a saved `state`: the batch size if `automatic`, and the parts if the batch size is the same."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips has no {parts} parts")
@@ -106,7 +106,7 @@ class Batching:
 
 
 def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
-    """Returns a copy of a configuration with another batch size of one stage and another accumulation."""
+    """Returns a copy of a configuration with this batch size of one stage and this gradient accumulation."""
     stages = {**config.training.stages, stage: replace(config.training.stages[stage], batch_size=batch_size)}
     return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
 
@@ -124,7 +124,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips; no variable changes."""
+    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips; restores all variables."""
     step = trainer.train_step
     if parts > 1:
         step.make_accumulators()

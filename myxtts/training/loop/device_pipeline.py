@@ -26,7 +26,7 @@ PHASES = {
     "copying": "copying a batch to the model device",
     "waiting": "waiting for room in the buffer",
 }
-"""Phases of the producer thread, in the order in which a batch passes them, with texts for messages."""
+"""Phases of the producer thread, in the order in which a batch passes them, with descriptions for messages."""
 OF_EACH_WORKER = ("avg_ms", "stall", "buffer")
 """Names of the timing figures that are logged for each worker."""
 
@@ -56,7 +56,7 @@ class _PhaseClock:
 
 
 def _prepared(waves, prepare, transfer, start, clock):
-    """Yields prepared batches on the model device."""
+    """Yields batches that were prepared and copied to the model device; tells `clock` the current phase."""
     try:
         for position, wave in enumerate(waves, start):
             clock.enter("preparing")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
 SLOWER_BY = 1.05
-"""Memory-efficient attention is chosen if it takes at most this times as long as standard attention."""
+"""Memory-efficient attention is chosen up to this multiple of the time of standard attention."""
 REPEATS = 3
 RECOMPUTED = "recomputed_"
 """Prefix of the name scopes of recomputed operations; the name of the block follows."""
@@ -185,7 +185,7 @@ _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.va
 
 
 class LedgerDifference(ConfigError):
-    """A switch has another effect than requested, under `--strict`."""
+    """With `--strict`, a switch did not have the requested effect."""
 
 
 class LedgerRow(NamedTuple):

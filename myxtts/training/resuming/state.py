@@ -66,7 +66,7 @@ class TrainingState:
     """Other objects to save, by name. Their methods: `state()` returns JSON values, `restore(state)` sets them."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Records a loss or score of this step; returns whether it is the best so far and `by` equals `best_by`."""
+        """Records a loss or score if it is the best so far and `by` equals `best_by`; returns whether it did."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)
@@ -154,9 +154,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and their order, without `start`. Equal digests mean equal batches."""
     start: EpochStart
-    """Start of the order."""
+    """Start of the epoch at the checkpoint, from which an order of the same clips continues."""
     cut: EpochStart
-    """State of the order at the checkpoint, from which an order of other clips can continue."""
+    """Place within that epoch at the checkpoint, from which an order of other clips continues."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Returns the tensors of the checkpoint's file `CLIPS`, and JSON values for its state."""

@@ -64,7 +64,7 @@ class Update(NamedTuple):
     """Prefix of the update's names in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of the optimizer and of clipping. The stage's schedule is scaled to this peak learning rate."""
+    """Settings of the optimizer and of clipping. The stage's schedule is scaled to their peak learning rate."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
@@ -115,7 +115,7 @@ class Stage(ABC):
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns the recordings of a prepared validation batch and their resynthesis, if the stage has one.
+        """Returns the recordings of a prepared validation batch and their resynthesis; None if the stage has none.
 
         Both are log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device.
         """

@@ -26,7 +26,7 @@ SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
 SILENCE = 1e-3
 """Root mean square below which a slice counts as silent (-60 dBFS), so that another one is sampled."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
-"""Samples per speaker vector in training. More improve the vector little and take half of the preparation's time."""
+"""Length in samples of the segment for a speaker vector in training. Longer ones are slow and hardly better."""
 FEWEST_VOICE_FRAMES = 94
 """Decoder frames of one second, the shortest slice for a speaker vector."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}

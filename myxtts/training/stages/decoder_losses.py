@@ -12,9 +12,9 @@ Maps = list[list[tf.Tensor]]
 BANDWIDTH_SHARE = 0.46
 """Bandwidth of a resampled recording, as a share of its original sample rate. Higher frequencies are not compared."""
 FLOOR = 1e-5
-"""Smallest magnitude of the logarithm, as in HiFi-GAN's code."""
+"""Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
-"""Smallest magnitude above a recording's bandwidth (-60 dBFS), so that the depth of its silence does not count."""
+"""Lower limit above a recording's bandwidth (-60 dBFS), so that the level of silence does not matter there."""
 STFT_LENGTHS = (512, 1024, 2048)
 MEL_LENGTH = 1024
 
@@ -49,7 +49,7 @@ def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -
 def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
     """Spectral convergence plus log-magnitude difference, averaged over three resolutions, `(B,)`.
 
-    Arguments as of `log_mel_distance`. Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
+    Takes the arguments of `log_mel_distance`. Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
     """
     distances = []
     for n_fft in STFT_LENGTHS:
@@ -82,7 +82,7 @@ def _mean(x):
 
 
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
-    """Adversarial loss of the discriminators' scores, averaged over each score map and summed over them, `(B,)`.
+    """Adversarial loss of the discriminators' scores, averaged over each map and summed over discriminators, `(B,)`.
 
     With `real`, high scores give a low loss: for recordings in the discriminators' loss, and for generated audio in the
     generator's loss. `hifigan` uses least squares (Mao et al. 2017, equation 2; HiFi-GAN, equation 1), `istft` the

@@ -208,7 +208,7 @@ class LoRA:
         return "lora_kernel" in name or name in TEXT_WEIGHTS
 
     def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Splits weights by name: those of the plain model with merged adapters; adapters with their frozen kernels."""
+        """Returns by name: weights of a plain model with merged adapters; the adapters with their frozen kernels."""
         plain, adapters = {}, {}
         for name, variable in named.items():
             layer = self.layers.get(name.rsplit("/", 1)[0])

@@ -32,7 +32,7 @@ HINTS = {
     "preparing": "Give data work a GPU of its own (--data-gpu, --model-gpu), or prepare codes once (`myxtts prepare`).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
 }
-"""What to change, by bottleneck."""
+"""Advice to the user, by bottleneck."""
 logger = logging.getLogger(__name__)
 
 
@@ -226,7 +226,7 @@ class EventFile:
         self._writer, self._has_failed = None, False
 
     def write(self, step: int, write: Callable[[], None]) -> None:
-        """Calls `write`, which uses `tf.summary`, with the number of the step set, and flushes the file."""
+        """Calls the function `write`, which uses `tf.summary`, for this step, and flushes the file."""
         try:
             if self._writer is None:
                 # Without parents, so that the folder of a run that was moved is not created again.

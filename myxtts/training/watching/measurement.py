@@ -25,7 +25,7 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Steps over which `try_stage` counts the phases of a stage."""
+"""Number of steps to which `try_stage` applies the schedule of a stage's phases."""
 COMPILED_SHARES = 0.4, 0.75
 """Time of a compiled preparation and step relative to eager ones, fitted to a fine-tune of `base`."""
 WARMUP_STEPS = 5
@@ -94,7 +94,7 @@ class PipelineTimes(NamedTuple):
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Creates a GPT trainer without accumulation, on an untrained DVAE, and its data set; `folder` gets the files."""
+    """Creates a GPT trainer without accumulation, with an untrained DVAE, and its data set; files go to `folder`."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return _trainer(dataset.config, plan), dataset
 
@@ -199,11 +199,11 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a batch without tracing, by steps on one and on a few clips of noise and random weights.
+    """Estimates the time of a training batch from eager steps on one clip and on several clips of noise.
 
     Returns:
-        The seconds of a step on one clip, most of it Python's; and of a batch in training, over the phases of the
-        stage. None if there is nothing to learn.
+        The seconds of an eager step on one clip, mostly Python overhead, and the seconds of a training batch, both
+        averaged over the phases of the stage. None if the clips cannot train the stage.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = _trainer(_fresh(dataset.config, folder), plan, stage)

@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping has ended the run with this `OvertrainingDetector.state`, and would with this patience."""
+    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and would also with `patience`."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
@@ -171,7 +171,7 @@ class Watch:
 
         Raises:
             TrainingDiverged: Too many consecutive steps were not finite; a file in the run's folder lists them.
-            LedgerDifference: A switch has another effect than requested, under `--strict`.
+            LedgerDifference: With `--strict`, a switch did not have the requested effect.
         """
         trainer, step = self.trainer, self.trainer.train_step
         if self.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
@@ -192,7 +192,7 @@ class Watch:
             )
 
     def read(self) -> None:
-        """Copies the results of the last steps from the device; several at once, because each copy waits for it."""
+        """Copies the results of the last steps from the device; called rarely, because a copy waits for the device."""
         for step, clips, tensors in self._unread:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
