@@ -176,10 +176,10 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         part = STAGE_CLASSES[name].part
         tensors, state = store.read(step, ["model"])
         if not state["finished"]:
+            accept = f", or accept it as it is with --stage {name} --max-steps {step}" * bool(step)
             raise CheckpointError(
                 f"The {stage} stage needs a {name} that is trained to the end. The one in {store.folder} stopped at "
-                f"step {step}. Resume it with --stage {name}, or accept it as it is with --stage {name} --max-steps "
-                f"{step}."
+                f"step {step}. Resume it with --stage {name}{accept}."
             )
         if (best := chosen_step(store, part)) != step:
             step, tensors = best, store.read(best, ["model"])[0]  # the best checkpoint is the stage's result
