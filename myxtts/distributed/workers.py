@@ -29,6 +29,8 @@ LOST_SECONDS = 30.0
 """Time limit of a health check; the check of a killed process fails at once."""
 LOST_EXIT_CODE = 75
 """Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h); the same command resumes."""
+REFUSED_EXIT_CODE = 2
+"""Exit code of a worker that refuses its settings."""
 FAREWELL_SECONDS = 5.0
 """Time that worker 0 waits for the others to end after one was lost."""
 RESUME = "The same command resumes from the last checkpoint"
@@ -230,7 +232,7 @@ def leaving_together(workers: Workers) -> Iterator[None]:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # SystemExit: SIGTERM before training
             why, code = "was stopped at once", getattr(error, "code", 130)
         elif isinstance(error, (UserError, OSError)):
-            why, code = f"ended: {error}", 2
+            why, code = f"ended: {error}", REFUSED_EXIT_CODE
         if not isinstance(error, WorkerLost):
             workers.leave(why, code)
         raise
