@@ -16,7 +16,7 @@ BUDGETS = {
     "config": 1370,
     "data": 3080,
     "devices": 1060,
-    "distributed": 470,
+    "distributed": 480,
     "hearing": 780,
     "inference": 1920,
     "interchange": 3070,
