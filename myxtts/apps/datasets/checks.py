@@ -121,9 +121,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
         elif rate and (deviation > _ROBUST_DEVIATIONS or not _SLOWEST <= rate <= _FASTEST):
             clip.drop("speech rate", f"{rate:.1f} letters per second, {usual_rate:.1f} are usual: its text is wrong.")
         elif rate and deviation > _DOUBTFUL_DEVIATIONS:
-            clip.question(
-                deviation / _ROBUST_DEVIATIONS / 2, f"{rate:.1f} letters per second, usually {usual_rate:.1f}"
-            )
+            clip.detail = f"{rate:.1f} letters per second, usually {usual_rate:.1f}"
 
 
 def is_steady(survey: Survey, start: int, end: int) -> bool:

@@ -18,7 +18,7 @@ from tiny import voiced
 
 import myxtts
 from myxtts import __main__ as command
-from myxtts.apps.datasets.checks import ClipFacts, Segment, listen
+from myxtts.apps.datasets.checks import ClipFacts, Segment, judge, listen
 from myxtts.apps.datasets.command import build_parser, open_options
 from myxtts.apps.datasets.make import make_dataset
 from myxtts.cli.arguments import keywords
@@ -379,3 +379,12 @@ def test_run_among_its_recordings_and_recordings_as_validation_are_refused(plant
     words = ["--val-data", tmp_path / "talk.wav", "--recognizer", "cat {wav}"]
     assert opened_by_train(tmp_path, tmp_path / "talk.wav", *words) is None
     assert "--val-data" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_unusual_speech_rate_is_doubtful_and_a_very_unusual_one_is_dropped():
+    facts = lambda rate: ClipFacts(3.0, -20.0, 40.0, -40.0, 0.0, 20.0, rate)
+    rates = [15.0] * 10 + [21.0, 40.0]
+    clips = [Segment(0, 1, text="a" * 60, facts=facts(rate)) for rate in rates]
+    judge(clips, 10.0)
+    assert [bool(clip.detail) for clip in clips] == [False] * 10 + [True] * 2
+    assert [clip.reason for clip in clips] == [""] * 11 + ["speech rate"]
