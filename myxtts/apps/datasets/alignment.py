@@ -1,6 +1,6 @@
-"""Alignment of texts with speech: of subtitles by times and lengths, of transcripts by recognized words.
+"""Alignment of texts with speech: subtitles by their times and lengths, transcripts by the recognized words.
 
-Times of cues have errors of some tenths of a second, times of recognized words up to a second. Segments and texts are
+Cue times are wrong by some tenths of a second, times of recognized words by up to a second. Segments and texts are
 grouped if the boundary between them is uncertain.
 """
 
@@ -45,8 +45,8 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
         pieces: Texts in spoken order, with times in the recording.
 
     Returns:
-        Atoms in order, with all segments and texts. Texts that are not spoken are atoms without segments; speech
-        without text and texts that may be wrong have a `reason`.
+        Atoms in order, which contain all segments and texts. A text that is not spoken is an atom without segments.
+        Speech without text, or with a text that may be wrong, has a `reason`.
     """
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)
@@ -89,7 +89,7 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the lengths of texts and speech match clearly better than with the texts in two wrong orders.
+    """Whether text lengths match speech lengths clearly better than with the texts in either of two wrong orders.
 
     True if there are too few texts for a decision.
     """
@@ -103,7 +103,7 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
 
 
 def _lengths(atoms, starts, ends):
-    """Returns the seconds of speech and the numbers of letters of atoms, `(A,)` each."""
+    """Returns the seconds of speech and the number of letters of each atom, both `(A,)`."""
     seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in atoms]
     return np.array(seconds, float), np.array([count_letters(one.text) for one in atoms], float)
 
@@ -115,7 +115,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns `{segment: (first, last)}`, the pieces that overlap it, and pairs (segment, piece) that touch."""
+    """Returns the pieces that overlap each segment, `{segment: (first, last)}`, and touching pairs (segment, piece)."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -140,8 +140,8 @@ def find_sentences(
 ) -> list[Piece]:
     """Finds the times of a transcript's sentences with a speech recognizer; returns the sentences with their times.
 
-    A sentence that was not recognized gets the time between its neighbors and a `fault`. The words of a recognizer
-    without times are distributed over the speech of a few seconds.
+    A sentence that was not recognized gets the time between its neighbors and a `fault`. If the recognizer gives no
+    times, its words are distributed over a few seconds of speech.
 
     Args:
         segments: Segments of speech, `(N, 2)` frames.
@@ -239,7 +239,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Sets times of at most `most` letters between recognized sentences, if the time between these is plausible."""
+    """Sets missing times between recognized sentences, for gaps of plausible length with at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

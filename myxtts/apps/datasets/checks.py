@@ -19,7 +19,7 @@ from myxtts.hearing.recognizers import Recognizer, Word
 from myxtts.storage.files import append_line, digest_bytes
 
 LEAST_VOICE_CHANGE = 0.70
-"""Minimum speaker similarity (Resemblyzer) of the two parts of a clip with one voice."""
+"""Minimum speaker similarity (Resemblyzer) between the two parts of a clip; below it, the clip has two voices."""
 LEAST_OWN_VOICE = 0.80
 """Minimum speaker similarity of a clip to the other clips of its recording."""
 _LEAST_CLIPS_FOR_VOICE = 4
@@ -131,7 +131,7 @@ def is_steady(survey: Survey, start: int, end: int) -> bool:
 
 
 def _rate_deviations(clips):
-    """Returns the median speech rate and each clip's robust z-score, whose scale is wider for short texts."""
+    """Returns the median speech rate and each clip's robust z-score; short texts may deviate more."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:
@@ -143,7 +143,7 @@ def _rate_deviations(clips):
 
 
 def _level_and_noise(survey, start, end):
-    """Returns the levels of speech and of noise: of the pauses inside, else around, else of the quietest frames."""
+    """Returns the levels of speech and of noise, measured in the pauses inside, else around, else in quiet frames."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0
@@ -173,7 +173,7 @@ def _mean_level(levels):
 def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
     """Wraps a recognizer so that it stores its results in a file, for a resumed run.
 
-    The wrapper has methods `words` and `scored` if `recognizer` has them. `name` is part of the keys.
+    The wrapper has methods `words` and `scored` if `recognizer` has them. `name` is part of the cache keys.
     """
     known = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
@@ -200,7 +200,7 @@ def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
 def listen(
     clips: Sequence[tuple[Segment, Path]], options: Namespace, needs_text: bool, tell: Callable[[str], None]
 ) -> None:
-    """Transcribes clips or checks their texts, checks their voices and DNSMOS, and drops those that fail.
+    """Transcribes clips or checks their texts, checks their voices and DNSMOS, and drops the clips that fail.
 
     Args:
         clips: Clips with their files.
@@ -248,7 +248,7 @@ def _compare_text(clip, text, needs_text):
 
 
 def share_alike(text: str, heard: str) -> float:
-    """Returns the share of the letters of a text and its transcription that agree."""
+    """Returns the share of letters on which a text and its transcription agree."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
     return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio()
 
@@ -267,7 +267,7 @@ def _compare_voices(parts):
 
 
 def _voice_change(parts):
-    """Returns the lowest similarity of the mean vectors before and after a point, or None for short clips."""
+    """Returns the lowest speaker similarity between the parts before and after any point; None for short clips."""
     # The vector of the 1.6 s around the point is ignored.
     pairs = ((parts[:k].mean(axis=0), parts[k + 1 :].mean(axis=0)) for k in range(1, len(parts) - 1))
     return min((float(_unit(a) @ _unit(b)) for a, b in pairs), default=None)

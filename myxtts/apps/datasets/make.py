@@ -31,7 +31,7 @@ def make_dataset(
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to one; returns the records of all its recordings.
 
-    Recordings that are already in the data set are skipped. After an error, the data set has the recordings before it.
+    Recordings that are already in the data set are skipped. After an error, the recordings before it are kept.
 
     Args:
         recordings: Files or folders.
@@ -85,7 +85,7 @@ def _with_caches(options, cache, text):
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
-    """Writes the clips of a recording; returns its record, which `SetFolder.add` takes."""
+    """Writes the clips of a recording; returns the record of the recording for `SetFolder.add`."""
     surveyed, segments, notes = plan_source(audio, text, pieces, options)
     gain, rate = _gain(surveyed, options.loudness, notes), surveyed.sample_rate
     for note in notes:
@@ -124,7 +124,7 @@ def plan_source(
     """Analyzes a recording and selects its clips, whose texts come from `pieces`, the cues or sentences of `text`.
 
     Returns:
-        The analysis; all segments in order, without gaps, of which those with `facts` are clips; notes for the user.
+        The analysis; all segments in order and without gaps (segments with `facts` are clips); notes for the user.
 
     Raises:
         UserError: The recording cannot be used, or the text is that of another recording.

@@ -50,7 +50,7 @@ class SetFolder:
         self.path = path
 
     def path_of(self, source_id: str, suffix: str = ".json") -> Path:
-        """Path of the record of a recording, or with `.heard` of the recognizer's results, which `add` deletes."""
+        """Path of a recording's record, or with suffix `.heard`, of its recognizer results, which `add` deletes."""
         return self.path / SOURCES / f"{source_id}{suffix}"
 
     def records(self) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Appends the lines of a recording, all of which begin with `start`, and replaces existing ones."""
+        """Appends the lines of a recording, which all begin with `start`; replaces existing lines with that start."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)

@@ -175,7 +175,7 @@ def _one_line(text):
 
 
 def _without_repeats(pieces):
-    """Removes text that a cue of rolling captions repeats from the cue before."""
+    """Removes the text that each cue of rolling captions repeats from the cue before."""
     kept: list[Piece] = []
     for piece in pieces:
         before = kept[-1] if kept else None
@@ -209,8 +209,8 @@ def synchronize(
 ) -> tuple[list[Piece], str]:
     """Corrects offset and drift of subtitles by segments of speech with `starts` and `ends` in seconds.
 
-    Windows of four minutes are correlated with the speech, by activity and by beginnings. A robust line through the
-    peaks is then refined with the beginnings. The same fit of the reversed cues gives the share of random matches.
+    Four-minute windows of cues are correlated with the speech, by activity and by segment starts. A robust line through
+    the peaks is then refined by the starts. The same fit with reversed cues gives the share of random matches.
 
     Returns:
         The cues with corrected times, and a note on the correction, "" if it is below a tenth of a second.

@@ -26,11 +26,11 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""How to make the metrics available that need a model or recordings."""
+"""Hints on how to enable the metrics that need a model or recordings."""
 
 
 class Metric(NamedTuple):
-    """A metric: `scale` times the sum of the numerators (`parts`) of all sentences over that of their denominators."""
+    """A metric: `scale` times the sum of all sentences' numerators (`parts`), divided by the sum of denominators."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model; 0 is the similarity of different speakers, 1 of recordings of one."""
+"""Minimum speaker similarity of the best model; different speakers have 0, recordings of one speaker have 1."""
 COMPARED = ("model", "files")
 """Kinds of rows that are compared with each other; the others are references."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
@@ -169,7 +169,7 @@ class Row:
     measured: list[Measured] = field(default_factory=list)
 
     def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """Returns numerator and denominator of a metric by sentence id, summed over seeds, of the sentences `ids`."""
+        """Returns `{id: (numerator, denominator)}` of a metric for the sentences `ids`, summed over seeds."""
         sums: dict[str, np.ndarray] = {}
         for one in self.measured:
             key = one.spoken.sentence.id
@@ -271,8 +271,8 @@ class Comparison:
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons, or None for a single row; rows without significant difference tie.
 
-        Candidates are the rows that finish their sentences and match the voice, or all if none does. Each metric of
-        `DECIDING` in turn removes the candidates that are significantly worse than the best one.
+        Candidates are the rows that finish their sentences and match the voice, or all rows if none does. Each metric
+        of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
         """
         if len(self.compared) < 2:
             return None
@@ -307,7 +307,7 @@ class Comparison:
 
 
 def _by_name(estimate):
-    """Returns the results of a function of a metric that are not None, by the name of the metric."""
+    """Calls `estimate` with each metric; returns the results that are not None, by name of the metric."""
     return {metric.name: found for metric in METRICS if (found := estimate(metric))}
 
 
@@ -321,7 +321,7 @@ def compare(
     """Measures the speech of all sources.
 
     Args:
-        on_measured: Called with the row after each sentence, when its last measurement still has the samples.
+        on_measured: Called with the row after each sentence. The last measurement has samples only during this call.
     """
     measure, rows = Measurer(tools), []
     for source in sources:

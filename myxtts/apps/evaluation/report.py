@@ -57,7 +57,7 @@ def evaluate_into(
 
 
 def _heard(comparison: Comparison) -> list[Measured]:
-    """Returns the measurements with audio on the page: the same sentences of all rows, and each model's worst."""
+    """Returns the measurements whose audio is on the page: the same sentences of all rows, and each model's worst."""
     shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
     for row in comparison.rows:
         some = [one for key, one in row.first_times.items() if key in shown]
@@ -86,7 +86,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns low, value and high of each estimate as positions on a common scale; None for one without a bar."""
+    """Returns low, value and high of each estimate as positions on a common scale; None if it has no bar."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)
@@ -104,7 +104,7 @@ class Line(NamedTuple):
 
 
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
-    """Returns title, columns and lines of the tables of all sentences, of groups of speakers, and of differences."""
+    """Returns title, columns and lines of each table: all sentences, groups of speakers, and differences."""
     missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
     for group, figures in comparison.figures.items():
         lines = []

@@ -35,7 +35,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a recording."""
 KNOWN_SHARE = 0.5
-"""Minimum share of a data set's clips in a run's list of clips, for the run to count as trained on the data set."""
+"""A run counts as trained on a data set if its list of clips has at least this share of the data set's clips."""
 CLIP_LIST = "clips_train.csv"
 
 
@@ -86,7 +86,7 @@ def choose_sentences(
 
 
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
-    """Returns up to `count` held-out clips of a data set as sentences, spread over speakers and names.
+    """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
     The voice of a sentence is the longest other clip of the speaker, a training clip if there is one.
 

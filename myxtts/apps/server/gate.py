@@ -39,7 +39,7 @@ class ServerSettings:
     model: str
     """Name of the model in requests."""
     api_key: str | None = None
-    """Required of every client; with None, only requests to a local host name are answered."""
+    """Key that every client must send; with None, only requests to a local host name are answered."""
     max_characters: int = 4096
     language: str | None = None
     """Language of a text if neither request nor voice has one; None detects it from letters and words."""

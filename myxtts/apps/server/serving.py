@@ -29,13 +29,13 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the head of a request."""
 MOST_IN_TURNS = 32
-"""Number of texts between which an exported model alternates."""
+"""Maximum number of texts that an exported model speaks in turns."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses."""
 
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
-    """Builds app, speaker, voices and settings from the options; for an exported model without TensorFlow."""
+    """Builds app, speaker, voices and settings from the options; an exported model loads no TensorFlow."""
     run = local_folder(arguments.checkpoint)
     model, speakers, options = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
@@ -106,7 +106,7 @@ def log_as_json() -> None:
 
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
-    """Returns a protocol class for uvicorn that closes connections without the head of a request in `HEAD_SECONDS`.
+    """Returns a uvicorn protocol class that closes connections whose request head takes longer than `HEAD_SECONDS`.
 
     Above `max_of_address` connections per address (0: no limit), or `MOST_CONNECTIONS` in all, a new connection
     replaces the oldest one whose request has not arrived. If there is none, the new connection is closed.

@@ -107,9 +107,9 @@ class SpeechJob:
 class Speaker:
     """Speaks texts in the order of their arrival, up to `most_texts` at once.
 
-    The engine's thread samples codes. The speaker's thread decodes them to audio, the first audio of a text first,
-    ends texts that are cancelled or late, and starts queued ones. If the engine's batch is not full, the next sentences
-    of the running texts are sampled ahead.
+    The engine's thread samples codes. The speaker's thread decodes them to audio, with priority for the first audio of
+    a text; it also ends cancelled and late texts and starts queued ones. If the engine's batch is not full, the next
+    sentences of the running texts are sampled ahead.
 
     Args:
         max_waiting: Maximum length of the queue.
@@ -200,7 +200,7 @@ class Speaker:
                 self._waiting.popleft().put(_stopping())
 
     def stop(self) -> None:
-        """Ends the speaker's thread after its current call of the model, and all texts with it."""
+        """Ends the speaker's thread after its current call of the model, and ends all texts."""
         self.refuse_more()
         with self._changed:
             self._ended = True
@@ -258,7 +258,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
-        """Starts queued texts up to the limit; then fills the engine's batch with next sentences."""
+        """Starts queued texts up to the limit; then fills the engine's batch with next sentences of running texts."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:

@@ -174,7 +174,7 @@ def _check_fields(request, settings):
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns the `requested` language, else `usual` (of voice or server) or a language of `among` that fits better."""
+    """Returns `requested`, else `usual` (of voice or server), or a language of `among` if that fits the text better."""
     if requested:
         try:
             return get_language(requested).code
@@ -233,7 +233,7 @@ class SpeechResponse(Response):
             # Audio that was cut off gets no proper end, so that no client takes it for complete.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yields parts of the body, each with whether it is the last one."""
+        """Yields each part of the body, and whether it is the last one."""
         self.speaker.submit(self.job)
         while (samples := await self.job.next()) is not None:
             if content := self.encoder.add(samples):
@@ -249,7 +249,7 @@ class SpeechResponse(Response):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(content).decode()})
 
     def _facts(self):
-        """Fields for the request's log line, which has the length of the text but not the text."""
+        """Fields of the request's log line, with the length of the text instead of the text itself."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
         facts = dict(characters=len(self.request.input), language=job.language, codes=job.num_codes)
         facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})

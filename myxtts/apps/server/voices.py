@@ -19,7 +19,7 @@ MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
 """Number of loaded voices to cache."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
-"""Number of files and bytes in the folder of voices from which uploads are refused."""
+"""Uploads are refused when the folder of voices has this many files or bytes."""
 OPENAI_VOICES = {
     **dict.fromkeys(("alloy", "coral", "nova", "sage", "shimmer", "marin"), "f"),
     **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
@@ -70,7 +70,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must lead to the server's voices. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. Of the same name, a `.voice` file replaces a recording, and both a speaker."""
+        """Returns all voices by name. For equal names, a `.voice` file precedes a recording, and both a speaker."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -86,7 +86,7 @@ class VoiceBook:
 
         Args:
             name: Name or alias of a voice; empty for any voice of the language.
-            language: Likely language of the text; selects the voice for other names, such as OpenAI's.
+            language: Likely language of the text; a voice of it is chosen if `name` is empty or one of OpenAI's.
 
         Raises:
             ApiError: There is no voice of this name.

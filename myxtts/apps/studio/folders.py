@@ -66,8 +66,8 @@ class DataSets:
     def keep(self, name: str, files: Sequence[str], is_heard: bool = False) -> list[Path]:
         """Copies uploaded recordings with their texts into a data set; returns the copies that must be cut to clips.
 
-        Recordings with subtitles must be cut, and all recordings that a speech recognizer will transcribe
-        (`is_heard`). They are copied to the folder `recordings(name)`.
+        Recordings must be cut if they have subtitles or if a speech recognizer will transcribe them (`is_heard`). Such
+        recordings are copied to the folder `recordings(name)`.
 
         Raises:
             UserError: There is no recording, one has no text, a file is neither audio nor text, or the data set has

@@ -25,8 +25,8 @@ def state_line(elem_id: str) -> gr.Markdown:
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Calls a function or generator on an event of a component; returns Gradio's dependency.
 
-    An error is shown in `line`, which may be one of the outputs, until the next call. An English message is
-    introduced in the language of the page. Events chained by `success` do not run after an error.
+    An error is shown in `line`, which may be one of the outputs, until the next call. An English message gets an
+    introduction in the language of the page. Events chained by `success` do not run after an error.
     """
 
     def generated(*given):
@@ -51,7 +51,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def followed(texts: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields each output of a command, and a line with the elapsed time and the last line printed; "" at the end."""
+    """Yields each output of a command with a line of the elapsed time and the last printed line, "" at the end."""
     begun, output = time.monotonic(), ""
     for output in outputs:
         passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))

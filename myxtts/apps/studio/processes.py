@@ -88,7 +88,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(output_path(folder), "ab") as output:
         try:
-            lock(output.fileno())  # held by the process: another page's start waits for no lock on the folder
+            lock(output.fileno())  # kept by the new process, which locks the folder only later
         except OSError as error:
             if isinstance(error, BlockingIOError):  # else the file system has no locks
                 raise PageError("trains_already", folder.name) from None
@@ -99,7 +99,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 def stop_training(folder: Path) -> None:
     """Stops a training: after its current step and a checkpoint, or at once before the first step.
 
-    Sends SIGTERM, because child processes of a server in the background of a shell ignore SIGINT before the first step.
+    Sends SIGTERM: before the first step, child processes of a server in a shell's background ignore SIGINT.
 
     Raises:
         UserError: No run is training in the folder.
@@ -228,7 +228,7 @@ class RunView:
         return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
-        """Returns points of the main loss by stage, about `MOST_POINTS` of each kind at most: step, loss, kind."""
+        """Returns points (step, loss, kind) of the main loss by stage, at most about `MOST_POINTS` of each kind."""
         found = {}
         for line in self.metrics:
             points = found.setdefault((line["stage"], line["kind"]), [])

@@ -114,7 +114,7 @@ class Studio:
                     Path(f"{copy}{BEFORE}").unlink(missing_ok=True)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
-        """Returns the training form for a new run that starts from a model, or with the settings of an existing run."""
+        """Returns the training form of a new run that starts from a model, or of an existing run with its settings."""
         return training_form.preset_for(self.source(source), self._folder_or_home(name), recipe)
 
     def stages(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[list]:
@@ -141,7 +141,7 @@ class Studio:
         return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of a model's first trained speaker, else `before` if a voice has it, else ""."""
+        """Returns the language of a model's first trained speaker, else `before` if a voice speaks it, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
@@ -163,7 +163,7 @@ class Studio:
             yield synthesizer.sample_rate, to_int16(samples)
 
     def _opened(self, wish, which):
-        """Returns the `Synthesizer` for a wish, and the arguments of `speak` and `stream` from `voice` to `speed`."""
+        """Returns the `Synthesizer` for a wish, and its arguments `voice` to `speed` for `speak` and `stream`."""
         if not wish.text.strip():
             raise PageError("no_text")
         if not (wish.recording or wish.speaker):

@@ -10,8 +10,8 @@ PREFIX = {"en": "/ui", "fa": "/ui-fa"}
 """URL prefix of the page in each language."""
 _READ = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
 TEXTS = {language: {key: texts[language] for key, texts in _READ.items() if language in texts} for language in PREFIX}
-"""Texts by language and key. The key of a setting's label is the name of its flag; the key of its help has the suffix
-`_help`, which English lacks: it shows the help of the flag."""
+"""Texts by language and key. The key of a setting's label is the name of its flag, the key of its help adds `_help`.
+English has no help texts here and shows the help of the flag."""
 
 
 class PageError(UserError):

@@ -124,7 +124,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns size, G2P languages and stages of a model, and whether it is a release; {} if not on this machine."""
+    """Returns size, G2P languages and stages of a model, and whether it is a release; {} if it is not here."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if (folder := folder_here(source)) is None:
@@ -136,7 +136,7 @@ def _model_in(source):
 
 
 def _rates_for(known):
-    """Returns the values of `finetune_base.yaml` that differ for another model: stages to tune, learning rate."""
+    """Returns the values that replace those of `finetune_base.yaml` for another model: stages, learning rate."""
     base, size = config_in(FINETUNE_BASE, Path()).model.size, known.get("size")
     rate = STAGES["gpt"].learning_rates[size] / LOWER_RATE if size not in (None, base) else None
     return dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
