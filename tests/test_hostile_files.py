@@ -17,8 +17,12 @@ from test_torch_checkpoint import tensor_opcodes, write_zip
 
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.config import config_from_dict, read_yaml
-from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
-from myxtts.interchange.coqui.unpickling import HostileCheckpointError, TorchCheckpointError, unpickle
+from myxtts.interchange.coqui.torch_checkpoint import (
+    HostileCheckpointError,
+    TorchCheckpointError,
+    Unpickler,
+    read_torch_checkpoint,
+)
 from myxtts.storage.checkpoint import read_tensors
 from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.cleaners import clean_text
@@ -86,7 +90,7 @@ HOSTILE_PICKLES = {
 def test_pickle_that_costs_more_than_its_size_is_refused(name, tmp_path):
     pickled, message = HOSTILE_PICKLES[name]
     with pytest.raises(HostileCheckpointError, match=message) as error:
-        unpickle(pickled, "model.pth")
+        Unpickler("model.pth").run(pickled)
     assert len(str(error.value)) < 200
 
 

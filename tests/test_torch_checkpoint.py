@@ -10,12 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
-from myxtts.interchange.coqui.unpickling import (
+from myxtts.interchange.coqui.torch_checkpoint import (
     DamagedCheckpointError,
     HostileCheckpointError,
     StubObject,
     TorchCheckpointError,
+    read_torch_checkpoint,
+    write_torch_checkpoint,
 )
 
 # data/by_torch_*.pth were written by torch 2.13.0:

@@ -122,15 +122,16 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
     settings = read_settings(files.config, checkpoint.get("config"))
     shapes = {key: one.array.shape for key, one in stored.items()}
     config = run_config(model_config(shapes, settings, tokenizer), settings)
-    matched = [(tensor, tensor.names) for tensor in coqui.model_tensors(config.model)]
+    tensors = coqui.model_tensors(config.model)
     if with_dvae := any(key.startswith("dvae.") for key in stored):
-        matched += [(one, tuple(f"dvae.{name}" for name in one.names)) for one in coqui.dvae_tensors(config.model)]
-    _match(matched, stored)
+        for one in coqui.dvae_tensors(config.model):
+            tensors.append(one._replace(names=tuple(f"dvae.{name}" for name in one.names)))
+    _match(tensors, stored)
     _check_front_end(stored)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
     with write_whole_folder(output) as temporary:
-        _write_parts(temporary, stored, matched, config, files, with_dvae)
+        _write_parts(temporary, stored, tensors, config, files, with_dvae)
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(files.vocab, temporary / VOCABULARY)
         if speakers:
@@ -142,12 +143,12 @@ def _gather(files, checkpoint):
     """Reads all tensors by their current names; names of the DVAE's tensors get the prefix `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
-        key = coqui.modern_name(name)
+        key, reason = coqui.modern_name(name), None
         if files.dvae and key.startswith("dvae."):
-            key = f"replaced {key}"
+            key, reason = f"replaced {key}", "another DVAE is used"
         if key in stored:
             raise CheckpointError(f"{files.model} holds {key} twice, as {name} and under another name.")
-        stored[key] = Stored(files.model.name, name, array)
+        stored[key] = Stored(files.model.name, name, array, reason=reason)
     if files.dvae:
         for name, array in _items(read_torch_checkpoint(files.dvae), files.dvae):
             stored[f"dvae.{name}"] = Stored(files.dvae.name, name, array)
@@ -172,11 +173,11 @@ def _items(checkpoint, path):
     return stored.items()
 
 
-def _match(matched, stored):
+def _match(tensors, stored):
     """Sets `weight` or `reason` of each stored tensor; raises `CheckpointError` for missing, wrong and unknown ones."""
     missing, wrong = [], []
-    for tensor, keys in matched:
-        for key, shape in zip(keys, tensor.shapes, strict=True):
+    for tensor in tensors:
+        for key, shape in zip(tensor.names, tensor.shapes, strict=True):
             if key not in stored:
                 missing.append(key)
                 continue
@@ -188,8 +189,7 @@ def _match(matched, stored):
             raise CheckpointError(f"The checkpoint {problem}: {', '.join(names[:20])} ({len(names)} in all).")
     unused = {key: one for key, one in stored.items() if not one.weight}
     for key, one in unused.items():
-        is_replaced = key.startswith("replaced ")
-        one.reason = "another DVAE is used" if is_replaced else coqui.skip_reason(key.removeprefix("dvae."))
+        one.reason = one.reason or coqui.skip_reason(key.removeprefix("dvae."))
     if unknown := [one.name for one in unused.values() if one.reason is None]:
         raise CheckpointError(f"The checkpoint has tensors that XTTS v2 does not have: {', '.join(unknown[:20])}.")
 
@@ -209,27 +209,27 @@ def _check_front_end(stored):
             raise CheckpointError(f"{name} differs from XTTS v2: this speaker encoder needs another spectrogram.")
 
 
-def _write_parts(folder, stored, matched, config, files, with_dvae):
+def _write_parts(folder, stored, tensors, config, files, with_dvae):
     """Writes a checkpoint for each part of the model; without a DVAE, the GPT's also holds `mel_stats`."""
     parts = {}
-    for tensor, keys in matched:
+    for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
-        parts.setdefault(part, {}).setdefault(f"{file}.safetensors", []).append((tensor, keys))
+        parts.setdefault(part, {}).setdefault(f"{file}.safetensors", []).append(tensor)
     for part, contents in parts.items():
         state = {"finished": True, "config": config.to_dict(), "converted_from": files.model.name}
         copies = {VOCABULARY: files.vocab.read_bytes()} if part == "gpt" else {}
         step_folder = CheckpointStore(folder / part).write(0, {}, state, copies=copies)
         entries = read_manifest(step_folder)
-        for file, tensors in contents.items():
-            shapes = {tensor.weight: coqui.our_shape(tensor) for tensor, _ in tensors}
-            entries[file] = write_tensors(step_folder / file, shapes, _finite_weights(tensors, stored))
+        for file, written in contents.items():
+            shapes = {tensor.weight: coqui.our_shape(tensor) for tensor in written}
+            entries[file] = write_tensors(step_folder / file, shapes, _finite_weights(written, stored))
         write_manifest(step_folder, entries)
 
 
 def _finite_weights(tensors, stored):
     """Yields the converted weights; raises `CheckpointError` for values that are not finite."""
-    for tensor, keys in tensors:
-        value = coqui.to_ours([stored[key].array for key in keys], tensor.layout)
+    for tensor in tensors:
+        value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():
             raise CheckpointError(f"{' or '.join(tensor.names)} holds values that are not finite.")
         yield value

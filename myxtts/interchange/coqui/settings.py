@@ -9,9 +9,9 @@ from typing import Any
 from myxtts.config.checks import brief
 from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.config.model import MODEL_SIZES, SPEAKER_BLOCKS
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.settings import MAX_NUMBER
-from myxtts.interchange.coqui.unpickling import StubObject
+from myxtts.interchange.coqui.torch_checkpoint import StubObject
 from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -39,19 +39,11 @@ _FINE_TUNING = dict(
     augment=False,
 )
 """Fields of `DataConfig` in the reference's recipe for fine-tuning."""
-_SHAPES_BY_DESIGN = dict(
-    conditioning_blocks=6,
-    num_latents=32,
-    perceiver_depth=2,
-    perceiver_heads=8,
-    perceiver_head_width=_HEAD_WIDTH,
-    num_mels=NUM_MELS,
-    decoder_channels=512,
-    decoder_type="hifigan",
-    speaker_channels=(32, 64, 128, 256),
-    speaker_width=512,
+_SHAPES_BY_DESIGN = (
+    *("conditioning_blocks", "num_latents", "perceiver_depth", "perceiver_heads", "perceiver_head_width", "num_mels"),
+    *("decoder_channels", "decoder_type", "speaker_channels", "speaker_width"),
 )
-"""Fields of `ModelConfig` that no setting of the reference can change."""
+"""Fields of `ModelConfig` that no setting of the reference can change; size `big` has their values."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
@@ -167,7 +159,8 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     Raises `CheckpointError` with the settings of the model's shape that the reference does not support, if any.
     """
     model, sampling = config.model, config.sampling
-    fixed = {name: (getattr(model, name), value) for name, value in _SHAPES_BY_DESIGN.items()}
+    released = ModelConfig(size="big")
+    fixed = {name: (getattr(model, name), getattr(released, name)) for name in _SHAPES_BY_DESIGN}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
         raise CheckpointError(

@@ -1,32 +1,260 @@
-"""Reads and writes PyTorch checkpoint files without PyTorch, and without running code from a file."""
+"""Reads and writes PyTorch checkpoint files without PyTorch, and without running code from a file.
 
+A pickle is a program whose opcodes can call any function by name. The interpreter here builds containers and tensors
+only: an object of a class becomes a `StubObject` with the attributes, and a call of any function other than the few in
+`Unpickler.call` is an error. The interpreter counts the values inside each value, so that a small file cannot nest or
+repeat values without limit.
+"""
+
+import copy
+import io
 import itertools
 import math
 import os
 import pickle
+import pickletools
+import re
 import struct
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
 import numpy as np
 
-from myxtts.config.checks import brief
-from myxtts.interchange.coqui.unpickling import (
-    DTYPES,
-    MAX_PICKLE_BYTES,
-    DamagedCheckpointError,
-    HostileCheckpointError,
-    TorchCheckpointError,
-    unpickle,
-)
+from myxtts.config.checks import UserError, brief
 from myxtts.storage.files import write_whole
 
+_CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 Char:i1 Byte:u1 Bool:?"
+DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") for pair in _CODES.split())}
+"""Dtype of each class of tensor storages."""
+MAX_PICKLE_BYTES = 64 * 2**20
+_MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
+"""Limits for a pickle, without tensor data; the released XTTS v2 model reaches a hundredth of most of them."""
+_OPCODES = frozenset(
+    "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
+    "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
+    "EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS EMPTY_SET "
+    "ADDITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD "
+    "BINPERSID".split()
+)
+"""Allowed opcodes: those of `torch.save`, and of plain objects with attributes."""
+_KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
+"""Slice of an opcode's operands that are dictionary keys or set items, which Python hashes."""
+_LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
+_LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _SIGNS_OF_DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
 _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 """Errors of unpickling and unzipping for bytes that make no sense."""
+
+
+class TorchCheckpointError(UserError):
+    """A PyTorch checkpoint cannot be read."""
+
+
+class HostileCheckpointError(TorchCheckpointError):
+    """The file would call a function that no checkpoint needs, or declares larger sizes than it has."""
+
+
+class DamagedCheckpointError(TorchCheckpointError):
+    """The file is cut short, altered, or not a PyTorch checkpoint."""
+
+
+class _Global(str):
+    """Full name of a class or function that the pickle names; it is never imported."""
+
+
+@dataclass(eq=False, repr=False)
+class StubObject:
+    """Replaces an object whose class is not imported."""
+
+    class_name: str
+    """Full name of the class in the file."""
+    state: Any = None
+    """State of the object, usually a dictionary of attributes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Cell:
+    """A value on the stack."""
+
+    value: Any
+    weight: int = 1
+    """Cost of hashing the value: number of values in it, counted at each occurrence; 64 bytes of text are one."""
+    depth: int = 0
+    """Levels of values inside the value."""
+    is_held: bool = False
+    """Whether another value contains this one and has counted its weight; then this value may not grow."""
+
+
+class Unpickler:
+    """Interpreter of one pickle.
+
+    Args:
+        source: Name of the file, for messages.
+        load_storage: Function of dtype, key and number of values that returns the values of a storage, 1-D.
+    """
+
+    def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
+        self.source, self.load_storage = source, load_storage
+        self.stack, self.marks, self.memo, self.work, self.num_odd_keys = [], [], {}, 0, 0
+
+    def require(self, holds, problem):
+        if not holds:
+            raise HostileCheckpointError(f"{self.source} {problem}.")
+
+    def run(self, pickled: bytes) -> tuple[Any, int]:
+        """Reads the first pickle in `pickled`; returns its value and its length in bytes.
+
+        Raises:
+            HostileCheckpointError: The pickle has an opcode or a call that no checkpoint needs, or exceeds a limit.
+            DamagedCheckpointError, or one of `_SIGNS_OF_DAMAGE`: It is no pickle.
+        """
+        limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
+        self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
+        stack, marks, stream = self.stack, self.marks, io.BytesIO(pickled)
+        for count, (opcode, argument, _position) in enumerate(pickletools.genops(stream)):
+            name, before = opcode.name, opcode.stack_before
+            self.require(name in _OPCODES, f"uses the pickle opcode {name}, which no checkpoint needs")
+            self.require(count < _MAX_OPCODES, f"has a pickle of more than {_MAX_OPCODES} opcodes")
+            if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                self.memo[len(self.memo) if name == "MEMOIZE" else argument] = stack[-1]
+            elif name == "MARK":
+                marks.append(len(stack))
+            elif name == "POP":
+                (marks if marks and marks[-1] == len(stack) else stack).pop()
+            elif name in ("DUP", "GET", "BINGET", "LONG_BINGET"):
+                stack.append(stack[-1] if name == "DUP" else self.memo[argument])
+            elif name == "STOP":
+                return stack[-1].value, stream.tell()
+            elif not before:
+                stack += [_literal(name, argument)] * len(opcode.stack_after)
+            elif pickletools.markobject in before:
+                start = marks.pop()
+                taken, stack[start:] = stack[start:], []
+                if name != "POP_MARK":
+                    self.combine(name, stack.pop() if before[0] is not pickletools.markobject else None, taken)
+            else:
+                taken = [stack.pop() for _ in before][::-1]
+                grows = name in ("APPEND", "SETITEM", "BUILD")
+                self.combine(name, taken.pop(0) if grows else None, taken)
+
+    def combine(self, name, whole, parts):
+        """Pushes the result of opcode `name`: a new value made of `parts`, or `whole` with `parts` added to it."""
+        self.work += sum(part.weight for part in parts)
+        self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
+        depth = max([part.depth + 1 for part in parts], default=0)
+        for part in parts:
+            part.is_held = True
+        self.require(whole is None or not whole.is_held, "changes a value that another one holds")
+        self.require(depth <= _MAX_DEPTH, f"has values nested more than {_MAX_DEPTH} deep")
+        self.require(self.work <= _MAX_WORK, f"repeats its values until they are more than {_MAX_WORK}")
+        self.require(self.num_odd_keys <= _MAX_ODD_KEYS, f"has more than {_MAX_ODD_KEYS} keys that are not text")
+        values = [part.value for part in parts]
+        if whole is None:
+            whole = _Cell(self.make(name, values))
+        else:
+            whole.value = _extended(name, whole.value, values)
+        whole.weight += sum(part.weight for part in parts)
+        whole.depth = max(whole.depth, depth)
+        self.stack.append(whole)
+
+    def make(self, name, values):
+        """Returns the value that opcode `name` makes of other values."""
+        if name == "REDUCE":
+            return self.call(*values)
+        if name == "BINPERSID":
+            return self.storage(*values[0])
+        if name == "STACK_GLOBAL":
+            return _Global(".".join(values))
+        if name == "NEWOBJ":
+            return StubObject(_of_kind(_Global, values[0]))
+        if name == "DICT":
+            return dict(zip(values[::2], values[1::2], strict=True))
+        return values if name == "LIST" else tuple(values)
+
+    def call(self, function, arguments):
+        """Calls one of the few functions that checkpoints need; raises `HostileCheckpointError` for others."""
+        scalar = lambda dtype, content: np.frombuffer(content, _of_kind(np.dtype, dtype))[0]
+        functions = {
+            "torch._utils._rebuild_tensor_v2": self.tensor,
+            "torch._utils._rebuild_tensor": self.tensor,
+            "torch._utils._rebuild_parameter": lambda tensor, *_: _of_kind(np.ndarray, tensor),
+            "collections.OrderedDict": lambda pairs=(): {_of_kind(str, name): one for name, one in pairs},
+            # Numbers of NumPy, such as a loss that a trainer stored.
+            "numpy.dtype": lambda code, *_: np.dtype(re.fullmatch("[biuf][1248]", code)[0]),
+            "numpy.core.multiarray.scalar": scalar,
+            "numpy._core.multiarray.scalar": scalar,
+            # A byte string in protocol 2.
+            "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
+        }
+        if (known := functions.get(_of_kind(_Global, function))) is None:
+            raise HostileCheckpointError(
+                f"{self.source} asks to call {function:.200}. Nothing was run. Do not use this file; if you trust its "
+                "origin, save its weights alone, as a state dict, and convert that."
+            )
+        return known(*arguments)
+
+    def storage(self, kind, storage_class, key, _location, num_values, *_view):
+        """Returns the values of a tensor storage."""
+        dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
+        if kind != "storage" or dtype is None or self.load_storage is None:
+            name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
+            raise DamagedCheckpointError(f"{self.source} refers to {name}, which is no known tensor storage.")
+        valid = type(key) is str and type(num_values) is int and 0 <= num_values < 2**62
+        self.require(valid, f"claims a storage {brief(key)} of {brief(num_values)} values")
+        return self.load_storage(dtype, key, num_values)
+
+    def tensor(self, storage, offset, size, stride, *_):
+        """Returns a view of `storage`; NumPy raises an error for a view that exceeds it."""
+        size, stride = tuple(size), tuple(stride)
+        valid = len(size) <= _MAX_AXES and all(
+            type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride)
+        )
+        view = f"offset {brief(offset)}, size {brief(size)}, stride {brief(stride)}"
+        self.require(isinstance(storage, np.ndarray) and valid, f"has a tensor of {view}")
+        claim = f"claims a tensor of size {brief(size)} in a storage of {storage.size} values"
+        self.require(math.prod(size) <= storage.size, claim)
+        itemsize = storage.dtype.itemsize
+        byte_strides = tuple(itemsize * step for step in stride)
+        return np.ndarray(size, storage.dtype, buffer=storage, offset=itemsize * offset, strides=byte_strides)
+
+
+def _literal(name, argument):
+    """Returns the value that an opcode without operands on the stack pushes."""
+    if name in _LITERALS:
+        return _Cell(copy.copy(_LITERALS[name]))
+    if name == "GLOBAL":
+        argument = _Global(argument.replace(" ", "."))
+    if name in ("BINSTRING", "SHORT_BINSTRING"):
+        argument = argument.encode("latin1").decode("utf-8")
+    return _Cell(argument, 1 + (len(argument) // 64 if isinstance(argument, (str, bytes)) else 0))
+
+
+def _extended(name, whole, values):
+    """Adds values to a container, or sets the state of an object."""
+    if name in ("APPEND", "APPENDS"):
+        list.extend(whole, values)
+    elif name in ("SETITEM", "SETITEMS"):
+        dict.update(whole, zip(values[::2], values[1::2], strict=True))
+    elif name == "ADDITEMS":
+        set.update(whole, values)
+    elif isinstance(whole, np.dtype):
+        return whole.newbyteorder(values[0][1])
+    elif not isinstance(whole, dict):  # the attributes of a module's state dict are not needed
+        _of_kind(StubObject, whole).state = values[0]
+    return whole
+
+
+def _of_kind(kind, value):
+    """Returns `value` if it is of the class `kind`: values of others may be slow to hash, or hide further values."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
+    return value
 
 
 def read_torch_checkpoint(path: str | os.PathLike) -> Any:
@@ -110,7 +338,7 @@ def _read_zip(path, data):
 
         if root + "byteorder" in entries and content(root + "byteorder").tobytes() != b"little":
             raise DamagedCheckpointError(f"{path} was written on a big-endian machine, which is not supported.")
-        return unpickle(content(pickles[0]).tobytes(), str(path), load_storage)[0]
+        return Unpickler(str(path), load_storage).run(content(pickles[0]).tobytes())[0]
 
 
 def _read_legacy(path, data):
@@ -125,7 +353,7 @@ def _read_legacy(path, data):
 
     for number in range(5):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
-        value, length = unpickle(pickled, str(path), note_claim if number == 3 else None)
+        value, length = Unpickler(str(path), note_claim if number == 3 else None).run(pickled)
         if number == 0 and value != _LEGACY_MAGIC:
             raise DamagedCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
         if number == 3:
@@ -139,7 +367,7 @@ def _read_legacy(path, data):
         if stored != num_values or start > data.size:
             raise DamagedCheckpointError(f"{path} is cut short or altered at storage {key:.40}.")
         storages[key] = data[begin:start].view(dtype)
-    return unpickle(checkpoint, str(path), lambda dtype, key, num_values: storages[key])[0]
+    return Unpickler(str(path), lambda dtype, key, num_values: storages[key]).run(checkpoint)[0]
 
 
 def _pickle(value, arrays):

@@ -97,8 +97,7 @@ def fold_weight_norm(gain: np.ndarray, direction: np.ndarray) -> np.ndarray:
 
 
 def _norm_but_first(direction):
-    norm = np.sqrt(np.sum(np.square(direction, dtype=np.float64), axis=(1, 2), keepdims=True))
-    return norm.astype(np.float32)
+    return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
 
 
 def _split_weight_norm(weight):
@@ -179,40 +178,37 @@ def _gpt(config):
     width, text, audio = config.width, config.num_text_tokens, config.num_audio_tokens
     attended, hidden = config.perceiver_heads * config.perceiver_head_width, width * 8 // 3
     projection = "conditioning_encoder.attn.#.proj_out conditioning_encoder/block_#/output_projection"
-    conditioning_blocks = _numbered(
-        config.conditioning_blocks,
-        ("norm conditioning_encoder.attn.#.norm conditioning_encoder/block_#/norm", width),
-        ("pointwise conditioning_encoder.attn.#.qkv conditioning_encoder/block_#/qkv", 3 * width, width, 1),
-        (f"pointwise {projection}", width, width, 1),
-    )
-    perceiver_layers = _numbered(
-        config.perceiver_depth,
-        ("kernel conditioning_perceiver.layers.#.0.to_q perceiver/layer_#/query", attended, width),
-        ("kernel conditioning_perceiver.layers.#.0.to_kv perceiver/layer_#/key_value", 2 * attended, width),
-        ("kernel conditioning_perceiver.layers.#.0.to_out perceiver/layer_#/output_projection", width, attended),
-        ("linear conditioning_perceiver.layers.#.1.0 perceiver/layer_#/mlp_in", 2 * hidden, width),
-        ("linear conditioning_perceiver.layers.#.1.2 perceiver/layer_#/mlp_out", width, hidden),
-    )
-    blocks = _numbered(
-        config.layers,
-        ("norm gpt.h.#.ln_1 block_#/attention_norm", width),
-        ("inputs_first gpt.h.#.attn.c_attn block_#/attention/qkv", width, 3 * width),
-        ("inputs_first gpt.h.#.attn.c_proj block_#/attention/output_projection", width, width),
-        ("norm gpt.h.#.ln_2 block_#/mlp_norm", width),
-        ("inputs_first gpt.h.#.mlp.c_fc block_#/mlp_in", width, 4 * width),
-        ("inputs_first gpt.h.#.mlp.c_proj block_#/mlp_out", 4 * width, width),
-    )
     rows = (
         ("same text_embedding.weight text_embedding", text, width),
         ("same mel_embedding.weight audio_embedding", audio, width),
         ("same text_pos_embedding.emb.weight text_position_embedding", config.max_text_tokens + 2, width),
         ("same mel_pos_embedding.emb.weight audio_position_embedding", config.max_audio_tokens + 3, width),
         ("pointwise conditioning_encoder.init conditioning_encoder/input_projection", width, config.num_mels, 1),
-        *conditioning_blocks,
+        *_numbered(
+            config.conditioning_blocks,
+            ("norm conditioning_encoder.attn.#.norm conditioning_encoder/block_#/norm", width),
+            ("pointwise conditioning_encoder.attn.#.qkv conditioning_encoder/block_#/qkv", 3 * width, width, 1),
+            (f"pointwise {projection}", width, width, 1),
+        ),
         ("same conditioning_perceiver.latents perceiver/latents", config.num_latents, width),
         ("same conditioning_perceiver.norm.gamma perceiver/gamma", width),
-        *perceiver_layers,
-        *blocks,
+        *_numbered(
+            config.perceiver_depth,
+            ("kernel conditioning_perceiver.layers.#.0.to_q perceiver/layer_#/query", attended, width),
+            ("kernel conditioning_perceiver.layers.#.0.to_kv perceiver/layer_#/key_value", 2 * attended, width),
+            ("kernel conditioning_perceiver.layers.#.0.to_out perceiver/layer_#/output_projection", width, attended),
+            ("linear conditioning_perceiver.layers.#.1.0 perceiver/layer_#/mlp_in", 2 * hidden, width),
+            ("linear conditioning_perceiver.layers.#.1.2 perceiver/layer_#/mlp_out", width, hidden),
+        ),
+        *_numbered(
+            config.layers,
+            ("norm gpt.h.#.ln_1 block_#/attention_norm", width),
+            ("inputs_first gpt.h.#.attn.c_attn block_#/attention/qkv", width, 3 * width),
+            ("inputs_first gpt.h.#.attn.c_proj block_#/attention/output_projection", width, width),
+            ("norm gpt.h.#.ln_2 block_#/mlp_norm", width),
+            ("inputs_first gpt.h.#.mlp.c_fc block_#/mlp_in", width, 4 * width),
+            ("inputs_first gpt.h.#.mlp.c_proj block_#/mlp_out", 4 * width, width),
+        ),
         ("norm gpt.ln_f trunk_norm", width),
         ("norm final_norm final_norm", width),
         ("linear text_head text_head", text, width),

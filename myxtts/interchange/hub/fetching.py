@@ -4,7 +4,6 @@
 as `myxtts/OWNER--NAME/COMMIT`, and can be used without a network.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -192,15 +191,13 @@ def _make_folder(source, snapshot, home):
 
 def check_digest(source: str, path: Path):
     """Checks a file against its digest, which is its name in the hub's cache; removes the file if they differ."""
+    from huggingface_hub.utils.sha import git_hash, sha_fileobj
+
     blob = Path(os.path.realpath(path))
-    if re.fullmatch("[0-9a-f]{64}", blob.name):
-        hasher = hashlib.sha256()
-    elif re.fullmatch("[0-9a-f]{40}", blob.name):
-        hasher = hashlib.sha1(b"blob %d\0" % blob.stat().st_size)  # as git does
-    else:
+    if not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
         return  # on a system without links, files in the cache have their own names
     with open(blob, "rb") as file:
-        digest = hashlib.file_digest(file, lambda: hasher).hexdigest()
+        digest = sha_fileobj(file).hex() if len(blob.name) == 64 else git_hash(file.read())
     if digest != blob.name:
         path.unlink()
         blob.unlink(missing_ok=True)

@@ -68,16 +68,12 @@ def _other_graphs(speaker, model, random):
     """Compares encoders and decoder on random input."""
     wav = 0.1 * _normal(random, 1, 44_100)
     noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
-
-    def to_latents(wav):
-        return model.gpt.mel_to_latents(model.normalize_mel(MelSpectrogram(CONDITIONING_MEL)(wav)))
-
-    def to_vector(wav):
-        return model.speaker_encoder(MelSpectrogram(SPEAKER_MEL)(wav))
-
-    for what, output, encode in (("conditioning", "latents", to_latents), ("speaker", "speaker", to_vector)):
-        expected = encode(wav)
-        rounding = max(_difference(encode(wav * noise.astype(np.float32)), expected) for noise in noises)
+    to_latents = lambda mel: model.gpt.mel_to_latents(model.normalize_mel(mel))
+    encoders = ("latents", CONDITIONING_MEL, to_latents), ("speaker", SPEAKER_MEL, model.speaker_encoder)
+    for what, (output, spec, encode) in zip(("conditioning", "speaker"), encoders):
+        to_mel = MelSpectrogram(spec)
+        expected = encode(to_mel(wav))
+        rounding = max(_difference(encode(to_mel(wav * noise.astype(np.float32))), expected) for noise in noises)
         found = speaker.run(what, wav=wav)[output]
         yield Finding(what, _difference(found, expected), max(LIMITS[FLOAT32], ROUNDINGS * rounding))
     config = model.config

@@ -18,10 +18,9 @@ from myxtts.config.checks import UserError, require, say
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
-from myxtts.interchange.onnx import speak
+from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
 from myxtts.interchange.onnx.checks import Finding, compare
-from myxtts.interchange.onnx.graphs import build_all
 from myxtts.storage.files import user_cache, write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
 from myxtts.text import espeak
@@ -101,7 +100,8 @@ def export_model(
     if form == "web":
         fetch_package(RUNTIME)
     synthesizer = Synthesizer.load(folder, which, compiled=False)
-    if "decoder" not in synthesizer.model.parts:
+    model = synthesizer.model
+    if "decoder" not in model.parts:
         raise UserError(
             f"{folder} has no trained waveform decoder, which the export needs. "
             f"Train one: python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
@@ -113,7 +113,9 @@ def export_model(
         np.savez(new / "voices.npz", **voices)
         for module in (speak, espeak):
             shutil.copy(module.__file__, new)
-        for graph in build_all(synthesizer.model, weights):
+        parts = [graphs.build_reading(model.gpt, model.config, weights), graphs.build_drawing(model.config)]
+        parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
+        for graph in parts:
             graph.save(new / f"{graph.name}.onnx")
         if form == "web":
             write_page(new, voices, uses_espeak=bool(described["espeak_voices"]))
@@ -164,7 +166,7 @@ def _voices(folder, synthesizer):
             logger.warning("Voice %s was not exported: %s", name, error)
     if not voices:
         logger.warning("%s has no voices: speak.py will need a WAV file for --voice.", folder)
-    latents, speakers = zip(*((one.latents, one.speaker) for one in voices.values())) if voices else ((), ())
+    latents, speakers = [one.latents for one in voices.values()], [one.speaker for one in voices.values()]
     return {
         "names": np.array(list(voices), np.str_),
         "languages": np.array([stored[name].language or "" for name in voices], np.str_),

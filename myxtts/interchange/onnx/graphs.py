@@ -10,12 +10,6 @@ from myxtts.models.waveform_decoders import LAST_SLOPE, MOST_LOG_MAGNITUDE, SLOP
 from myxtts.models.xtts import XTTS
 
 
-def build_all(model: XTTS, weights: str) -> list[Builder]:
-    """Builds all graphs of a model with a waveform decoder; `weights` is the number format of the GPT."""
-    gpt, drawing = build_reading(model.gpt, model.config, weights), build_drawing(model.config)
-    return [gpt, drawing, build_conditioning(model), build_speaker(model), build_decoder(model)]
-
-
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """GPT forward pass over N latents, L text ids and one code, after P cached positions.
 
@@ -37,7 +31,10 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     words = words + graph.constant(gpt.text_positions).slice(0, 0, text.length(1))
     position = graph.op("Gather", gpt.audio_positions, index).unsqueeze(1)
     x = graph.op("Concat", latents, words, graph.op("Gather", gpt.audio_embedding, code) + position, axis=1)
-    bias, new = _attention_bias(graph, x, mask), []
+    num_keys, num_queries = mask.length(1), x.length(1)
+    query = (graph.count(num_queries) + (num_keys - num_queries)).unsqueeze(1)
+    visible = mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query)
+    bias, new = graph.op("Where", visible, 0.0, HIDDEN), []  # (B, 1, T, P + T)
     for i, block in enumerate(gpt.blocks):
         keys = graph.input(f"keys_{i}", np.float32, "rows", heads, depth, "past")
         values = graph.input(f"values_{i}", np.float32, "rows", heads, "past", depth)
@@ -54,14 +51,6 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
         graph.output(keys, f"new_keys_{i}", np.float32, "rows", heads, depth, "new")
         graph.output(values, f"new_values_{i}", np.float32, "rows", heads, "new", depth)
     return graph
-
-
-def _attention_bias(graph, x, mask):
-    """Additive attention mask `(B, 1, T, P + T)`, which hides masked and later positions."""
-    num_keys, num_queries = mask.length(1), x.length(1)
-    query = (graph.count(num_queries) + (num_keys - num_queries)).unsqueeze(1)
-    visible = mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query)
-    return graph.op("Where", visible, 0.0, HIDDEN)
 
 
 def _attend_cached(graph, block, x, keys, values, bias, config):
@@ -127,7 +116,12 @@ def build_conditioning(model: XTTS) -> Builder:
     wav = graph.input("wav", np.float32, "pieces", "samples")
     x = graph.linear(log_mel(graph, CONDITIONING_MEL, wav) / model.mel_stats, gpt.conditioning_encoder.input_projection)
     for block in gpt.conditioning_encoder.blocks:
-        x = _conditioning_block(graph, block, x, config.width)
+        groups, depth = block.norm.groups, config.width // block.heads
+        by_group = _instance_norm(graph, x.transpose(0, 2, 1).reshape(0, groups, -1), groups, block.norm.epsilon)
+        x = by_group.reshape(0, config.width, -1).transpose(0, 2, 1) * block.norm.gamma + block.norm.beta
+        # Each head has its query, key and value next to each other.
+        qkv = graph.linear(x, block.qkv).reshape(0, 0, block.heads, 3 * depth).transpose(0, 2, 1, 3)
+        x = x + graph.linear(_attend(graph, *qkv.split(3), depth), block.output_projection)
     graph.output(_resample(graph, gpt.perceiver, x), "latents", np.float32, "pieces", config.num_latents, config.width)
     return graph
 
@@ -139,9 +133,16 @@ def build_speaker(model: XTTS) -> Builder:
     x = _instance_norm(graph, mel.transpose(0, 2, 1), SPEAKER_MEL.num_mels, 1e-5)
     # Channels come first, then time and bands.
     x = x.transpose(0, 2, 1).unsqueeze(1)
-    x = _batch_norm(graph.op("Relu", graph.conv(x, encoder.stem)), encoder.stem_norm)
+    x = _batch_norm(graph, graph.op("Relu", graph.conv(x, encoder.stem)), encoder.stem_norm)
     for block in encoder.blocks:
-        x = _residual_block(graph, block, x)
+        shortcut = x
+        if block.shortcut_conv is not None:
+            shortcut = _batch_norm(graph, graph.conv(x, block.shortcut_conv), block.shortcut_norm)
+        x = _batch_norm(graph, graph.op("Relu", graph.conv(x, block.conv1)), block.norm1)
+        x = _batch_norm(graph, graph.conv(x, block.conv2), block.norm2)
+        squeezed = graph.linear(graph.op("ReduceMean", x, [2, 3], keepdims=0), block.gate.squeeze, "Relu")
+        gate = graph.linear(squeezed, block.gate.excite, "Sigmoid").unsqueeze(2, 3)
+        x = graph.op("Relu", x * gate + shortcut)
     pooled = _pool(graph, encoder.pooling, x.transpose(0, 2, 1, 3).reshape(0, 0, -1))
     vector = _unit(graph, graph.linear(pooled, encoder.project))
     graph.output(vector, "speaker", np.float32, "recordings", encoder.embedding_width)
@@ -176,15 +177,6 @@ def _unit(graph, x):
     return x / graph.op("Max", graph.op("ReduceL2", x, [-1], keepdims=1), 1e-12)
 
 
-def _conditioning_block(graph, block, x, width):
-    groups, depth = block.norm.groups, width // block.heads
-    by_group = _instance_norm(graph, x.transpose(0, 2, 1).reshape(0, groups, -1), groups, block.norm.epsilon)
-    x = by_group.reshape(0, width, -1).transpose(0, 2, 1) * block.norm.gamma + block.norm.beta
-    # Each head has its query, key and value next to each other.
-    qkv = graph.linear(x, block.qkv).reshape(0, 0, block.heads, 3 * depth).transpose(0, 2, 1, 3)
-    return x + graph.linear(_attend(graph, *qkv.split(3), depth), block.output_projection)
-
-
 def _attend(graph, query, key, value, depth):
     """Attention without a mask, `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
     shares = graph.op("Softmax", (query * depth**-0.5) @ key.transpose(0, 1, 3, 2), axis=-1)
@@ -205,29 +197,16 @@ def _resample(graph, perceiver, context):
     return _unit(graph, latents) * (start.shape[1] ** 0.5 * np.asarray(perceiver.gamma))
 
 
-def _batch_norm(x, layer, channels_last=False):
-    """Batch normalization at inference, as a scale and a shift per channel."""
-    scale = np.asarray(layer.gamma) / np.sqrt(np.asarray(layer.moving_variance) + layer.epsilon)
-    shift = np.asarray(layer.beta) - np.asarray(layer.moving_mean) * scale
-    shape = (-1,) if channels_last else (-1, 1, 1)
-    return x * scale.reshape(shape) + shift.reshape(shape)
-
-
-def _residual_block(graph, block, x):
-    shortcut = x
-    if block.shortcut_conv is not None:
-        shortcut = _batch_norm(graph.conv(x, block.shortcut_conv), block.shortcut_norm)
-    x = _batch_norm(graph.op("Relu", graph.conv(x, block.conv1)), block.norm1)
-    x = _batch_norm(graph.conv(x, block.conv2), block.norm2)
-    squeezed = graph.linear(graph.op("ReduceMean", x, [2, 3], keepdims=0), block.gate.squeeze, "Relu")
-    gate = graph.linear(squeezed, block.gate.excite, "Sigmoid").unsqueeze(2, 3)
-    return graph.op("Relu", x * gate + shortcut)
+def _batch_norm(graph, x, layer):
+    """Batch normalization at inference; channels are the second axis."""
+    statistics = layer.moving_mean, layer.moving_variance
+    return graph.op("BatchNormalization", x, layer.gamma, layer.beta, *statistics, epsilon=layer.epsilon)
 
 
 def _pool(graph, pooling, x):
     """Attentive statistics pooling: weighted mean and standard deviation over time, `(B, T, C)` to `(B, 2 C)`."""
-    hidden = _batch_norm(graph.linear(x, pooling.hidden, "Relu"), pooling.norm, channels_last=True)
-    weight = graph.op("Softmax", graph.linear(hidden, pooling.score), axis=1)
+    hidden = _batch_norm(graph, graph.linear(x, pooling.hidden, "Relu").transpose(0, 2, 1), pooling.norm)
+    weight = graph.op("Softmax", graph.linear(hidden.transpose(0, 2, 1), pooling.score), axis=1)
     sum_over_time = lambda x: graph.op("ReduceSum", x, [1], keepdims=0)
     mean = sum_over_time(weight * x)
     variance = sum_over_time(weight * (x * x)) - mean * mean
@@ -272,23 +251,17 @@ def _istft(graph, decoder, frames, speaker):
     x = graph.layer_norm(x, decoder.norm_pre)
     condition = condition * graph.op("Sigmoid", condition)
     for block in decoder.blocks:
-        x = _conv_next(graph, block, x, condition)
+        kernel, after = np.asarray(block.kernel), block.lookahead
+        shape = dict(pads=[len(kernel) - 1 - after, after], group=kernel.shape[1])
+        hidden = graph.op("Conv", x.transpose(0, 2, 1), kernel.transpose(1, 2, 0), block.bias, **shape)
+        hidden = graph.layer_norm(hidden.transpose(0, 2, 1), block.norm, kernel.shape[1])
+        scale, shift = graph.linear(condition, block.modulation).unsqueeze(1).split(2)
+        hidden = graph.linear(hidden * (scale + 1.0) + shift, block.widen)
+        x = x + graph.linear(graph.op("Gelu", hidden, approximate="tanh"), block.narrow) * block.factor
     log_magnitude, phase = graph.linear(graph.layer_norm(x, decoder.norm_post), decoder.head).split(2)
     magnitude = graph.op("Exp", graph.op("Min", log_magnitude, MOST_LOG_MAGNITUDE))
     spectrum = graph.op("Concat", *(magnitude * graph.op(wave, phase) for wave in ("Cos", "Sin")), axis=-1)
     return _overlap_add(graph, decoder, spectrum.transpose(0, 2, 1))
-
-
-def _conv_next(graph, block, x, condition):
-    """Applies a `ConvNextBlock` to `(B, F, width)`."""
-    kernel, after = np.asarray(block.kernel), block.lookahead
-    shape = dict(pads=[len(kernel) - 1 - after, after], group=kernel.shape[1])
-    hidden = graph.op("Conv", x.transpose(0, 2, 1), kernel.transpose(1, 2, 0), block.bias, **shape)
-    hidden = graph.layer_norm(hidden.transpose(0, 2, 1), block.norm, kernel.shape[1])
-    scale, shift = graph.linear(condition, block.modulation).unsqueeze(1).split(2)
-    hidden = hidden * (scale + 1.0) + shift
-    hidden = graph.linear(graph.op("Gelu", graph.linear(hidden, block.widen), approximate="tanh"), block.narrow)
-    return x + hidden * block.factor
 
 
 def _overlap_add(graph, decoder, spectrum):

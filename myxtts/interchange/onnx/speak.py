@@ -10,6 +10,7 @@ abbreviations and symbols: write the text as it is spoken.
 
 import argparse
 import importlib.util
+import itertools
 import json
 import re
 import sys
@@ -70,15 +71,13 @@ class Vocabulary:
 
 def _words(text):
     """Splits a text into words and runs of punctuation, without white space."""
-    words, before = [], None
-    for character in text:
-        category = unicodedata.category(character)
-        is_word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d"
-        kind = "space" if character.isspace() else is_word
-        if kind != "space":
-            words += [character] if kind != before else [words.pop() + character]
-        before = kind
-    return words
+    return ["".join(run) for kind, run in itertools.groupby(text, _kind) if kind != "space"]
+
+
+def _kind(character):
+    category = unicodedata.category(character)
+    is_word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d"
+    return "space" if character.isspace() else is_word
 
 
 class Speaker:
@@ -137,8 +136,12 @@ class Speaker:
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks a sentence; returns samples `(S,)`, codes, and whether the model sampled the stop code."""
         codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
-        samples = self._faded(self.sound(states, speaker, speed)) if codes else np.zeros(0, np.float32)
-        return samples, codes, stopped
+        samples = self.sound(states, speaker, speed) if codes else np.zeros(0, np.float32)
+        # A fade at both ends lets sentences join without clicks.
+        length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
+        ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
+        ones = np.ones(len(samples) - length, np.float32)
+        return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes, stopped
 
     def sentences(self, text, language):
         """Splits a text into pieces that fit the model: one or more sentences, or parts of a long sentence."""
@@ -224,15 +227,6 @@ class Speaker:
         latents = [self.run("conditioning", wav=piece[None])["latents"] for piece in pieces]
         wav = resampled(whole, heard["sample_rate"], heard["speaker_sample_rate"])
         return np.concatenate(latents).mean(axis=0), self.run("speaker", wav=wav[None])["speaker"][0]
-
-    def _faded(self, samples):
-        """Fades samples in and out, so that sentences join without clicks."""
-        length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
-        ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
-        samples = samples.copy()
-        samples[:length] *= ramp
-        samples[len(samples) - length :] *= ramp[::-1]
-        return samples
 
 
 def cut(text, limit):
