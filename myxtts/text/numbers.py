@@ -180,8 +180,13 @@ class SpelledNumbers:
         return self.to_ordinal(self.cardinal(int(digits)), int(digits)) + "".join(kept_ending)
 
 
-def join_units(number: int, units: dict[int, str], cardinal: Callable[[int], str]) -> str:
-    """Reads a number as count and name of its largest unit, then the rest; `units` are names by value, descending."""
+def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
+    """Spells a number: one of the first `words`, else count and name of its largest unit, then the rest.
+
+    `units` are names by value, in descending order.
+    """
+    if number < len(words):
+        return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)
     count, rest = divmod(number, value)
-    return f"{cardinal(count)} {name}" + (f" {cardinal(rest)}" if rest else "")
+    return f"{spell_number(count, words, units)} {name}" + (f" {spell_number(rest, words, units)}" if rest else "")

@@ -1,4 +1,4 @@
-"""Amharic: numbers (num2words has only those up to 1,000), Ethiopic numerals and grapheme-to-phoneme rules.
+"""Amharic: ordinals, Ethiopic numerals and grapheme-to-phoneme rules.
 
 A letter of the Ethiopic script is a consonant with its vowel. The script does not show whether a letter of the sixth
 order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
@@ -17,11 +17,7 @@ Epenthesis. A syllable has one consonant, a vowel and at most one more consonant
 import re
 
 from myxtts.text.languages.base import described, table
-from myxtts.text.numbers import join_units
 
-_ONES = "ዜሮ አንድ ሁለት ሦስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ".split()
-_TENS = "አስር ሃያ ሠላሳ አርባ ሃምሳ ስድሳ ሰባ ሰማንያ ዘጠና".split()
-_UNITS = {10**12: "ትሪሊዮን", 10**9: "ቢሊዮን", 10**6: "ሚሊዮን", 1000: "ሺህ", 100: "መቶ"}
 # Replacements of a number's last letter before the ordinal ending ኛ: አንድ, አንደኛ.
 _BEFORE_ENDING = str.maketrans({"ድ": "ደ", "ት": "ተ", "ኝ": "ነ", "ር": "ረ", "ህ": ""})
 _NUMERAL = re.compile("[፩-፼]+")
@@ -40,17 +36,6 @@ _SONORITY = {sound: rank for rank, sounds in enumerate(("fvszʃʒh", "mnɲ", "lr
 _IPA_TO_LATIN = table("ʃ sh, ʒ zh, ɲ ñ, tʃʼ ch', tʃ ch, dʒ j, kʼ q, tʼ t', pʼ p', sʼ ts', j y, ə ä, ɨ ı")
 _IPA_SYMBOL = re.compile("|".join(sorted(_IPA_TO_LATIN, key=len, reverse=True)))
 _WORD = re.compile("[ሀ-ፚ]+")
-
-
-def amharic_cardinal(number: int) -> str:
-    """Returns the Amharic words of a natural number below 10^15: 1204 becomes አንድ ሺህ ሁለት መቶ አራት."""
-    if number < 10:
-        return _ONES[number]
-    if number >= 100:
-        return join_units(number, _UNITS, amharic_cardinal)
-    tens, ones = divmod(number, 10)
-    words = _TENS[tens - 1]
-    return f"{'አስራ' if tens == 1 else words} {_ONES[ones]}" if ones else words
 
 
 def ethiopic_to_int(numeral: str) -> int:
@@ -121,7 +106,6 @@ LANGUAGE = described(
     "am",
     letters="".join(filter(str.isalpha, map(chr, range(ord("ሀ"), ord("ፚ") + 1)))),
     normalize=normalize_amharic,
-    cardinal=amharic_cardinal,
     to_ordinal=lambda cardinal, number: cardinal[:-1] + cardinal[-1].translate(_BEFORE_ENDING) + "ኛ",
     phonemize=amharic_to_phonemes,
 )

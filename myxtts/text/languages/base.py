@@ -5,11 +5,13 @@ import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from myxtts.text.numbers import Num2Words, SpelledNumbers
+from myxtts.text.numbers import Num2Words, SpelledNumbers, spell_number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,10 +95,15 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
     """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
 
-    Numbers are read by `SpelledNumbers` with `cardinal` and `to_ordinal`, or without `cardinal` by `Num2Words`.
+    Numbers are read by `SpelledNumbers` with `cardinal`, by default from a table, or without both by `Num2Words`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}
+    if words := numbers.pop("words", None):
+        units = {int(value): name for value, name in table(numbers.pop("units")).items()}
+        cardinal = partial(spell_number, words=[word.strip() for word in words.split(",")], units=units)
+    if "normalize" in fields:
+        fields["normalize"] = methodcaller("translate", str.maketrans(*fields["normalize"]))
     if cardinal:
         numbers |= {"cardinal": cardinal, "currencies": table(numbers["currencies"])}
     fields["expand_numbers"] = SpelledNumbers(**numbers) if cardinal else Num2Words(code, **numbers)

@@ -1,4 +1,4 @@
-"""Languages whose numbers num2words reads and that need a function; `languages.toml` describes all others."""
+"""Languages that need a short function; `languages.toml` describes the ones that need none."""
 
 import threading
 from functools import cache
@@ -7,10 +7,8 @@ from typing import Any
 from myxtts.text.languages.base import described, import_extra
 from myxtts.text.numbers import number_to_words
 
-# Arabic-Indic digits, decimal and thousands separators and percent sign. In Arabic, "." is the thousands separator.
-_ARABIC_DIGITS = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫٬٪", "01234567890123456789,.%")
-ARABIC = described("ar", normalize=lambda text: text.translate(_ARABIC_DIGITS))
-TURKISH = described("tr", normalize=lambda text: text.replace("İ", "i"))  # lower() would make two characters of it
+_HINDI_ORDINALS = {1: "पहला", 2: "दूसरा", 3: "तीसरा", 4: "चौथा", 6: "छठा"}
+HINDI = described("hi", to_ordinal=lambda cardinal, number: _HINDI_ORDINALS.get(number, cardinal + "वाँ"))
 
 _CZECH_NUMBERS = (*range(20), *range(20, 100, 10), *range(100, 1000, 100), *range(1000, 10001, 1000))
 _CZECH_WORDS = (
