@@ -3,14 +3,11 @@
 import keras
 import numpy as np
 import pytest
+from keras.ops import convert_to_numpy as to_numpy
 
 from myxtts.models.dvae import DVAE, VectorQuantizer
 
 DECAY, EPSILON = 0.99, 1e-5
-
-
-def to_numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 @pytest.fixture

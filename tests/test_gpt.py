@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras.ops import convert_to_numpy as to_numpy
 from tiny import tiny_model_config
 
 from myxtts.models.gpt import teacher_forcing
@@ -11,10 +12,6 @@ from myxtts.models.xtts import XTTS
 CONFIG = tiny_model_config(dropout=0.3)
 START, STOP = CONFIG.start_audio_token, CONFIG.stop_audio_token
 TEXT_START, TEXT_STOP = CONFIG.start_text_token, CONFIG.stop_text_token
-
-
-def to_numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +126,11 @@ def cached_decoding(gpt, latents, text, text_lengths, codes):
     return (np.stack(arrays, axis=1) for arrays in zip(*found))
 
 
-def cached_logits(*arguments):
-    return next(cached_decoding(*arguments))
-
-
 def test_cached_decoding_gives_the_logits_of_teacher_forcing(gpt, inputs):
     latents, text, text_lengths, codes, _ = inputs
     full = np.full(2, codes.shape[1], "int32")
     _, forced = forward(gpt, latents, text, text_lengths, codes, full)
-    cached = cached_logits(gpt, latents, text, text_lengths, codes)
+    cached = next(cached_decoding(gpt, latents, text, text_lengths, codes))
     assert np.abs(forced).max() > 1
     np.testing.assert_allclose(cached, forced[:, : codes.shape[1] + 1], atol=1e-4)
 
@@ -156,7 +149,7 @@ def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
 def test_rows_of_unlike_age_share_a_row_of_the_cache(gpt, inputs):
     # The second row begins when the first has three codes: what it sees of the shared rows is masked.
     latents, text, text_lengths, codes, _ = inputs
-    alone = cached_logits(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4])
+    alone = next(cached_decoding(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4]))
     text_inputs, text_mask = prompt(text, text_lengths)
     late, (logits, _, state) = 3, gpt.prefill(latents, text_inputs, text_mask, START, 9)
     age, found = np.array([0, 0], "int32"), [to_numpy(logits)[1]]

@@ -1,12 +1,10 @@
 """Attention, layers, dropout and assembled models; `test_seeded_parity` compares whole models with the reference."""
 
-import keras
 import numpy as np
 import pytest
+from keras.ops import convert_to_numpy as to_numpy
 from layer_check import check_layer
-from test_hifigan import TINY as TINY_HIFIGAN
-from test_hifigan import normal
-from test_speaker_encoder import TINY as TINY_ENCODER
+from test_waveform_decoders import normal
 from tiny import tiny_model_config
 
 from myxtts.models.attention import CausalSelfAttention, TransformerBlock
@@ -22,12 +20,9 @@ RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((2, 5, 16)).astype("float32")
 KEY_MASK = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], bool)
 SEED = np.array([1, 2], "int32")
-
-
-def to_numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
-
-
+TINY_ENCODER = dict(num_mels=64, widths=(32, 32), num_blocks=(1, 2), embedding_width=12, attention_width=4)
+TINY_HIFIGAN = dict(width=6, speaker_width=3, channels=16, upsampling=((4, 8), (2, 4)), code_stride=32)
+TINY_HIFIGAN |= dict(kernel_sizes=(3, 5), dilations=(1, 3))
 FLOAT32 = {"mixed_output_dtype": "float32"}
 LAYERS = {
     "causal_self_attention": (lambda: CausalSelfAttention(16, 2, 0.1), X, {"key_mask": KEY_MASK}, {}),

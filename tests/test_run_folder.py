@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -137,40 +136,3 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     with pytest.raises(UserError, match="--resume needs an intact checkpoint"):
         require_run(config)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-TAKE_FOLDERS = """
-import sys, time
-from myxtts.storage.checkpoint import CheckpointError
-from myxtts.storage.run_folder import own_run_folder
-
-for line in sys.stdin:
-    folder, moment = line.split()
-    time.sleep(max(0.0, float(moment) - time.monotonic()))
-    try:
-        with own_run_folder(folder):
-            print("began", flush=True)
-            sys.stdin.readline()
-    except CheckpointError as error:
-        print(str(error).partition(" to ")[0], flush=True)
-        sys.stdin.readline()
-"""
-
-
-def test_one_of_two_processes_that_begin_in_a_folder_at_the_same_moment_gets_it(tmp_path):
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-    both = [subprocess.Popen([sys.executable, "-c", TAKE_FOLDERS], **pipes) for _ in range(2)]
-
-    def tell(line):
-        for process in both:
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-
-    for number in range(50):  # the first of them while the processes start
-        tell(f"{tmp_path / str(number)} {time.monotonic() + 0.01}")
-        assert sorted(process.stdout.readline() for process in both) == ["Another run is writing\n", "began\n"]
-        tell("go on")
-        assert not list((tmp_path / str(number)).iterdir())
-    for process in both:
-        process.stdin.close()
-        assert process.wait(60) == 0

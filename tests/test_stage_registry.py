@@ -4,7 +4,6 @@ import pytest
 
 from myxtts.cli import train as commands
 from myxtts.cli.train import build_parser
-from myxtts.config.config import config_from_dict
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.rates import NUM_MELS
 from myxtts.config.stages import STAGES, StageEntry, register_stage
@@ -33,10 +32,3 @@ def test_registered_stage_is_offered_and_planned_by_the_command_line(capsys):
     assert commands.plan(["--stage", "timbre", "--model-size", "nano", "--gpu-memory", "8"]) == 0
     printed = capsys.readouterr().out
     assert "TIMBRE stage, size nano" in printed and "as asked" in printed
-
-
-def test_registered_stage_has_its_settings_and_defaults():
-    config = config_from_dict({"model": {"size": "nano"}, "training": {"timbre": {"max_steps": 9}}})
-    settings = config.stage("timbre")
-    assert (settings.max_steps, settings.warmup_steps, settings.learning_rate) == (9, 3, 1e-2)
-    assert config.training.timbre.max_steps == 9 and config.to_dict()["training"]["timbre"]["max_steps"] == 9

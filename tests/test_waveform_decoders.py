@@ -1,4 +1,4 @@
-"""What both waveform decoders promise: windows with context give the samples of the whole."""
+"""What both waveform decoders promise: windows with context give the samples of the whole, at known lengths."""
 
 import keras
 import numpy as np
@@ -107,3 +107,4 @@ def test_both_decoders_share_lengths_and_frames():
     np.testing.assert_array_equal(one.latents_to_frames(latents), other.latents_to_frames(latents))
     assert one.num_frames(9) == one.latents_to_frames(latents).shape[1]
     assert keras.ops.shape(other(latents, normal(1, SPEAKER)))[1] == other.num_samples(9) == one.num_samples(9)
+    assert [HifiganGenerator(8, 8).num_samples(n) for n in (40, 32)] == [44544, 35584]  # those of the reference
