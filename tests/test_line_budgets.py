@@ -6,7 +6,7 @@ from test_architecture import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    "apps/datasets": 1910,
+    "apps/datasets": 1870,
     "apps/evaluation": 1067,
     "apps/server": 1710,
     "apps/studio": 1660,
@@ -19,13 +19,13 @@ BUDGETS = {
     "distributed": 480,
     "hearing": 780,
     "inference": 1920,
-    "interchange": 3070,
+    "interchange": 2990,
     "memory": 580,
     "models": 1940,
     "runs": 2320,
     "storage": 1170,
-    "tests": 25100,
-    "text": 1630,
+    "tests": 24990,
+    "text": 1590,
     "training": 4350,
     "utilities": 5404,
     "utils": 100,

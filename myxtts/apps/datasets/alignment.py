@@ -62,7 +62,12 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
         if first < last:
             groups.append((first, last, first_piece, last_piece))
         i, j = last, last_piece
-    atoms = [_to_atom(first, last, pieces[low:high]) for first, last, low, high in groups]
+    atoms = []
+    for first, last, low, high in groups:
+        held = pieces[low:high]
+        reason = next((piece.fault for piece in held if piece.fault), "") if held else "speech without text"
+        ends_sentence = bool(held) and held[-1].ends_sentence
+        atoms.append(Atom(first, last, " ".join(piece.text for piece in held), ends_sentence, reason))
     paired = [k for k, one in enumerate(atoms) if _has_both(one)]
     away = np.abs(_deviations(*_lengths([atoms[k] for k in paired], starts, ends))) if paired else ()
     flagged = {k for k, far in zip(paired, away) if far > _MOST_DEVIATION}
@@ -75,13 +80,6 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
     for k in filter(lambda k: _has_both(atoms[k]), flagged):
         atoms[k] = replace(atoms[k], reason=LOW_CONFIDENCE)
     return atoms
-
-
-def _to_atom(first, last, pieces):
-    """Returns segments `[first, last)` with the texts of `pieces` as an atom."""
-    reason = next((piece.fault for piece in pieces if piece.fault), "") if pieces else "speech without text"
-    text = " ".join(piece.text for piece in pieces)
-    return Atom(first, last, text, bool(pieces) and pieces[-1].ends_sentence, reason)
 
 
 def _has_both(atom):

@@ -219,7 +219,15 @@ def listen(
         if options.recognizer:
             scored = getattr(options.recognizer, "scored", lambda *audio: (options.recognizer(*audio), 1.0))
             text, confidence = scored(samples, rate, options.language)
-            _compare_text(clip, " ".join(text.replace("|", " ").split()), needs_text)
+            text = " ".join(text.replace("|", " ").split())
+            if not (letters := count_letters(text)):
+                clip.drop("no words recognized", "the recognizer found no word.")
+            elif needs_text:
+                clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
+            elif (alike := share_alike(clip.text, text)) < _LEAST_ALIKE:
+                clip.drop("another text recognized", text[:200])
+            elif alike < _DOUBTFUL_ALIKE:
+                clip.detail = f"recognized as {text[:200]!r}"
             if confidence < _DOUBTFUL_CONFIDENCE and not clip.reason:
                 clip.detail = f"recognizer unsure ({confidence:.2f} of 1)"
         if options.dnsmos and not clip.reason:
@@ -235,18 +243,6 @@ def listen(
         judge([clip for clip, _ in clips if not clip.reason], options.min_snr)
 
 
-def _compare_text(clip, text, needs_text):
-    letters = count_letters(text)
-    if not letters:
-        clip.drop("no words recognized", "the recognizer found no word.")
-    elif needs_text:
-        clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
-    elif (alike := share_alike(clip.text, text)) < _LEAST_ALIKE:
-        clip.drop("another text recognized", text[:200])
-    elif alike < _DOUBTFUL_ALIKE:
-        clip.detail = f"recognized as {text[:200]!r}"
-
-
 def share_alike(text: str, heard: str) -> float:
     """Returns the share of letters on which a text and its transcription agree."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
@@ -258,19 +254,15 @@ def _compare_voices(parts):
     means = [_unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = _unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):
-        change, own = _voice_change(vectors), float(mean @ usual)
+        # Vectors before and after each point; that of the 1.6 s around the point is ignored.
+        sides = ((vectors[:k], vectors[k + 1 :]) for k in range(1, len(vectors) - 1))
+        alike = (float(_unit(a.mean(axis=0)) @ _unit(b.mean(axis=0))) for a, b in sides)
+        change, own = min(alike, default=None), float(mean @ usual)
         clip.facts.voice_change = None if change is None else round(change, 3)
         if change is not None and change < LEAST_VOICE_CHANGE:
             clip.drop("several voices", f"speaker similarity of its parts: {change:.2f}.")
         elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < LEAST_OWN_VOICE:
             clip.drop("another voice", f"speaker similarity to the other clips: {own:.2f}.")
-
-
-def _voice_change(parts):
-    """Returns the lowest speaker similarity between the parts before and after any point; None for short clips."""
-    # The vector of the 1.6 s around the point is ignored.
-    pairs = ((parts[:k].mean(axis=0), parts[k + 1 :].mean(axis=0)) for k in range(1, len(parts) - 1))
-    return min((float(_unit(a) @ _unit(b)) for a, b in pairs), default=None)
 
 
 def _unit(vector):

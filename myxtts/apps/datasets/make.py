@@ -39,7 +39,14 @@ def make_dataset(
         options: Result of `command.open_options`.
         tell: Called with progress lines.
     """
-    files = _find_recordings(recordings)
+    files: list[Path] = []
+    for path in map(Path, recordings):
+        if not path.exists():
+            raise AudioError(path, "missing file", "it does not exist.")
+        found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
+        files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
     texts = {path: options.text or next(iter(files_beside(path, TEXT_EXTENSIONS)), None) for path in files}
@@ -53,7 +60,12 @@ def make_dataset(
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
                 say(f"text from {text.name}, next to it")
-            caching = _with_caches(options, folder.path_of(identity, ".heard"), text)
+            keep = lambda model, name: model and cached(model, folder.path_of(identity, ".heard"), name)
+            # A recognizer that aligns a transcript does not check it as well.
+            aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
+            recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
+            models = dict(recognizer=recognizer, aligner=keep(options.aligner, options.aligner_name))
+            caching = Namespace(**vars(options) | models)
             record = _write_source(folder, identity, LongAudio(path), text, pieces[path], caching, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)
@@ -61,27 +73,6 @@ def make_dataset(
             tell(describe(record))
         write_report(folder.path, records := folder.records())
     return records
-
-
-def _find_recordings(paths):
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if not path.exists():
-            raise AudioError(path, "missing file", "it does not exist.")
-        found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
-        if not found:
-            raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
-        files += sorted(found)
-    return list(dict.fromkeys(files))
-
-
-def _with_caches(options, cache, text):
-    """Returns the options with cached recognizers; a recognizer that aligns a transcript does not check it as well."""
-    keep = lambda recognizer, name: recognizer and cached(recognizer, cache, name)
-    aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
-    recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
-    aligner = keep(options.aligner, options.aligner_name)
-    return Namespace(**vars(options) | dict(recognizer=recognizer, aligner=aligner))
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
@@ -95,7 +86,12 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
         clips = [(one, temporary / f"{number:05d}.wav") for number, one in numbered if not one.reason]
         spans = [(one.start, one.end) for one, _ in clips]
         for (_, file), samples in zip(clips, audio.spans(spans, surveyed.channel)):
-            _write_clip(file, samples * np.float32(gain), rate)
+            samples, fade = samples * np.float32(gain), min(round(_FADE_SECONDS * rate), len(samples) // 2)
+            ramp = np.linspace(0, 1, fade, endpoint=False, dtype=np.float32)  # without it, the ends click
+            samples[:fade] *= ramp
+            samples[len(samples) - fade :] *= ramp[::-1]
+            content = to_int16(samples).tobytes()
+            file.write_bytes(wav_header(rate, len(content)) + content)  # libsndfile does not report a full disk
         listen(clips, options, text is None, tell)
         for one, file in clips:
             if one.reason:
@@ -206,13 +202,3 @@ def _gain(surveyed, loudness, notes):
         gain = _HIGHEST_PEAK / peak
         notes.append(f"gain limited to {20 * np.log10(gain):+.1f} dB by its peaks")
     return gain
-
-
-def _write_clip(path, samples, sample_rate):
-    """Writes a WAV file with faded ends, so that they do not click."""
-    count = min(round(_FADE_SECONDS * sample_rate), len(samples) // 2)
-    ramp = np.linspace(0, 1, count, endpoint=False, dtype=np.float32)
-    samples[:count] *= ramp
-    samples[len(samples) - count :] *= ramp[::-1]
-    content = to_int16(samples).tobytes()
-    path.write_bytes(wav_header(sample_rate, len(content)) + content)  # libsndfile does not report a full disk

@@ -200,10 +200,6 @@ def _survey_channel(audio, model, channel):
     return found, energies / count
 
 
-def _to_mono(block, channel):
-    return block.mean(axis=1) if channel is None else np.ascontiguousarray(block[:, channel])
-
-
 def _integrated_loudness(powers: np.ndarray) -> float:
     """Returns the integrated loudness in LUFS (ITU-R BS.1770-4, section 3) of K-weighted powers `(F,)` of 10 ms."""
     steps = powers[: len(powers) // 10 * 10].reshape(-1, 10).mean(axis=1)

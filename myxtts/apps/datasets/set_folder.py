@@ -179,8 +179,11 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         kept = [row for row in record["rows"] if row["clip"]]
         usual = median([row["facts"]["characters_per_second"] for row in kept] or [0])
         for row in kept:
-            facts = {"seconds": (row["end"] - row["start"]) / record["sample_rate"], "speaker": record["speaker"]}
-            clips.append((-_badness(row, usual), row | facts))
+            facts, seconds = row["facts"], (row["end"] - row["start"]) / record["sample_rate"]
+            rate = facts["characters_per_second"]
+            badness = 3 * bool(row["detail"]) + (3 * abs(rate / usual - 1) if usual and rate else 0)
+            badness += max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20 + max(0.0, facts["end_db"] + 40) / 20
+            clips.append((-badness, row | {"seconds": seconds, "speaker": record["speaker"]}))
     return [clip for _, clip in sorted(clips, key=lambda one: one[0])]
 
 
@@ -213,14 +216,6 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
         **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
     )
     write_text(folder / REPORT, page)
-
-
-def _badness(row, usual_rate):
-    """Scores a clip by doubt, unusual speech rate, noise and loud ends; higher is worse."""
-    facts = row["facts"]
-    rate = abs(facts["characters_per_second"] / usual_rate - 1) if usual_rate and facts["characters_per_second"] else 0
-    noise = max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20
-    return 3 * bool(row["detail"]) + 3 * rate + noise + max(0.0, facts["end_db"] + 40) / 20
 
 
 def _minute(record, start):

@@ -73,7 +73,11 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     is not detected. With `probabilities`, the model detects speech and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
-    floor, loud = _percentiles(levels, frame_seconds)
+    window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
+    centers, both = np.arange(0, len(levels), step), (_FLOOR_PERCENTILE, _SPEECH_PERCENTILE)
+    starts = np.clip(centers - window // 2, 0, max(0, len(levels) - window))
+    found = np.array([np.percentile(levels[start : start + window], both) for start in starts])
+    floor, loud = (np.interp(np.arange(len(levels)), centers, side) for side in found.T)
     span = np.maximum(loud - floor, _LEAST_RANGE_DB)
     begins = np.maximum(floor + np.minimum(_OVER_FLOOR_DB, _SHARE_OVER_FLOOR * span), loud - _UNDER_SPEECH_DB)
     ends = np.maximum(begins - _HYSTERESIS_DB, floor + 0.5 * (begins - floor))
@@ -101,16 +105,6 @@ def _hysteresis(values, begins, ends):
 def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
     """Returns levels of the mean power over `frames` frames, `(F,)` dB."""
     return 10 * np.log10(np.maximum(uniform_filter1d(10 ** (levels_db / 10), frames, mode="nearest"), 1e-12))
-
-
-def _percentiles(levels, frame_seconds):
-    """Returns the noise floor and the speech level around every frame, `(F,)` each."""
-    window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
-    centers = np.arange(0, len(levels), step)
-    starts = np.clip(centers - window // 2, 0, max(0, len(levels) - window))
-    both = (_FLOOR_PERCENTILE, _SPEECH_PERCENTILE)
-    found = np.array([np.percentile(levels[start : start + window], both) for start in starts])
-    return (np.interp(np.arange(len(levels)), centers, found[:, side]) for side in (0, 1))
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
@@ -171,19 +165,15 @@ def choose_clips(
     while end:
         first = choice[end]
         if first is not None:
-            clips.append((first, end, *_bounds(edges, atoms[first].first, atoms[end - 1].last - 1, most)))
+            left, right = atoms[first].first, atoms[end - 1].last - 1
+            before, after = edges.starts[left] - edges.begins[left], edges.finishes[right] - edges.ends[right]
+            excess = edges.finishes[right] - edges.begins[left] - most
+            if excess > 0:  # shorten the pauses around the clip
+                share = before / max(1, before + after)
+                before, after = before - int(np.ceil(share * excess)), after - int(np.ceil((1 - share) * excess))
+            clips.append((first, end, int(edges.starts[left] - before), int(edges.ends[right] + after)))
         end = end - 1 if first is None else first
     return clips[::-1]
-
-
-def _bounds(edges, first, last, most):
-    """Returns start and end of a clip of segments `first` to `last`, with the pauses around it shortened if needed."""
-    before, after = edges.starts[first] - edges.begins[first], edges.finishes[last] - edges.ends[last]
-    excess = edges.finishes[last] - edges.begins[first] - most
-    if excess > 0:
-        share = before / max(1, before + after)
-        before, after = before - int(np.ceil(share * excess)), after - int(np.ceil((1 - share) * excess))
-    return int(edges.starts[first] - before), int(edges.ends[last] + after)
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
