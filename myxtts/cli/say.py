@@ -238,7 +238,7 @@ def _check(arguments):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the voice that the flags select; None if they select none, because each line of a batch has its own."""
+    """Returns the voice that the flags select; None if each line of a batch has its own voice."""
     from myxtts.inference.voices import stored_voice
     from myxtts.text.languages import get_language
 

@@ -59,14 +59,14 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Returns the lines; those without a language get that of their speaker if it is not `arguments.language`."""
+    """Returns the lines; a line without a language gets its speaker's if that differs from `arguments.language`."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
 
 
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Checks all lines, then speaks those whose file is missing or out of date; returns the exit code.
+    """Checks all lines, then speaks the lines whose file is missing or out of date; returns the exit code.
 
     `options` and `check` are keyword arguments of `Synthesizer.batch`.
     """
