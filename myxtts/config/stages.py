@@ -102,7 +102,7 @@ class StageEntry:
     """Description of a stage, from which settings, flags, plans and batches are derived."""
 
     name: str
-    """Name in YAML and for `--stage`, and of the folder of checkpoints."""
+    """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
     builds_on: tuple[str, ...] = ()
     """Stages whose finished weights this stage depends on."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
