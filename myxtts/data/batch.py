@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded text length of all batches, with `fixed_samples` for waveforms; None: the lengths of the bucket."""
+    """Padded text length of all batches, and `fixed_samples` that of waveforms; None for the lengths of each bucket."""
     extra_samples: int = 0
     """Samples reserved in every clip for a random shift."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -268,7 +268,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + self.start.offset * is_first, heard)
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch of `position`; an order with this start has the same batches from there on."""
+        """Returns the start of the epoch that contains `position`; an order from this start has the same batches."""
         epoch, row = self._place(position)
         return self.start if epoch == self.start.epoch else EpochStart(int(position) - row, epoch)
 
