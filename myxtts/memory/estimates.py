@@ -168,7 +168,7 @@ def _block_activations(model, positions, optimizations):
     Per position: input, Keras's product of variance and gamma, and output of both norms (2 x 3 W); query, key and value
     (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); byte masks of both residual
     dropouts (2 W). Per head and pair of positions: the softmax, and mask and result of its dropout. Mixed precision
-    halves all of them but two tensors per norm and the softmax.
+    halves all tensors except the softmax and two per norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.gradient_checkpointing:
@@ -249,7 +249,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Makes an estimate from the numbers of trained and other weights; `terms` are the other fields."""
+    """Makes an estimate from the numbers of trained and other weights; `terms` are the estimate's other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -272,7 +272,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the DVAE; only precision, accumulation and averages change it."""
+    """Estimates the memory of training the DVAE; of `optimizations`, precision, accumulation and averages matter."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;
