@@ -24,11 +24,11 @@ LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 DOUBT = 0.5
 """Confidence below which a sentence is flagged, and score below which a fault is listed."""
 SURE = 0.96
-"""Calibrated confidence from which other attempts at a sentence are seldom understood better; see `docs/base.md`."""
+"""Calibrated confidence above which further attempts at a sentence are seldom better; see `docs/base.md`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Ratios of a duration to the nearest limit of the usual band that score 1 and 0.5."""
+"""Ratios of a duration to the nearest limit of the usual band at which the score is 1 and 0.5."""
 LEAST_FOLLOWING = 0.5
 """Evenness and sharpness below which the attention does not follow the text and is ignored."""
 Listener = Callable[[np.ndarray, int, str, str], float]

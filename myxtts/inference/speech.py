@@ -88,7 +88,7 @@ class SpokenPiece:
 
 
 class Spoken:
-    """Base class of speech that consists of `pieces`: their codes, and the result of their self-check."""
+    """Base class of speech that consists of `pieces`; gives their codes and the result of their self-check."""
 
     pieces: tuple[SpokenPiece, ...]
 
