@@ -146,7 +146,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """Checkpoints of one stage in a folder, which the first one creates. Keeps the newest `keep` and the best."""
+    """Checkpoints of one stage in a folder, created by the first checkpoint. Keeps the newest `keep` and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
@@ -201,13 +201,13 @@ class CheckpointStore:
     def write(
         self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False, copies: Mapping | None = None
     ) -> Path:
-        """Writes a checkpoint, removes those that are no longer kept, and returns its folder.
+        """Writes a checkpoint, removes the ones that are no longer kept, and returns the new folder.
 
         Args:
             tensors: `{file name: {tensor name: NumPy array}}`.
             state: JSON values for `state.json`.
             best: Whether this is the best checkpoint so far, which is kept until there is a better one.
-            copies: Content of further files by name, bytes.
+            copies: Further files, bytes by file name.
 
         Raises:
             OSError: The checkpoint could not be written; earlier checkpoints are unchanged.
