@@ -93,7 +93,7 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
     """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
 
-    Numbers are read by `SpelledNumbers` with `cardinal` and `to_ordinal`, or without `cardinal` by `Num2Words`.
+    `SpelledNumbers` reads numbers with `cardinal` and `to_ordinal`; without `cardinal`, `Num2Words` reads them.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}

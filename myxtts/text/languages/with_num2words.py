@@ -1,4 +1,4 @@
-"""Languages whose numbers num2words reads and that need a function; `languages.toml` describes all others."""
+"""Languages that use num2words and need functions of their own; `languages.toml` describes all others."""
 
 import threading
 from functools import cache
@@ -24,7 +24,7 @@ _CZECH_ORDINALS = dict(zip(_CZECH_NUMBERS, _CZECH_WORDS, strict=True))
 
 
 def czech_ordinal(number: int) -> str:
-    """Returns the words of a Czech ordinal: ordinals for tens and ones after a cardinal. num2words lacks them.
+    """Returns the words of a Czech ordinal, which num2words lacks: a cardinal, then tens and ones as ordinals.
 
     Round numbers above ten thousand are read as cardinals, because their ordinals are not in use.
     """
