@@ -109,7 +109,7 @@ class Discriminators(Layer):
     """All discriminators, `(B, S)` to the feature maps of each; S must be static and a multiple of 512.
 
     Args:
-        divisor: Divisor of the papers' numbers of channels; discriminators are most of the cost of a training step.
+        divisor: Divisor of the papers' channel numbers, to save time: discriminators take most of a training step.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: Transform length of each `SpectrumDiscriminator`.
     """

@@ -69,7 +69,7 @@ class VectorQuantizer(Layer):
 
         Args:
             candidates: Replacements of all codes, `(num_codes, width)`.
-            threshold: Lowest average count per step of a code that is not replaced.
+            threshold: Minimum average count of a code per step; codes below it are replaced.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")

@@ -145,7 +145,7 @@ class SpeakerEncoder(Layer):
     Args:
         widths: Channels of each group of residual blocks; every group but the first halves both axes.
         num_blocks: Number of residual blocks of each group.
-        attention_width: As of `AttentiveStatisticsPooling`.
+        attention_width: As in `AttentiveStatisticsPooling`.
     """
 
     def __init__(
