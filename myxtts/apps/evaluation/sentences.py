@@ -188,7 +188,7 @@ def _of_texts(path, voices, language, count):
 
 
 def _in_voices(sentences, voices):
-    """Assigns the voices to the sentences in turn, and removes their recordings, which have other voices."""
+    """Assigns the voices to the sentences in turn, and removes the sentences' recordings, which have other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -248,7 +248,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its codes, which is the upper limit for the GPT's speech.
+    """Resynthesizes a recording from its codes; the result is the best quality that the GPT's speech can have.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

@@ -301,7 +301,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Removes a job from those being spoken, and sends its end: None or the error."""
+        """Removes a job from the texts being spoken, and sends its end: None or the error."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

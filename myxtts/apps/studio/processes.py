@@ -116,7 +116,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder, even before it locks the folder; None without one."""
+    """Returns the id of the process that trains in a folder, even before it locks the folder; None if there is none."""
     process = _trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 
