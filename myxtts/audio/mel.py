@@ -69,8 +69,8 @@ class MelSpec:
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the unit area that of Slaney's Auditory Toolbox.
-        Filters are computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
+        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the normalization to unit area is that of Slaney's
+        Auditory Toolbox. Filters are computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
         lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
