@@ -193,7 +193,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for wrong arguments, as far as they can be found before the model is loaded."""
+    """Raises `UserError` for wrong arguments that can be found before the model is loaded."""
     from myxtts.audio.encoding import check_suffix
 
     if not arguments.checkpoint:
