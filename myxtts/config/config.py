@@ -40,7 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with other values by name, except None. Raises `ConfigError` for a wrong name or value."""
+        """Returns a copy with values by name; None is ignored. Raises `ConfigError` for a wrong name or value."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -124,7 +124,7 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Limits of the size of a YAML file and its numbers of included files and values, about 100 times those of recipes."""
+"""Limits of a YAML file, of bytes, included files and values, about a hundred times what the recipes need."""
 
 
 def recipe_names() -> list[str]:

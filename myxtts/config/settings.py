@@ -17,7 +17,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out."),
     "model.decoder_mel": (False, "Decoders read latents alone. Use the version that this model was trained with."),
 }
-"""Removed settings by dotted name: the former default, the only value accepted, and the hint for others."""
+"""Removed settings by dotted name: the former default, which is still accepted, and the hint for other values."""
 
 
 def setting(default: Any = None, *, factory: Callable | None = None, **options) -> Any:

@@ -35,7 +35,7 @@ lowers the precision of matrix products on hardware that gains from it; `aggress
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT = 23000
 SLURM_PORTS = 8000
-"""Port range for workers under Slurm. The job id selects the port, so that jobs on one machine have different ones."""
+"""Port range for workers under Slurm. The job id selects the port, so that jobs on one machine use different ports."""
 SLURM = ("slurm",)
 """Value of `training.workers` that stands for the tasks of a Slurm job step."""
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
