@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded text length of all batches, and `fixed_samples` that of waveforms; None for the lengths of each bucket."""
+    """Padded text length of all batches, as `fixed_samples` for waveforms; None: each bucket has its own lengths."""
     extra_samples: int = 0
     """Samples reserved in every clip for a random shift."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -260,7 +260,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start of another batch order, over other clips or batch sizes, that continues at `position`."""
+        """Returns the start for a batch order with other clips or batch size that continues this one at `position`."""
         epoch, row = self._place(position)
         is_first = epoch == self.start.epoch
         heard = [indices for indices, _ in self._epoch_batches(epoch)[:row]] + [self.start.heard] * is_first

@@ -74,7 +74,7 @@ class SpeechDataset:
         """Reads, checks and splits the corpora in `config.data`.
 
         `clips_train.csv` in the checkpoint folder lists all clips and the reasons of rejections. The vocabulary is the
-        one of the run, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
+        run's, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
         recordings are checked. Raises `ConfigError` or `CorpusError` if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code

@@ -58,7 +58,7 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips without one; None means identification by their texts, else English.
+        language: Language of clips without a language; None identifies it by their texts, else assumes English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Other folders in which lists may name audio.
 

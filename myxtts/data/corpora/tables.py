@@ -256,7 +256,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None without one; notes invalid lines."""
+    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None if missing; notes invalid lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
