@@ -146,7 +146,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Number of trained weights of the DVAE, and number of the others: codebook, its averages and the mel scale."""
+    """Numbers of the DVAE's trained weights and of its other weights: codebook, its averages and the mel scale."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -156,7 +156,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Number of weights of the adapters, and number of weights of text embedding and text head; LoRA trains both."""
+    """Number of adapter weights, and number of weights of text embedding and text head, which LoRA trains as well."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
