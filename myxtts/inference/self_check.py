@@ -164,7 +164,7 @@ def _score(value, full, half):
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Length in codes of the longest segment that repeats one period at least `LOOP_TURNS` times; 0 without one."""
+    """Length in codes of the longest segment that repeats one period at least `LOOP_TURNS` times, or 0."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])

@@ -200,7 +200,7 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 
 
 SILENT = 0.05
-"""Frames with an RMS below this share of the highest one are silent; used at both ends of a sentence."""
+"""Share of the highest RMS below which a frame is silent; used at both ends of a sentence."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Lengths of a word boundary and of a pause at punctuation, in phonemes or letters."""
 

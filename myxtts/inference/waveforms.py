@@ -50,7 +50,7 @@ class GriffinLim:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context; the audio equals that of decoding the whole sentence to 1e-6."""
+    """Decodes GPT latents in windows with context; decoding the whole sentence differs by at most 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
