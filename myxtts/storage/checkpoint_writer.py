@@ -19,8 +19,8 @@ class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
     The next method call after a failed write reports the error: it logs an `OSError`, up to `SAVE_TRIES - 1` times in a
-    row, and raises others. No other object may write to the store. Leaving the context waits for the current write,
-    except on Ctrl-C.
+    row, and raises any other error. No other object may write to the store. Leaving the context waits for the current
+    write, except on Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):

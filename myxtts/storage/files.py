@@ -94,7 +94,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Changes the file name in an `OSError` to `path` if it is missing (a full disk) or that of the temporary file."""
+    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or the temporary file's."""
     try:
         yield
     except OSError as error:
