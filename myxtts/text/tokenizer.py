@@ -240,7 +240,7 @@ class XTTSTokenizer:
         model = BPE(vocab=tokens, merges=old_merges, unk_token=UNKNOWN)
         new_words = ((word, n) for word, n in sorted(counts.items()) if not new_characters.isdisjoint(word))
         words = [([token.value for token in model.tokenize(word)], count) for word, count in new_words]
-        # A vocabulary without merges stays without.
+        # A vocabulary without merges stays without them.
         merges = learn_merges(words, new_characters, num_new_tokens if old_merges else 0)
         for token in map("".join, merges):
             if token not in tokens:

@@ -1,4 +1,4 @@
-"""Amharic: numbers (num2words has only those up to 1,000), Ethiopic numerals and grapheme-to-phoneme rules.
+"""Amharic: numbers (num2words stops at 1,000), Ethiopic numerals and grapheme-to-phoneme rules.
 
 A letter of the Ethiopic script is a consonant with its vowel. The script does not show whether a letter of the sixth
 order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
