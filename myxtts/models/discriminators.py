@@ -79,7 +79,7 @@ class SpectrumDiscriminator(Layer):
 
     Args:
         n_fft: Transform length of `short_time_spectrum`.
-        channels: Channels of each convolution; those between the first and the last halve the number of bins.
+        channels: Channels of each convolution; all but the first and the last halve the number of bins.
     """
 
     def __init__(self, n_fft: int, channels: Sequence[int] = SPECTRUM_CHANNELS, **kwargs):
