@@ -55,7 +55,7 @@ END_SECONDS = 1.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a subcommand; without one, or with `--help`, lists all of them."""
+    """Runs a subcommand; without one, or with `--help`, lists all subcommands."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …")
