@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Maximum change of speed, which also changes pitch and formants, as a natural logarithm."""
+"""Maximum natural logarithm of the speed factor; a change of speed also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
 """Maximum change of level, as an offset of the log power: 3 dB."""
 EQUALIZER_NEPERS = 0.25
@@ -62,7 +62,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Increases the `speed` `(B,)` of clips that would otherwise exceed `room` samples; `lengths` are their samples."""
+    """Increases the `speed` `(B,)` of clips that would otherwise exceed `room` samples; `lengths` are in samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 

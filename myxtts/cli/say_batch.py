@@ -59,7 +59,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Returns the lines; a line without a language gets its speaker's if that differs from `arguments.language`."""
+    """Returns the lines; those without a language get their speaker's, unless it is `arguments.language`."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]

@@ -21,7 +21,7 @@ from myxtts.config.training import TrainingConfig
 
 @dataclass
 class SamplingConfig(Settings):
-    """Sampling of audio codes at synthesis, stored with the model."""
+    """Sampling parameters for audio codes at synthesis, stored with the model."""
 
     section = "sampling"
 

@@ -136,7 +136,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones, to settings, `--stage`, plans and runs.
+    """Adds a stage after the existing ones; settings, `--stage`, plans and runs then include it.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

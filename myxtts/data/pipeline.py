@@ -73,7 +73,7 @@ class ConditioningRule:
     padding: str
     """`repeat` or `zeros`."""
     grid: int = 1
-    """Starts, and lengths below `max_samples`, are multiples of this number of samples."""
+    """Grid of all starts, and of lengths below `max_samples`, in samples."""
 
     def fill(self, samples: np.ndarray) -> np.ndarray:
         """Pads `(S,)` to `(max_samples,)` by repetition or with zeros."""

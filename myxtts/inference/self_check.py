@@ -111,7 +111,7 @@ def judge(
         stopped: Whether the model predicted the stop code.
         rate: Speech rate of the language, which gives the usual duration.
         reading: Second pass of the GPT; None skips the checks that need it.
-        wrong_share: CER, 0 to 1, measured by a `Listener`; None without one.
+        wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Share of the letters of the text that the model has no token for.
         calibration: Makes the confidence a probability; requires `reading`.
     """
@@ -185,7 +185,7 @@ class SecondReading:
             self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
-        """Reads latents `(1, num_latents, width)`, text ids without start and stop token, and C > 0 codes `(C,)`."""
+        """Reads C > 0 codes `(C,)` with latents `(1, num_latents, width)` and text ids without start and stop token."""
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)
         # The first id is the language token.

@@ -218,7 +218,7 @@ def word_times(
 ) -> list[WordTime]:
     """Estimates when each word of a sentence is spoken.
 
-    Divides the time between the silent ends among the words, by their lengths (accuracy: docs/serving.md).
+    Divides the time between the silent ends in proportion to the lengths of the words (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.

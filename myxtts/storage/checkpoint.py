@@ -173,7 +173,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint where it is not damaged; None if that one lacks it."""
+        """Returns a file of the newest checkpoint, or of an earlier one if it is damaged; None if there is none."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):

@@ -99,7 +99,7 @@ def _hysteresis(values, begins, ends):
 
 
 def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
-    """Returns levels of the mean power over `frames` frames, `(F,)` dB."""
+    """Returns the levels of a moving average of the power over `frames` frames, `(F,)` dB."""
     return 10 * np.log10(np.maximum(uniform_filter1d(10 ** (levels_db / 10), frames, mode="nearest"), 1e-12))
 
 

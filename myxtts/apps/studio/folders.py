@@ -70,8 +70,8 @@ class DataSets:
         recordings are copied to the folder `recordings(name)`.
 
         Raises:
-            UserError: There is no recording, one has no text, a file is neither audio nor text, or the data set has
-                recordings of the other kind.
+            UserError: There is no recording, one has no text, a file is neither audio nor text, or clips would be mixed
+                with recordings to cut.
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)

@@ -155,7 +155,7 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the table of a list, with columns found by content: names of audio files, and the most letters.
+    """Returns the table of a list by the content of its columns: one has names of audio, one has the most letters.
 
     Returns the `plain_table` if the list has no header and names of audio in the first column, and None if no column
     has names of audio in at least half of the lines.
