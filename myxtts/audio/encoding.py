@@ -46,7 +46,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         raise AudioError(path, "not finite", "the samples to write contain NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    # Rounded here, because libsndfile rounds a few samples differently.
+    # Rounding is done here, because libsndfile rounds a few samples differently.
     samples = to_int16(samples) if suffix == ".wav" else np.clip(samples, -1, 1)
     container, subtype = _OF_SUFFIX[suffix]
     content = io.BytesIO()  # encoded in memory, so that disk errors are not taken for errors of the format

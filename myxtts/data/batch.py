@@ -157,7 +157,7 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
         return lengths
     total = np.concatenate([[0], np.cumsum(counts)])
     weighted = np.concatenate([[0], np.cumsum(counts * lengths)])
-    # cost[i, j]: padding if lengths i to j are in one bucket.
+    # cost[i, j]: padding of a bucket with lengths i to j.
     size = len(lengths)
     cost = lengths[None, :] * (total[None, 1:] - total[:size, None]) - (weighted[None, 1:] - weighted[:size, None])
     cost = np.where(np.arange(size)[:, None] <= np.arange(size)[None, :], cost.astype(np.float64), np.inf)

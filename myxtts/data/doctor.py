@@ -309,6 +309,6 @@ def _encoding_fault(text):
         except UnicodeError:
             continue
         fault = f"The text looks like UTF-8 read as {encoding}; it may mean {meant[:60]!r}."
-        # One such letter can be correct, a capital and a no-break space as in "ALLÉ !", but not two.
+        # One such pair can be correct, a capital and a no-break space as in "ALLÉ !", but not two of them.
         return len(text) - len(meant) > 1, "" if meant == text else fault
     return False, ""

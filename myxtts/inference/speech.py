@@ -78,7 +78,7 @@ class SpokenPiece:
     stopped: bool
     """False if the audio was cut at the limit of codes."""
     confidence: float = 1.0
-    """0 to 1; below 0.5 is low."""
+    """Confidence, 0 to 1; below 0.5 is low."""
     reason: str = ""
     """Main cause of low confidence; empty if the confidence is not low."""
     doubts: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class Speech(Spoken):
     samples: np.ndarray
     """`(S,)` float32."""
     sample_rate: int
-    """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+    """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
     to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
     """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; None without a DVAE."""

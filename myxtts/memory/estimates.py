@@ -230,7 +230,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
     perceiver = _perceiver_activations(model, frames, optimizations)
     logits = FLOAT * (text * model.num_text_tokens + audio * model.num_audio_tokens)
     copies = count * optimizations.cast_bytes
-    if uses_lora:  # the sums of kernels and adapters
+    if uses_lora:  # sums of kernels and adapters
         areas = (math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
         copies += model.layers * sum(areas) * model.width**2 * number
     # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or those of attention if

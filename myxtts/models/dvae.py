@@ -23,7 +23,7 @@ class VectorQuantizer(Layer):
         self.num_codes, self.width = num_codes, width
 
         def weight(name, shape, start):
-            # Float32 even in a layer of lower precision.
+            # In float32 even if the layer has a lower precision.
             return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
 
         self.codebook = weight("codebook", (num_codes, width), keras.initializers.RandomNormal(0.0, 1.0))

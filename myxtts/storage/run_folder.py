@@ -125,7 +125,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         except UserError:
             if made and {path.name for path in folder.iterdir()} <= {LOG}:
                 (folder / LOG).unlink(missing_ok=True)
-                with suppress(OSError):  # other files are there by now
+                with suppress(OSError):  # the folder has other files by now
                     for place in made:
                         place.rmdir()
             raise

@@ -178,7 +178,7 @@ def _measure(kind, folder):
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote to the CSV file: `better` is the index of the better one of two models `sides`, None for a tie."""
+    """Appends a vote to the CSV file: `better` is the index of the better of the two models `sides`, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,4 +1,4 @@
-"""Values of the training form. The model to start from selects a recipe; values that differ from it become flags.
+"""Values of the training form. The model to start from selects a recipe; other values than the recipe's become flags.
 
 The form has the settings whose field is declared with `page="main"` or `page="more"`.
 """
