@@ -124,7 +124,7 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Limits of a YAML file, of bytes, included files and values, about a hundred times what the recipes need."""
+"""Limits of the bytes, included files and values of a YAML file, about a hundred times what the recipes need."""
 
 
 def recipe_names() -> list[str]:

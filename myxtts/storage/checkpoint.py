@@ -35,7 +35,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
-"""Names of a checkpoint's folder, and of its old version while a new one replaces it. After a kill between the two
+"""Names of a checkpoint's folder, and of the old folder while a new one replaces it. After a kill between the two
 renames, only the old version exists."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 SPEECH_RATES = "speech_rates.json"
 """Name of the file with the speech rates in a GPT checkpoint."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""Usual duration of a text with as many characters as its language allows: in English, 15 characters per second."""
+"""Usual duration of a text of `Language.char_limit` characters; in English, this is 15 characters per second."""
 DIGIT_LETTERS = 6
 """Average number of letters in the word for a digit."""
 FEWEST_CLIPS = 20
