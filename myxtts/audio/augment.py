@@ -110,7 +110,7 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
         return tf.concat([level, tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
 
     numbers = draw_rows(draw, shape, at, share=share)
-    # A multiple of 16, because vectorized exponentials round a remainder below 16 differently.
+    # A multiple of 16, because vectorized exponentials round elements after the last full vector differently.
     bins, padded = size // 2 + 1, (size // 32 + 1) * 16
     frequencies = tf.range(padded, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
     curves = tf.cos(math.pi * frequencies[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])

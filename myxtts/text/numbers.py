@@ -181,7 +181,7 @@ class SpelledNumbers:
 
 
 def join_units(number: int, units: dict[int, str], cardinal: Callable[[int], str]) -> str:
-    """Reads a number as count and name of each unit, largest first; `units` are names by value, in descending order."""
+    """Reads a number as count and name of its largest unit, then the rest; `units` are names by descending value."""
     value, name = next((value, name) for value, name in units.items() if value <= number)
     count, rest = divmod(number, value)
     return f"{cardinal(count)} {name}" + (f" {cardinal(rest)}" if rest else "")
