@@ -35,7 +35,7 @@ GROUPS = {
         "convert": ("myxtts.cli.models:convert", "convert an XTTS v2 checkpoint to a MyXTTS model, or back"),
     },
 }
-"""Subcommands by purpose: the function that each calls, and its line in `myxtts --help`."""
+"""Subcommands by purpose, each with the function that it calls and its line in `myxtts --help`."""
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 OTHER_NAMES = {
@@ -48,14 +48,14 @@ OTHER_NAMES = {
     **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
     **dict.fromkeys(("import", "download"), "convert"),
 }
-"""Names of such commands in other programs, for the message about an unknown command."""
+"""Names of these subcommands in other programs, for the message about an unknown command."""
 
 END_SECONDS = 1.0
 """Interval in seconds at which a signal is raised again until the process ends."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a subcommand; without one, or with `--help`, lists all of them."""
+    """Runs a subcommand; without one, or with `--help`, lists all subcommands."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …")

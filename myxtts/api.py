@@ -58,7 +58,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     if not start.download:
         config = with_own_data(config)
     if start.resume:
-        if not named.get("init_from"):  # that of a recipe is of the run's start
+        if not named.get("init_from"):  # an init_from in a recipe is only for the start of the run
             config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
     _require_sense(named, config, start)
@@ -129,7 +129,7 @@ def plan(
     """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
 
     Args:
-        config: As in `train`; so are all other options.
+        config: As in `train`, like all options that are not listed here.
         clip_seconds: Longest clip of the data; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory of the GPUs to find the largest batch for, in GB.
@@ -220,7 +220,7 @@ def _require_sense(named, config, start):
 
 
 def _config_of_source(source):
-    """Returns the settings of the model in --init-from; None without one, or if it is not on this machine."""
+    """Returns the settings of the model in --init-from; None if there is no such model on this machine."""
     if not source:
         return None
     from myxtts.interchange.hub.fetching import folder_here  # imports NumPy, which other plans do not need

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Maximum change of speed, which also changes pitch and formants, as a natural logarithm."""
+"""Maximum natural logarithm of the speed factor; a change of speed also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
 """Maximum change of level, as an offset of the log power: 3 dB."""
 EQUALIZER_NEPERS = 0.25
@@ -27,8 +27,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Samples random numbers for the whole batch, whatever the number of workers, and returns this worker's rows.
 
     Args:
-        draw: Stateless random operation, or a function that contains one, called as `draw(shape, *arguments)` with the
-            shape of the whole batch, because rounding depends on the shape and is amplified in a silent log-mel.
+        draw: Function with a stateless random operation, called as `draw(shape, *arguments)` with the shape of the
+            whole batch, because rounding depends on the shape, and a silent log-mel amplifies it.
         shape: Shape of this worker's part; the first dimension is the rows.
         share: Index of this worker's part, and the number of equal parts.
     """
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
     """Samples changes for `rows` clips, from the seed of the run and the position of the batch in training.
 
-    If the scalar bool `on` is False, the changes have no effect. `share` is an argument of `draw_rows`.
+    If the scalar bool `on` is False, the changes have no effect. `share` is as in `draw_rows`.
     """
 
     def draw(shape, at):
@@ -62,7 +62,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Increases `speed`, `(B,)`, of clips of `lengths` samples that would otherwise exceed `room` samples."""
+    """Increases the `speed` `(B,)` of clips that would otherwise exceed `room` samples; `lengths` are in samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 
@@ -98,7 +98,7 @@ def _interpolate(wav, at, left, right):
 def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
     """Simulates other microphones and rooms by random equalization, level and colored noise.
 
-    `wav` and the result are `(B, S)` float32; the other arguments are the ones of `draw_change`.
+    `wav` and the result are `(B, S)` float32; the other arguments are as in `draw_change`.
     """
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]
@@ -110,7 +110,7 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
         return tf.concat([level, tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
 
     numbers = draw_rows(draw, shape, at, share=share)
-    # A multiple of 16, because vectorized exponentials round the remainder differently.
+    # A multiple of 16, because vectorized exponentials round elements after the last full vector differently.
     bins, padded = size // 2 + 1, (size // 32 + 1) * 16
     frequencies = tf.range(padded, dtype=tf.float32) / tf.cast(size // 2, tf.float32)
     curves = tf.cos(math.pi * frequencies[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])

@@ -46,7 +46,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         raise AudioError(path, "not finite", "the samples to write contain NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    # Rounded here, because libsndfile rounds a few samples differently.
+    # Rounding is done here, because libsndfile rounds a few samples differently.
     samples = to_int16(samples) if suffix == ".wav" else np.clip(samples, -1, 1)
     container, subtype = _OF_SUFFIX[suffix]
     content = io.BytesIO()  # encoded in memory, so that disk errors are not taken for errors of the format
@@ -59,7 +59,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
 
 
 def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples; None: unknown length."""
+    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples (None: unknown)."""
     form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
     size = OPEN_LENGTH if num_bytes is None else 20 + len(form) + num_bytes
     chunks = struct.pack("<4sI4s4sI", b"RIFF", size, b"WAVE", b"fmt ", len(form))

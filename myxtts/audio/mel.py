@@ -69,8 +69,8 @@ class MelSpec:
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the unit area as in Slaney's Auditory Toolbox. They are
-        computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
+        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the normalization to unit area is that of Slaney's
+        Auditory Toolbox. Filters are computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
         lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
@@ -101,7 +101,7 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Maximum number of frames per chunk: 5 MB with their spectra at 1,024 samples. Smaller chunks are slower."""
+"""Maximum number of frames per chunk: 5 MB of 1,024-sample frames and their spectra. Smaller chunks are slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
@@ -219,7 +219,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
 
 def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
-    """Returns the length after resampling of `num_samples` samples: an int, an array or a tensor."""
+    """Returns the number of samples after `num_samples` are resampled: an int, an array or a tensor."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     return (num_samples * num_phases + stride - 1) // stride
 

@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Examines the machine, workers or a data set; returns 2 without a usable clip, 1 for rejected ones in --strict."""
+    """Examines the machine, workers or a data set; returns 2 if no clip is usable, 1 for rejected clips in --strict."""
     arguments = (parser := build_parser()).parse_args(argv)
     subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
     for name in UNUSED[subject]:

@@ -193,7 +193,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for wrong arguments, as far as they can be found before the model is loaded."""
+    """Raises `UserError` for wrong arguments that can be found before the model is loaded."""
     from myxtts.audio.encoding import check_suffix
 
     if not arguments.checkpoint:
@@ -238,7 +238,7 @@ def _check(arguments):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the voice that the flags select; None if they select none, because each line of a batch has its own."""
+    """Returns the voice that the flags select; None if each line of a batch has its own voice."""
     from myxtts.inference.voices import stored_voice
     from myxtts.text.languages import get_language
 

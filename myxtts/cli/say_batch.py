@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips blank ones and comments (#). Raises `UserError` for a wrong line."""
+    """Reads lines `id|text|voice|language`; skips blank lines and comments (#). Raises `UserError` for a wrong line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     lines, seen = [], {}
@@ -59,14 +59,14 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Returns the lines; those without a language get that of their speaker if it is not `arguments.language`."""
+    """Returns the lines; those without a language get their speaker's, unless it is `arguments.language`."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
 
 
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Checks all lines, then speaks those whose file is missing or out of date; returns the exit code.
+    """Checks all lines, then speaks the lines whose file is missing or out of date; returns the exit code.
 
     `options` and `check` are keyword arguments of `Synthesizer.batch`.
     """

@@ -21,7 +21,7 @@ from myxtts.config.training import TrainingConfig
 
 @dataclass
 class SamplingConfig(Settings):
-    """Sampling of audio codes at synthesis, stored with the model."""
+    """Sampling parameters for audio codes at synthesis, stored with the model."""
 
     section = "sampling"
 
@@ -40,7 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with other values by name, except None. Raises `ConfigError` for a wrong name or value."""
+        """Returns a copy with values by name; None is ignored. Raises `ConfigError` for a wrong name or value."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -109,7 +109,7 @@ class XTTSConfig(Settings):
         for section, values in json.loads(json.dumps(self.to_dict())).items():
             known = getattr(self, section).__dataclass_fields__
             for name, value in values.items():
-                if name not in known:  # a stage, which has no settings of the run
+                if name not in known:  # settings of a stage, all of which affect the model
                     found |= {f"{section}.{name}.{own}": one for own, one in value.items()}
                 elif not known[name].metadata.get("of_run"):
                     found[f"{section}.{name}"] = value
@@ -124,7 +124,7 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Limits of a YAML file's size, of included files and of values, about a hundred times what the recipes need."""
+"""Limits of the bytes, included files and values of a YAML file, about a hundred times what the recipes need."""
 
 
 def recipe_names() -> list[str]:
@@ -133,7 +133,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns the path of a file for `--config`; if it does not exist, that of the recipe `NAME` or `configs/NAME`."""
+    """Returns the path of a file for `--config`; `NAME` and `configs/NAME` find a recipe if no such file exists."""
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
     return RECIPES / path.name if is_recipe and not path.exists() else path
@@ -181,7 +181,7 @@ def _typed(cls, values, where):
 
 
 def _parsed(text):
-    """Parses YAML. Raises `YAMLError` for more than `_MAX_VALUES` values, also by aliases that refer to themselves."""
+    """Parses YAML. Raises `YAMLError` for more than `_MAX_VALUES` values after expansion of the aliases."""
     import yaml
 
     loader = yaml.SafeLoader(text)

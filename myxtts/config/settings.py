@@ -17,7 +17,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out."),
     "model.decoder_mel": (False, "Decoders read latents alone. Use the version that this model was trained with."),
 }
-"""Removed settings by dotted name: the former default, which is ignored, and the hint in the error for other values."""
+"""Removed settings by dotted name: the former default, which is still accepted, and the hint for other values."""
 
 
 def setting(default: Any = None, *, factory: Callable | None = None, **options) -> Any:
@@ -32,7 +32,7 @@ def setting(default: Any = None, *, factory: Callable | None = None, **options) 
         flag: Names on the command line, separated by commas; messages use the first.
         group: Heading above the flag in `--help` (default: `Settings.group`).
         metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
-        alone: Value if the flag is given without one.
+        alone: Value of the flag if it is given without a value.
         off: Flag that sets the value to False.
         rival: Name of a group of mutually exclusive flags.
         page: Where the web page shows the setting: `main`, `more`, or "" for nowhere.
@@ -65,7 +65,7 @@ def plain_type(kind: Any) -> Any:
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Only lists are converted to tuples, and numbers to floats. Raises `ConfigError`, with `name`, for other types.
+    Converts only lists to tuples and numbers to floats. Raises `ConfigError`, with `name`, for other types.
     """
     if value is None and NoneType in get_args(kind):
         return None
@@ -103,7 +103,7 @@ class Settings:
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets all fields, for classes with their own `__init__`: to `values`, `defaults` or their declared default."""
+        """Sets all fields, for classes with their own `__init__`: to `values`, else `defaults`, else declared ones."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")

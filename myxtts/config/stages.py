@@ -54,7 +54,7 @@ class GPTConfig(StageConfig):
     alignment_loss_weight: float = setting(0.0, at_least=0)
     """Weight of the guided attention loss on one attention head (XTTS: 0)."""
     code_masking: float = setting(0.0, at_least=0, below=1)
-    """Fraction of the input codes that are replaced by random ones in training, so that the model relies on the text
+    """Fraction of the input codes that are replaced by random codes in training, so that the model relies on the text
     (word dropout; Bowman et al. 2016, section 3.2)."""
     lora_rank: int = setting(0, at_least=0, at_most=65536, flag="--lora-rank", page="more", metavar="N")
     """Rank of LoRA adapters on attention and MLP, with --init-from; 0 trains all weights."""
@@ -92,9 +92,9 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); needs slices of a second or more."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of the steps, at the start, without discriminators, in training from random weights."""
+    """Fraction of the steps, at the start of training from random weights, without discriminators."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
-    """Fraction of the steps, at the start, that train only the discriminators, in training with `init_from`."""
+    """Fraction of the steps, at the start of training with `init_from`, that train only the discriminators."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class StageEntry:
     """Description of a stage, from which settings, flags, plans and batches are derived."""
 
     name: str
-    """Name in YAML and for `--stage`, and of the folder of checkpoints."""
+    """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
     builds_on: tuple[str, ...] = ()
     """Stages whose finished weights this stage depends on."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class StageEntry:
     settings: type[StageConfig] = StageConfig
     """Class of the stage's settings."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default values that differ from those of the settings class."""
+    """Default values that differ from the defaults of the settings class."""
     can_crop: bool = False
     """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False
@@ -136,7 +136,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones, to settings, `--stage`, plans and runs.
+    """Adds a stage after the existing ones; settings, `--stage`, plans and runs then include it.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

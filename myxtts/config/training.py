@@ -35,7 +35,7 @@ lowers the precision of matrix products on hardware that gains from it; `aggress
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT = 23000
 SLURM_PORTS = 8000
-"""Port range for workers under Slurm. The job id selects the port, so that jobs on one machine have different ones."""
+"""Port range for workers under Slurm. The job id selects the port, so that jobs on one machine use different ports."""
 SLURM = ("slurm",)
 """Value of `training.workers` that stands for the tasks of a Slurm job step."""
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
@@ -45,7 +45,7 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
-    """Returns the addresses of all workers, chief first, and the index of this one from `TF_CONFIG`, None without it.
+    """Reads all workers' addresses, chief first, and the index of this worker from `TF_CONFIG`; None if it is not set.
 
     Kubeflow's TFJob sets the variable. Raises `ConfigError` if it is invalid, or if this process has another role than
     chief or worker.
@@ -66,7 +66,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns addresses of the tasks of a Slurm job step, and this one's index. Raises `ConfigError` outside of it."""
+    """Returns the addresses of a Slurm job step's tasks and this task's index. Raises `ConfigError` without Slurm."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -188,7 +188,7 @@ class TrainingConfig(Settings):
     divergence_returns: int = setting(3, at_least=0)
     """How often a diverged run returns to its last good checkpoint with a lower learning rate, before it stops."""
     divergence_rate: float = setting(0.5, above=0, at_most=1)
-    """Learning-rate factor of each such return."""
+    """Factor of the learning rate at each return of a diverged run."""
     workers: tuple[str, ...] = setting((), of_run=True, flag="--workers", metavar="HOST:PORT,…", group="devices")
     """Addresses of all training processes, or `slurm` for the tasks of a Slurm job step, see docs/scaling.md."""
     worker_index: int = setting(0, at_least=0, of_run=True, flag="--worker-index", metavar="N", group="devices")
@@ -245,7 +245,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts a stage's settings from a dictionary or another class; does not change those of unknown stages."""
+    """Converts a stage's settings from a dictionary or another class; leaves unknown stages unchanged."""
     if name not in STAGES or isinstance(given, STAGES[name].settings):
         return given
     if isinstance(given, StageConfig):

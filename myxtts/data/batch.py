@@ -157,7 +157,7 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
         return lengths
     total = np.concatenate([[0], np.cumsum(counts)])
     weighted = np.concatenate([[0], np.cumsum(counts * lengths)])
-    # cost[i, j]: padding if lengths i to j are in one bucket.
+    # cost[i, j]: padding of a bucket with lengths i to j.
     size = len(lengths)
     cost = lengths[None, :] * (total[None, 1:] - total[:size, None]) - (weighted[None, 1:] - weighted[:size, None])
     cost = np.where(np.arange(size)[:, None] <= np.arange(size)[None, :], cost.astype(np.float64), np.inf)
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded text length of all batches, with `fixed_samples` for waveforms; None: the lengths of the bucket."""
+    """Padded text length of all batches, as `fixed_samples` for waveforms; None: each bucket has its own lengths."""
     extra_samples: int = 0
     """Samples reserved in every clip for a random shift."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -260,7 +260,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start of another batch order, over other clips or batch sizes, that continues at `position`."""
+        """Returns the start for a batch order with other clips or batch size that continues this one at `position`."""
         epoch, row = self._place(position)
         is_first = epoch == self.start.epoch
         heard = [indices for indices, _ in self._epoch_batches(epoch)[:row]] + [self.start.heard] * is_first
@@ -268,7 +268,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + self.start.offset * is_first, heard)
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch of `position`; an order with this start has the same batches from there on."""
+        """Returns the start of the epoch that contains `position`; an order from this start has the same batches."""
         epoch, row = self._place(position)
         return self.start if epoch == self.start.epoch else EpochStart(int(position) - row, epoch)
 

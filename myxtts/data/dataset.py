@@ -74,7 +74,7 @@ class SpeechDataset:
         """Reads, checks and splits the corpora in `config.data`.
 
         `clips_train.csv` in the checkpoint folder lists all clips and the reasons of rejections. The vocabulary is the
-        one of the run, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
+        run's, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
         recordings are checked. Raises `ConfigError` or `CorpusError` if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
@@ -136,7 +136,7 @@ class SpeechDataset:
         return stream_batches(loader, device, start, stop, num_workers, buffer_size)
 
     def what_speaking_needs(self) -> dict[str, bytes]:
-        """Returns the content by name of the files that inference needs: vocabulary and speech rates."""
+        """Returns the files that inference needs, as content by file name: vocabulary and speech rates."""
         texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
         spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
@@ -174,7 +174,7 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 
 def _prepared(config, sides):
-    """Opens the shards in `data.prepared` and `data.val_prepared`; None without any."""
+    """Opens the shards in `data.prepared` and `data.val_prepared`; None if neither is set."""
     data, found = config.data, None
     if data.prepared:
         found = PreparedClips.open(data.prepared).adopt(sides[0])
@@ -186,7 +186,7 @@ def _prepared(config, sides):
 
 
 def _divide(sides, inspection, share):
-    """Returns training and validation clips: two data sets, the split of the data set itself, or a split by hash."""
+    """Returns training and validation clips, from two data sets, the data set's own split, or a split by hash."""
     kept = {utterance.id for utterance in inspection.accepted if utterance.validation}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
     if not (train and held):

@@ -48,7 +48,7 @@ class ClipLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """Checked clips of the corpus in `root`: each is in `accepted`, perhaps also in `warnings`, or in `rejections`."""
+    """Checked clips of the corpus in `root`: `accepted` clips, some of which have `warnings`, and `rejections`."""
 
     root: Path
     accepted: tuple[Utterance, ...]
@@ -83,7 +83,7 @@ def check_data(
     Args:
         validation: Data set with the validation clips; by default the validation split of `folder` itself.
         vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
-        progress: Returns, for the path of a data set, a context manager whose value is the progress callback.
+        progress: Function from the path of a data set to a context manager that yields the progress callback.
         corpus_options: Arguments of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
@@ -249,7 +249,7 @@ def _examine(path, limits, known):
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
-    # Of 16-bit samples, so that copies in other sample formats have the same digest.
+    # The digest is of 16-bit samples, so that copies in other sample formats have the same one.
     digest = digest_bytes(to_int16(samples).tobytes())
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 
@@ -309,6 +309,6 @@ def _encoding_fault(text):
         except UnicodeError:
             continue
         fault = f"The text looks like UTF-8 read as {encoding}; it may mean {meant[:60]!r}."
-        # One such letter can be correct, a capital and a no-break space as in "ALLÉ !", but not two.
+        # One such pair can be correct, a capital and a no-break space as in "ALLÉ !", but not two of them.
         return len(text) - len(meant) > 1, "" if meant == text else fault
     return False, ""

@@ -33,7 +33,7 @@ LJSPEECH = Archive(
     2_748_572_632,
     4 * 10**9,
 )
-"""13,102 files, 3.8 GB; the checksum is the one in torchaudio's `LJSPEECH`."""
+"""LJSpeech 1.1: 13,102 files, 3.8 GB; the checksum is from torchaudio's `LJSPEECH`."""
 
 
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
@@ -93,7 +93,7 @@ def _fetch(archive, file, part):
 
 
 def _unpack(part, folder):
-    # Without a sync, which takes a minute for 13,102 files.
+    # Files are not synced, which would take a minute for 13,102 files.
     with write_whole_folder(folder, sync=False) as new:
         # As a stream, because seeking backwards in a bz2 file decompresses it from the start.
         with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:

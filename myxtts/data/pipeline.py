@@ -73,7 +73,7 @@ class ConditioningRule:
     padding: str
     """`repeat` or `zeros`."""
     grid: int = 1
-    """Starts, and lengths below `max_samples`, are multiples of this number of samples."""
+    """Grid of all starts, and of lengths below `max_samples`, in samples."""
 
     def fill(self, samples: np.ndarray) -> np.ndarray:
         """Pads `(S,)` to `(max_samples,)` by repetition or with zeros."""
@@ -102,7 +102,7 @@ class BatchLoader:
     speakers: Sequence[str] | None = None
     """Names of the speakers by index; None if batches do not contain speakers."""
     prepared: bool = False
-    """Whether batches contain codes instead of samples, of whole clips without shift."""
+    """Whether batches contain codes instead of samples; the clips are then whole and not shifted."""
     share: tuple[int, int] = (0, 1)
     """Index of this worker's part of each batch, and the number of equal parts."""
 
@@ -241,7 +241,7 @@ def stream_batches(
         # Deleted in a thread, because the destructor may wait a minute for the iterator's autotune thread.
         last_reference = [batches]
         del batches
-        if not sys.is_finalizing():  # then threads cannot start
+        if not sys.is_finalizing():  # at exit, threads cannot start
             AbandonedThread(target=last_reference.clear, name="myxtts-ended-reader", daemon=False).start()
 
 

@@ -33,7 +33,7 @@ WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
 """Every 13th sentence of a grammar is held out; the number is prime, so that the others contain every word."""
 MANIFEST_FILE = "sample_corpus.json"
-FORMAT_VERSION = 1  # increment if the audio changes; changes of voices and sentences are detected
+FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
 _NUM_PHRASES = 6
 # From espeak-ng/speak_lib.h, version 1.52.
@@ -108,7 +108,7 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
         missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
         raise SampleCorpusError(f"{missing} (or give recordings of your own with --train-data).")
     try:
-        # Without a sync, because checksums detect damage by a power failure.
+        # No sync is needed, because checksums detect damage by a power failure.
         with write_whole_folder(root, sync=False) as new:
             speak_clips(clips, new)
             files = {path.relative_to(new).as_posix(): digest_file(path) for path in _files(new)}

@@ -109,7 +109,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder has shards of a data set that was divided into a number other than `shards`."""
+    """Raises `UserError` if the folder has shards of a data set that was not divided into `shards` parts."""
     found = {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}
     if found:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
@@ -171,7 +171,7 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` names the clips in messages; `also` adds its mapping. Raises `UserError` if a clip is missing or changed.
+        `of` names them in messages; the clips of `also` are added. Raises `UserError` if a clip is missing or changed.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:

@@ -24,11 +24,11 @@ LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 DOUBT = 0.5
 """Confidence below which a sentence is flagged, and score below which a fault is listed."""
 SURE = 0.96
-"""Calibrated confidence from which other attempts at a sentence are seldom understood better; see `docs/base.md`."""
+"""Calibrated confidence above which further attempts at a sentence are seldom better; see `docs/base.md`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Ratios of a duration to the nearest limit of the usual band that score 1 and 0.5."""
+"""Ratios of a duration to the nearest limit of the usual band at which the score is 1 and 0.5."""
 LEAST_FOLLOWING = 0.5
 """Evenness and sharpness below which the attention does not follow the text and is ignored."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -111,7 +111,7 @@ def judge(
         stopped: Whether the model predicted the stop code.
         rate: Speech rate of the language, which gives the usual duration.
         reading: Second pass of the GPT; None skips the checks that need it.
-        wrong_share: CER, 0 to 1, measured by a `Listener`; None without one.
+        wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Share of the letters of the text that the model has no token for.
         calibration: Makes the confidence a probability; requires `reading`.
     """
@@ -164,7 +164,7 @@ def _score(value, full, half):
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Length in codes of the longest segment that repeats one period at least `LOOP_TURNS` times; 0 without one."""
+    """Length in codes of the longest segment that repeats one period at least `LOOP_TURNS` times, or 0."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])
@@ -185,7 +185,7 @@ class SecondReading:
             self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
-        """Reads latents `(1, num_latents, width)`, text ids without start and stop token, and C > 0 codes `(C,)`."""
+        """Reads C > 0 codes `(C,)` with latents `(1, num_latents, width)` and text ids without start and stop token."""
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)
         # The first id is the language token.

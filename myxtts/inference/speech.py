@@ -78,7 +78,7 @@ class SpokenPiece:
     stopped: bool
     """False if the audio was cut at the limit of codes."""
     confidence: float = 1.0
-    """0 to 1; below 0.5 is low."""
+    """Confidence, 0 to 1; below 0.5 is low."""
     reason: str = ""
     """Main cause of low confidence; empty if the confidence is not low."""
     doubts: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class SpokenPiece:
 
 
 class Spoken:
-    """Base class of speech that consists of `pieces`: their codes, and the result of their self-check."""
+    """Base class of speech that consists of `pieces`; gives their codes and the result of their self-check."""
 
     pieces: tuple[SpokenPiece, ...]
 
@@ -140,7 +140,7 @@ class Speech(Spoken):
     samples: np.ndarray
     """`(S,)` float32."""
     sample_rate: int
-    """In Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+    """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
     to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
     """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; None without a DVAE."""
@@ -200,7 +200,7 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 
 
 SILENT = 0.05
-"""Frames with an RMS below this share of the highest one are silent; used at both ends of a sentence."""
+"""Share of the highest RMS below which a frame is silent; used at both ends of a sentence."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Lengths of a word boundary and of a pause at punctuation, in phonemes or letters."""
 
@@ -218,7 +218,7 @@ def word_times(
 ) -> list[WordTime]:
     """Estimates when each word of a sentence is spoken.
 
-    Divides the time between the silent ends among the words, by their lengths (accuracy: docs/serving.md).
+    Divides the time between the silent ends in proportion to the lengths of the words (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.

@@ -48,7 +48,7 @@ class Sentence:
         """Whether the first audio was returned."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence. Each `attempt` has other random numbers; `hurry` is that of `CodeStream`."""
+        """Queues the sentence. Each `attempt` has other random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
@@ -145,7 +145,7 @@ class SpeechStream(Spoken):
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences that are spoken and, with `check`, checked so far."""
+        """Sentences spoken so far; with `check`, only the ones already checked."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property
@@ -170,7 +170,7 @@ class SpeechStream(Spoken):
             following[0].open()
 
     def ready(self) -> bool:
-        """Whether `more` has new samples to return, or ends the stream."""
+        """Whether `more` would return new samples or end the stream."""
         return not self.finished and self._sentences[self._number].ready()
 
     def more(self) -> np.ndarray:

@@ -25,7 +25,7 @@ Recording = str | Path | np.ndarray
 
 
 class VoiceEncoder:
-    """Encodes recordings of a speaker to a `Voice`, in chunks as long as those of the training.
+    """Encodes recordings of a speaker to a `Voice`, in chunks as long as in training.
 
     Args:
         config: Its settings are read at each call, so they may change.

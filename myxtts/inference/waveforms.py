@@ -50,7 +50,7 @@ class GriffinLim:
 
 
 class LatentDecoder:
-    """Decodes GPT latents by the waveform decoder, in windows with context, equal to the whole sentence to 1e-6."""
+    """Decodes GPT latents in windows with context; decoding the whole sentence differs by at most 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
@@ -68,7 +68,7 @@ class LatentDecoder:
         def more(codes, latents, finished):
             nonlocal given, least
             latents = spoken_faster(latents, speed, finished)
-            # Frames after the last latent but one change with the next latent.
+            # Frames after the second-to-last latent change with the next latent.
             end = decoder.num_frames(len(latents) if finished else max(len(latents) - 1, 0))
             ready = end if finished else end - decoder.lookahead_frames
             if ready - given < (1 if finished else least):
@@ -88,8 +88,8 @@ class LatentDecoder:
 
 
 def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
-    """Resamples latents or frames `(n, C)` in time by a factor `speed` > 0, linearly, as XTTS v2 does. Leaves out those
-    at the end that depend on the next latent, unless `finished`."""
+    """Resamples latents or frames `(n, C)` in time by a factor `speed` > 0, linearly, as XTTS v2 does. Unless
+    `finished`, leaves out the last results, which depend on the next latent."""
     if speed == 1:
         return x
     position = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5

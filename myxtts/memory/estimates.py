@@ -146,7 +146,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Number of trained weights of the DVAE, and number of the others: codebook, its averages and the mel scale."""
+    """Numbers of the DVAE's trained weights and of its other weights: codebook, its averages and the mel scale."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -156,7 +156,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Number of weights of the adapters, and number of weights of text embedding and text head; LoRA trains both."""
+    """Number of adapter weights, and number of weights of text embedding and text head, which LoRA trains as well."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
@@ -168,7 +168,7 @@ def _block_activations(model, positions, optimizations):
     Per position: input, Keras's product of variance and gamma, and output of both norms (2 x 3 W); query, key and value
     (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); byte masks of both residual
     dropouts (2 W). Per head and pair of positions: the softmax, and mask and result of its dropout. Mixed precision
-    halves all of them but two tensors per norm and the softmax.
+    halves all tensors except the softmax and two per norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.gradient_checkpointing:
@@ -230,7 +230,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
     perceiver = _perceiver_activations(model, frames, optimizations)
     logits = FLOAT * (text * model.num_text_tokens + audio * model.num_audio_tokens)
     copies = count * optimizations.cast_bytes
-    if uses_lora:  # the sums of kernels and adapters
+    if uses_lora:  # sums of kernels and adapters
         areas = (math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
         copies += model.layers * sum(areas) * model.width**2 * number
     # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or those of attention if
@@ -249,7 +249,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Makes an estimate from the numbers of trained and other weights; `terms` are the other fields."""
+    """Makes an estimate from the numbers of trained and other weights; `terms` are the estimate's other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -272,7 +272,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the DVAE; only precision, accumulation and averages change it."""
+    """Estimates the memory of training the DVAE; of `optimizations`, precision, accumulation and averages matter."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

@@ -46,7 +46,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the speaker encoder; only precision, accumulation and averages change it.
+    """Estimates the memory of training the speaker encoder, which depends on precision, accumulation and averages.
 
     The classifier, one row per speaker, is not counted.
     """
@@ -96,7 +96,7 @@ def count_discriminators(model: ModelConfig) -> int:
 
 
 def _discriminator_layers(model, samples):
-    """Yields of each discriminator layer: kernel size, input channels, output channels, output positions per clip."""
+    """Yields kernel size, input channels, output channels and output positions per clip of each layer."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1
@@ -137,7 +137,7 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the decoder; only precision, accumulation and averages change it.
+    """Estimates the memory of training the decoder, which depends on precision, accumulation and averages.
 
     The peak is in the decoder's update, which keeps the feature maps of recordings, and those of generated audio before
     and after the activation.

@@ -109,7 +109,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
 def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
     """Raises `CheckpointError` if the settings describe a far larger model than the stored parts of the model.
 
-    Building it could take all memory.
+    Building such a model could take all memory.
     """
     for part in ESTIMATES.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]

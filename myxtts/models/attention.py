@@ -237,7 +237,7 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes a call from projected `qkv`; returns output, keys and values, the latter `(B, heads, T, D)`."""
+        """Computes a call from the projection `qkv`; returns output, and keys and values, `(B, heads, T, D)` each."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
@@ -283,7 +283,7 @@ class TransformerBlock(Layer):
         output_stddev: Standard deviation of the initial kernels of both output projections.
         site: First dropout site of this block.
 
-    Call arguments: as of `CausalSelfAttention`.
+    Call arguments: as in `CausalSelfAttention`.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
@@ -291,7 +291,7 @@ class TransformerBlock(Layer):
         policy = self.dtype_policy
         self.attention_dropout, self.mlp_dropout = Dropout(dropout, site + 1), Dropout(dropout, site + 2)
         self.memory_use = MemoryUse()
-        # The initial values depend on the order of creation, the order of the weights on that of the attributes.
+        # The order of creation determines initial values, the order of the attributes that of the weights.
         mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         mlp_out = normal_linear(width, 4 * width, "mlp_out", output_stddev, policy)
         self.attention_norm = layer_norm(width, "attention_norm", policy)
@@ -306,7 +306,7 @@ class TransformerBlock(Layer):
     def prefill(
         self, x: Tensor, key_mask: Tensor | None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes a call; returns the output `(B, T, width)` and keys and values, `(B, heads, T, D)` each."""
+        """Computes a call; returns output `(B, T, width)`, keys `(B, heads, T, D)` and values `(B, heads, T, D)`."""
         # Segments end with a matrix product, whose output the gradient does not need. So only norms, scores, softmax
         # and GELU are recomputed, which use most of the memory and little time.
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)

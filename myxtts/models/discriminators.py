@@ -79,7 +79,7 @@ class SpectrumDiscriminator(Layer):
 
     Args:
         n_fft: Transform length of `short_time_spectrum`.
-        channels: Channels of each convolution; those between the first and the last halve the number of bins.
+        channels: Channels of each convolution; all but the first and the last halve the number of bins.
     """
 
     def __init__(self, n_fft: int, channels: Sequence[int] = SPECTRUM_CHANNELS, **kwargs):
@@ -109,7 +109,7 @@ class Discriminators(Layer):
     """All discriminators, `(B, S)` to the feature maps of each; S must be static and a multiple of 512.
 
     Args:
-        divisor: Divisor of the papers' numbers of channels; discriminators are most of the cost of a training step.
+        divisor: Divisor of the papers' channel numbers, to save time: discriminators take most of a training step.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: Transform length of each `SpectrumDiscriminator`.
     """

@@ -23,7 +23,7 @@ class VectorQuantizer(Layer):
         self.num_codes, self.width = num_codes, width
 
         def weight(name, shape, start):
-            # Float32 even in a layer of lower precision.
+            # In float32 even if the layer has a lower precision.
             return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
 
         self.codebook = weight("codebook", (num_codes, width), keras.initializers.RandomNormal(0.0, 1.0))
@@ -69,7 +69,7 @@ class VectorQuantizer(Layer):
 
         Args:
             candidates: Replacements of all codes, `(num_codes, width)`.
-            threshold: Lowest average count per step of a code that is not replaced.
+            threshold: Minimum average count of a code per step; codes below it are replaced.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")

@@ -25,8 +25,8 @@ LONGEST_PERIOD = 1000.0
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
     """Initializes position embeddings `(rows, width)` with sinusoids (Vaswani et al. 2017, section 3.5).
 
-    Their RMS is half that of token embeddings. The reference initializes them with random values fifty times smaller,
-    with which a model learns alignment far more slowly.
+    Their RMS is half that of token embeddings. The reference's random values are fifty times smaller; with them, a
+    model learns alignment far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -170,7 +170,7 @@ class GPT(Layer):
         return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")
 
     def text_attention(self, number: int, x: Tensor, text_mask: Tensor) -> Tensor:
-        """Computes the attention of audio to text, `(B, C, L)` float32, of the first head of a block.
+        """Computes the attention of audio to text in the first head of a block, `(B, C, L)` float32.
 
         Args:
             number: Index of the block.
@@ -275,7 +275,7 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Applies temperature, top-k and top-p (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Removed logits become -1e30. Top-k keeps logits equal to the k-th, and top-p at least one. `top_k` 0 and `top_p` 1
+    Removed logits become -1e30. Top-k also keeps logits equal to the k-th, top-p at least one. `top_k` 0 and `top_p` 1
     keep all.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")

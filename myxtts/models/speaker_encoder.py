@@ -140,12 +140,12 @@ class AttentiveStatisticsPooling(Layer):
 class SpeakerEncoder(Layer):
     """Speaker encoder: log-mel `(B, F, num_mels)` of 16 kHz audio to unit vectors `(B, embedding_width)` float32.
 
-    Padding is not masked: all clips of a batch must have the same length. `training` is that of `BatchNormalization`.
+    Padding is not masked: all clips of a batch must have the same length. `training` is as in `BatchNormalization`.
 
     Args:
         widths: Channels of each group of residual blocks; every group but the first halves both axes.
         num_blocks: Number of residual blocks of each group.
-        attention_width: As of `AttentiveStatisticsPooling`.
+        attention_width: As in `AttentiveStatisticsPooling`.
     """
 
     def __init__(

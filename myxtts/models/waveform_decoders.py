@@ -55,8 +55,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        A window of frames gives the same samples as the whole sentence, except for its first `history_frames` and last
-        `lookahead_frames`, unless the window starts or ends the sentence.
+        A window of frames gives the same samples as the whole sentence, except in its first `history_frames` (unless
+        the sentence starts there) and last `lookahead_frames` (unless it ends there).
 
         `present` `(B, F)` bool is False for padding, which does not affect other frames; None without padding.
         """

@@ -17,7 +17,7 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""Attribute of each part's layer, which is also the prefix of its weights in checkpoints."""
+"""Name of the attribute with each part's layer, also the prefix of its weights in checkpoints."""
 PARTS = tuple(LAYERS)
 """Parts of the model, each with its own checkpoints."""
 
@@ -62,7 +62,7 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Creates a model from the parts of `models`, with shared weights; each part is that of the last model with it.
+        """Creates a model from the parts of `models`, with shared weights; of equal parts, the last one is used.
 
         `mel_stats` are those of the model with the DVAE, or of the last model.
         """

@@ -6,7 +6,7 @@ from pathlib import Path
 from myxtts.storage.files import AnyPath, CheckpointError
 
 BASE_NAME = "base"
-"""Stands for the bundled model wherever a model folder is expected; `./base` is an ordinary folder."""
+"""Name of the bundled model wherever a model folder is expected; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 
 

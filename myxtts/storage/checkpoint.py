@@ -35,7 +35,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
-"""Names of a checkpoint's folder, and of its old version while a new one replaces it. After a kill between the two
+"""Names of a checkpoint's folder, and of the old folder while a new one replaces it. After a kill between the two
 renames, only the old version exists."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 
@@ -146,7 +146,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """Checkpoints of one stage in a folder, which the first one creates. Keeps the newest `keep` and the best."""
+    """Checkpoints of one stage in a folder, created by the first checkpoint. Keeps the newest `keep` and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
@@ -173,7 +173,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint where it is not damaged; None if that one lacks it."""
+        """Returns a file of the newest checkpoint, or of an earlier one if it is damaged; None if there is none."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
@@ -201,13 +201,13 @@ class CheckpointStore:
     def write(
         self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False, copies: Mapping | None = None
     ) -> Path:
-        """Writes a checkpoint, removes those that are no longer kept, and returns its folder.
+        """Writes a checkpoint, removes the ones that are no longer kept, and returns the new folder.
 
         Args:
             tensors: `{file name: {tensor name: NumPy array}}`.
             state: JSON values for `state.json`.
             best: Whether this is the best checkpoint so far, which is kept until there is a better one.
-            copies: Content of further files by name, bytes.
+            copies: Further files, bytes by file name.
 
         Raises:
             OSError: The checkpoint could not be written; earlier checkpoints are unchanged.

@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    If a write fails, the next call of a method logs an `OSError`, up to `SAVE_TRIES - 1` times in a row, and raises any
-    other error. No other object may write to the store. Leaving the context waits for the current write, except on
-    Ctrl-C.
+    The next method call after a failed write reports the error: it logs an `OSError`, up to `SAVE_TRIES - 1` times in a
+    row, and raises any other error. No other object may write to the store. Leaving the context waits for the current
+    write, except on Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -38,7 +38,7 @@ class CheckpointWriter:
         """
         self.wait()
         self._step, self._job = step, (step, tensors, state, best, copies)
-        # Python waits for other threads than daemons, but a second Ctrl-C must end the process at once.
+        # A daemon, for which Python does not wait, because a second Ctrl-C must end the process at once.
         self._thread = threading.Thread(target=self._run, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
 

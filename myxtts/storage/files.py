@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
 MAX_JSON_BYTES = 32 * 2**20
-"""Maximum size of a JSON file; those of a run take a few hundred kilobytes."""
+"""Maximum size of a JSON file; the files of a run take a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Start of a CSV cell that a spreadsheet would evaluate as a formula; some ignore leading blanks."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -94,7 +94,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes errors of the operating system that name no file (a full disk) or the temporary file name `path`."""
+    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or the temporary file's."""
     try:
         yield
     except OSError as error:

@@ -55,7 +55,7 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
 
 
 def is_start(state: dict | None) -> bool:
-    """Whether a checkpoint's state is of step 0: weights of another run that will be trained further."""
+    """Whether a checkpoint's state is that of step 0: weights from another run, before any training in this one."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
@@ -125,7 +125,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         except UserError:
             if made and {path.name for path in folder.iterdir()} <= {LOG}:
                 (folder / LOG).unlink(missing_ok=True)
-                with suppress(OSError):  # other files are there by now
+                with suppress(OSError):  # the folder has other files by now
                     for place in made:
                         place.rmdir()
             raise

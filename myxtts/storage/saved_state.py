@@ -63,7 +63,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors that invalid values cause in the block to `CheckpointError`, with `where` as their source."""
+    """Converts errors from invalid values in the block to `CheckpointError`; `where` is the place of the values."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:

@@ -26,7 +26,7 @@ _LANGUAGE_FIRST = re.compile("([a-z]{2})_")
 """Language prefix of a voice's name, as in the bundled model."""
 
 NEAR = 0.5
-"""Minimum `difflib` ratio of an unknown name and a known one that a message suggests."""
+"""Minimum `difflib` similarity to an unknown name at which a message suggests a known name."""
 FEW_NAMES = 5
 """Maximum number of speakers that a message lists."""
 
@@ -38,7 +38,7 @@ class StoredSpeaker:
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker."""
     language: str | None = None
-    """Language of the clip, else of a prefix of the name, as in `fr_f2`, if the model speaks that language."""
+    """Language of the clip, else the name's prefix, as in `fr_f2`, if it is a language of the model."""
     sources: tuple[str, ...] = ()
     """Training clips that `clip` was cut from, as `id` and the first digits of the file's digest."""
 
@@ -120,7 +120,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def copy_speaker_clips(source: AnyPath, folder: AnyPath) -> None:
-    """Copies the recordings of the speakers of the run in `source` into the folder of another run."""
+    """Copies the speakers' recordings from the run in `source` into the folder of another run."""
     clips = {}
     for name, one in _read_index(Path(source) / SPEAKER_CLIPS).items():
         if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= _MAX_CLIP_BYTES:

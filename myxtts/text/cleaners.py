@@ -54,9 +54,9 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that are not in the vocabulary, whose characters are `known`.
+    """Replaces the characters of a cleaned text that a vocabulary lacks; its characters are `known`.
 
-    Punctuation becomes ASCII, symbols become words, and silent characters are removed. All others are kept.
+    Punctuation becomes ASCII, symbols become words, and silent characters are removed. All other characters are kept.
     """
 
     def read_digits(match: re.Match) -> str:

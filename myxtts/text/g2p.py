@@ -18,7 +18,7 @@ from myxtts.text.languages import LANGUAGES, get_language
 ESPEAK = "espeak"
 """Code in `g2p` for all languages that have no rules and are not romanized."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
-"""eSpeak NG's names of the languages whose name there differs from their code."""
+"""eSpeak NG's language names by our language code, where the two differ."""
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
@@ -91,7 +91,7 @@ def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
 
 
 def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
-    """Returns eSpeak NG's name of a language that eSpeak NG converts under `g2p` (from `g2p_codes`), else None."""
+    """Returns eSpeak NG's name of a language if `g2p` (from `g2p_codes`) lets eSpeak NG convert it, else None."""
     entry = get_language(language)
     # eSpeak NG cannot read romanized text.
     has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p

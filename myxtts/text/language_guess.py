@@ -10,7 +10,7 @@ from myxtts.text.languages import LANGUAGES, get_language
 from myxtts.text.languages.base import Language
 
 _MOST_LETTERS = 100_000
-_FEW_LETTERS = 300  # up to this number of letters, a text may lack the letters that only its language has
+_FEW_LETTERS = 300  # a text with at most this many letters may lack the letters that only its language has
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
 _MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)

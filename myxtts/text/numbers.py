@@ -25,7 +25,7 @@ _CURRENCIES = tuple(
 # num2words raises NotImplementedError or TypeError for an unknown language or currency, ArithmeticError, LookupError or
 # RecursionError for a number beyond its tables, and ValueError for text that is not a number.
 _REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
-# More digits are a code, not a quantity; `int` rejects very long ones.
+# Longer numbers are codes, not quantities; `int` rejects very long ones.
 _MAX_CARDINAL_DIGITS = 36
 # Decimals and amounts of money become floats, which cannot represent more digits.
 _MAX_FLOAT_DIGITS = 15
@@ -50,7 +50,7 @@ class Num2Words:
     to_ordinal: Callable[[int], str] | None = None
     """Function that replaces num2words for ordinals."""
     ordinal_suffix: str = ""
-    """Suffix of the cardinal for ordinals that num2words cannot read."""
+    """Suffix that makes an ordinal of the cardinal, for ordinals that num2words cannot read."""
 
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)
@@ -109,7 +109,7 @@ _POINT_DECIMAL = re.compile(r"(?<![0-9])([0-9]++)\.([0-9]+)")
 # The `re` module does not count Devanagari vowel signs as letters.
 _LETTER = r"[^\W\d_\u0900-\u0963]|[\u0900-\u0963]"
 _LETTER_THEN_DIGIT = re.compile(rf"(?<={_LETTER})(?=[0-9])|(?<=\u200c)(?=[0-9])")
-# More than any `max_integer` has; `int` rejects very long ones.
+# More digits than any `max_integer` has; `int` rejects very long numbers.
 _MAX_SPELLED_DIGITS = 18
 
 
@@ -128,7 +128,7 @@ class SpelledNumbers:
     point: str
     """Word for the decimal point."""
     currencies: dict[str, str]
-    """Words for the unit and for its hundredth, separated by a space, by currency sign."""
+    """Words for unit and hundredth, separated by a space, for each currency sign."""
     cents_joint: str
     """Text between units and hundredths."""
     thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
@@ -136,7 +136,7 @@ class SpelledNumbers:
     sets_words_apart: bool = False
     """Whether to insert a space between digits and adjacent letters."""
     attached_endings: str = "(?!)"
-    """Regular expression of endings without such a space."""
+    """Regular expression of endings that stay attached to their digits."""
 
     def __call__(self, text: str) -> str:
         sign, number = f"[{''.join(self.currencies)}]", r"[0-9]++(?:\.[0-9]++)?"

@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 SPEECH_RATES = "speech_rates.json"
 """Name of the file with the speech rates in a GPT checkpoint."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""Usual duration of a text with as many characters as its language allows: in English, 15 characters per second."""
+"""Usual duration of a text of `Language.char_limit` characters; in English, this is 15 characters per second."""
 DIGIT_LETTERS = 6
 """Average number of letters in the word for a digit."""
 FEWEST_CLIPS = 20
 """Minimum number of clips to estimate the speech rate of a language."""
 EDGE_SHARE = 0.005
-"""Share of the fastest clips, and of the slowest ones, to ignore as outliers."""
+"""Share of clips to ignore as outliers at either end, the fastest and the slowest."""
 MARGIN = 1.15
 """Tolerance factor on the measured range of rates, for other voices and tightly cut clips."""
 
@@ -73,8 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the length of the longest training text by language, in characters; empty if unknown.
 
-    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`; the texts of a model
-    that it names are known for the bundled model only.
+    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`; of the models that it
+    can name, only the bundled one has known texts.
     """
     if origin is not None and not is_base(origin):
         return {}

@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the JSON of a vocabulary; errors call it `source`. Raises `UserError` if it is not a valid one."""
+        """Parses the JSON of a vocabulary; errors call it `source`. Raises `UserError` if it is invalid."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -157,8 +157,8 @@ class XTTSTokenizer:
     deliberate differences are in `docs/text.md`.
 
     Characters that the vocabulary lacks are replaced by characters with the same pronunciation (curly quotes by
-    straight ones, € by "euro") or removed if silent (emoji). If a text has others, all its unknown characters become
-    `[UNK]`; `check` reports them.
+    straight ones, € by "euro") or removed if silent (emoji). If a text has other unknown characters, all its unknown
+    ones become `[UNK]`; `check` reports them.
 
     Instances are immutable and thread-safe. All methods but `check` raise ValueError for an unsupported language.
 
@@ -220,7 +220,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a tokenizer that converts exactly these languages to phonemes. Raises `ValueError` without rules."""
+        """Returns a tokenizer that converts exactly these languages to phonemes. Raises `ValueError` if it cannot."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
@@ -240,7 +240,7 @@ class XTTSTokenizer:
         model = BPE(vocab=tokens, merges=old_merges, unk_token=UNKNOWN)
         new_words = ((word, n) for word, n in sorted(counts.items()) if not new_characters.isdisjoint(word))
         words = [([token.value for token in model.tokenize(word)], count) for word, count in new_words]
-        # A vocabulary without merges gets none.
+        # A vocabulary without merges stays without them.
         merges = learn_merges(words, new_characters, num_new_tokens if old_merges else 0)
         for token in map("".join, merges):
             if token not in tokens:

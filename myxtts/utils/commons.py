@@ -27,7 +27,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """Copies a tensor on the CPU to the first GPU; returns other tensors, and all without a GPU, unchanged."""
+    """Copies a CPU tensor to the first GPU; returns tensors on other devices unchanged, or all if there is no GPU."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -57,7 +57,7 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Wraps the lines of a text if `stream` is a terminal; other streams get whole lines, for programs that search."""
+    """Wraps the lines of a text if `stream` is a terminal; other streams get whole lines, which programs can search."""
     return "\n".join(map(folded, text.split("\n"))) if stream.isatty() else text
 
 

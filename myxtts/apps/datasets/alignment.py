@@ -107,7 +107,7 @@ def _lengths(atoms, starts, ends):
 
 
 def _deviations(seconds, counts):
-    """Returns the deviations of seconds per character from their median, `(A,)` standard deviations."""
+    """Returns how far seconds per character deviate from their median, `(A,)` in standard deviations."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 

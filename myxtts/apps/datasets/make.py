@@ -123,7 +123,7 @@ def plan_source(
         The analysis; all segments in order and without gaps (segments with `facts` are clips); notes for the user.
 
     Raises:
-        UserError: The recording cannot be used, or the text is that of another recording.
+        UserError: The recording cannot be used, or the text belongs to another recording.
     """
     notes: list[str] = []
     surveyed = survey(audio, options.speech_model)

@@ -51,7 +51,7 @@ class LongAudio:
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
         """Yields the samples `[start, end)` of each span, `(S,)` float32; the spans must be sorted by start.
 
-        The samples are those of a channel, or the mean of all channels. A span ends at the end of the recording.
+        The samples are from one channel, or the mean of all channels. Spans are cut at the end of the recording.
 
         Raises:
             AudioError: The recording ends before a span, or is damaged.

@@ -68,8 +68,8 @@ class Edges(NamedTuple):
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
     """Detects the frames with speech, `(F,)` bool, from levels `(F,)` and optionally probabilities `(F,)` of a model.
 
-    Speech begins 12 dB (less at low SNR) above the noise floor (10th percentile of the 30 s around a frame) and ends up
-    to 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital silence
+    Speech begins 12 dB (less at low SNR) above the noise floor (10th percentile of the 30 s around a frame) and ends at
+    most 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital silence
     is not detected. With `probabilities`, the model detects speech and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
@@ -103,7 +103,7 @@ def _hysteresis(values, begins, ends):
 
 
 def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
-    """Returns levels of the mean power over `frames` frames, `(F,)` dB."""
+    """Returns the levels of a moving average of the power over `frames` frames, `(F,)` dB."""
     return 10 * np.log10(np.maximum(uniform_filter1d(10 ** (levels_db / 10), frames, mode="nearest"), 1e-12))
 
 

@@ -74,7 +74,7 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     """Reads the text of a recording; returns an empty list if there is none and a recognizer transcribes the clips.
 
     Raises:
-        UserError: The text cannot be read, or `options` have no recognizer that is needed.
+        UserError: The text cannot be read, or a recognizer is needed and `options` have none.
     """
     if text is None:
         if options.recognizer is None:

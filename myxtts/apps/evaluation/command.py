@@ -75,7 +75,7 @@ def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], s
 
 
 def check_output(folder: Path) -> None:
-    """Raises `UserError` unless the output folder is new, empty or that of an earlier evaluation."""
+    """Raises `UserError` unless the output folder is new, empty or from an earlier evaluation."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must name a folder. {folder} is something else.")
     names = {one.name for one in folder.iterdir()} if folder.is_dir() else set()

@@ -77,7 +77,7 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
 """Minimum speaker similarity of the best model; different speakers have 0, recordings of one speaker have 1."""
 COMPARED = ("model", "files")
-"""Kinds of rows that are compared with each other; the others are references."""
+"""Kinds of rows that are compared with each other; other kinds are references."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that select the best model, by priority."""
 
@@ -121,7 +121,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     same proportion, the interval is that of Clopper and Pearson, with one trial per sentence.
 
     Args:
-        hits, totals: Number of positive samples and of all samples of each sentence, `(sentences,)`.
+        hits, totals: Numbers of positive samples and of all samples by sentence, `(sentences,)`.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -264,7 +264,7 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Returns the sentence ids of speakers seen and not seen in training by group; empty unless there are both."""
+        """Returns the sentence ids by group: speakers seen and not seen in training; empty unless there are both."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 

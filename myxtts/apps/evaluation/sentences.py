@@ -188,7 +188,7 @@ def _of_texts(path, voices, language, count):
 
 
 def _in_voices(sentences, voices):
-    """Assigns the voices to the sentences in turn, and removes their recordings, which have other voices."""
+    """Assigns the voices to the sentences in turn, and removes the sentences' recordings, which have other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -209,7 +209,7 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources: recordings, if there are any, then each subject; a model follows its resynthesis."""
+    """Returns the sources: recordings, if there are any, then each subject, a model's resynthesis before its speech."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []
@@ -248,7 +248,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its codes, which is the upper limit for the GPT's speech.
+    """Resynthesizes a recording from its codes; the result is the best quality that the GPT's speech can have.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

@@ -97,7 +97,7 @@ class SpeechJob:
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
     async def next(self) -> np.ndarray | None:
-        """Returns the next samples `(S,)` at the model's rate, or None at the end. Raises the error of the speech."""
+        """Returns the next samples `(S,)` at the model's rate, or None at the end. Raises the error that ended it."""
         item = await self._audio.get()
         if isinstance(item, Exception):
             raise item
@@ -301,7 +301,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Removes a job from those being spoken, and sends its end: None or the error."""
+        """Removes a job from the texts being spoken, and sends its end: None or the error."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

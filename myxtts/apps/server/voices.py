@@ -70,7 +70,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must lead to the server's voices. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. For equal names, a `.voice` file precedes a recording, and both a speaker."""
+        """Returns all voices by name. For equal names, `.voice` files precede recordings, which precede speakers."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)

@@ -70,8 +70,8 @@ class DataSets:
         recordings are copied to the folder `recordings(name)`.
 
         Raises:
-            UserError: There is no recording, one has no text, a file is neither audio nor text, or the data set has
-                recordings of the other kind.
+            UserError: There is no recording, one has no text, a file is neither audio nor text, or clips would be mixed
+                with recordings to cut.
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
@@ -178,7 +178,7 @@ def _measure(kind, folder):
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote to the CSV file: `better` is the index of the better one of two models `sides`, None for a tie."""
+    """Appends a vote to the CSV file: `better` is the index of the better of the two models `sides`, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

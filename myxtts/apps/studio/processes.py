@@ -99,7 +99,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 def stop_training(folder: Path) -> None:
     """Stops a training: after its current step and a checkpoint, or at once before the first step.
 
-    Sends SIGTERM: before the first step, child processes of a server in a shell's background ignore SIGINT.
+    Sends SIGTERM, because child processes of a server started with `&` ignore SIGINT before the first step.
 
     Raises:
         UserError: No run is training in the folder.
@@ -116,7 +116,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder, even before it locks the folder; None without one."""
+    """Returns the id of the process that trains in a folder, even before it locks the folder; None if there is none."""
     process = _trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 

@@ -78,7 +78,7 @@ LETTERS = "AB"
 
 
 def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Compare: speech of two checkpoints, optionally in a blind test, votes, and their evaluation."""
+    """Fills the tab Compare: speech of two checkpoints (optionally as a blind test), votes, and an evaluation."""
     sides = []
     with gr.Row():
         for number, label in enumerate(("run", "second")):

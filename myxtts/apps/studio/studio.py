@@ -82,7 +82,7 @@ class Studio:
         silent = lambda folder: nullcontext(lambda done, total: None)
         limits = ClipLimits(max_seconds=LONGEST_CLIP_SECONDS)
         found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
-        if not found.accepted:  # may be any file of the machine, so the report must not quote it
+        if not found.accepted:  # it may be any file of the machine, so the report must not quote it
             found = dataclasses.replace(found, rejections=[dataclasses.replace(one, id="") for one in found.rejections])
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
@@ -114,7 +114,7 @@ class Studio:
                     Path(f"{copy}{BEFORE}").unlink(missing_ok=True)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
-        """Returns the training form of a new run that starts from a model, or of an existing run with its settings."""
+        """Returns the training form of a new run that starts from a model, or of an existing run, with its settings."""
         return training_form.preset_for(self.source(source), self._folder_or_home(name), recipe)
 
     def stages(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[list]:

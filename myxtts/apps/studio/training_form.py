@@ -1,4 +1,4 @@
-"""Values of the training form. The model to start from selects a recipe; values that differ from it become flags.
+"""Values of the training form. The model to start from selects a recipe; other values than the recipe's become flags.
 
 The form has the settings whose field is declared with `page="main"` or `page="more"`.
 """
@@ -26,7 +26,7 @@ OWN = "config.json"
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
-"""Ratio of the GPT learning rates for random weights and for fine-tuning, as in `finetune_base.yaml`."""
+"""GPT learning rate for random weights divided by that for fine-tuning, as in `finetune_base.yaml`."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }

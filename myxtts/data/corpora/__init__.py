@@ -58,7 +58,7 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips without one; None means identification by their texts, else English.
+        language: Language of clips without a language; None identifies it by their texts, else assumes English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Other folders in which lists may name audio.
 
@@ -130,7 +130,7 @@ def _note_unused_audio(reading, layout):
     """Adds a note about the audio files of the data set that are neither clips nor rejected."""
     root, known = reading.folder.root, {str(clip.wav_path) for clip in reading.utterances}
     refused = {name for one in reading.rejections for name in (one.id.rpartition("/")[2], Path(one.path or "").name)}
-    folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # its second microphone
+    folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # the unused second microphone of VCTK
     paths = (folder / name for folder in folders for name in reading.folder.files(folder).values())
     paths = (path for path in paths if path.suffix.lower() in AUDIO_EXTENSIONS and str(path) not in known)
     if unused := [reading.folder.relative(path) for path in paths if not {path.name, path.stem} & refused]:

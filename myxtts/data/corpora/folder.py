@@ -20,11 +20,11 @@ MAX_NAME_CHARACTERS = 512
 
 
 class CorpusError(UserError):
-    """A data set or list that cannot be read."""
+    """Error for a data set or list that cannot be read."""
 
 
 class TextsMissing(CorpusError):
-    """Recordings without texts, or only with subtitles. `root` is a recording or a folder with `recordings`."""
+    """Error for recordings with no texts or only subtitles. `root` is a recording or a folder with `recordings`."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
@@ -49,7 +49,7 @@ class CorpusFolder:
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
         self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
-        # Also with symbolic links as given, because paths in lists may contain them.
+        # Roots are also kept with their symbolic links, because paths in lists may contain these.
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
@@ -155,7 +155,7 @@ class CorpusFolder:
     def name_to_parts(self, name: str) -> list[str]:
         """Splits the name of a clip in a list into the parts of a path inside the data set.
 
-        The first part of a path into one of `audio_roots` is that root. Raises `ClipRefused` if the path is invalid.
+        For a path into one of `audio_roots`, the first part is that root. Raises `ClipRefused` if the path is invalid.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."

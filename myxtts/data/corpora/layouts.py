@@ -102,7 +102,7 @@ def read_common_voice(reading: Reading, place: Place) -> bool:
 
 
 def read_audiofolder(reading: Reading, place: Place) -> bool:
-    """Reads the list in a folder, or the lists in its `train` and `validation` folders or in those of `data/`."""
+    """Reads the list in a folder, or the lists in the folders `train` and `validation`, which may be in `data/`."""
     names = ("metadata.jsonl", "metadata.csv")
     list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
 
@@ -147,7 +147,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads lists of clips, named after their role (training, validation, test) or single; also in `filelists/`."""
+    """Reads lists of clips, named by role (training, validation, test), or one list; also in `filelists/`."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
@@ -257,7 +257,7 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     """Reads `SPEAKER/CHAPTER/` folders, also below `train-…/`, with transcripts in files that end with `suffix`.
 
-    Clips in `dev-…` are for validation and clips in `test-…` are not used, unless there are no others.
+    Clips in `dev-…` are for validation and clips in `test-…` are not used, unless there are no other clips.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

@@ -155,7 +155,7 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the table of a list by content: the column with names of audio, and the one with the most letters.
+    """Returns the table of a list by the content of its columns: one has names of audio, one has the most letters.
 
     Returns the `plain_table` if the list has no header and names of audio in the first column, and None if no column
     has names of audio in at least half of the lines.
@@ -189,7 +189,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Returns the table of a list without a header: `id|text|normalized text`, perhaps with speakers after it."""
+    """Returns the table of a list without a header: `id|text|normalized text`, perhaps followed by speakers."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for line in lines if dialect.separator in line and any(cells := dialect.split(line) or ())]
@@ -256,7 +256,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None without one; notes invalid lines."""
+    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None if missing; notes invalid lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -278,7 +278,7 @@ def _read_speakers(reading, path):
 
 
 def read_split(reading: Reading, place: Place, training: Table, validation: Table | None, others: Sequence[Table]):
-    """Reads the validation list, and the training list without the clips of the validation list and of `others`.
+    """Reads the validation list, and the training list without clips of the validation list and of `others`.
 
     A list that has all clips of the training list is ignored.
     """
