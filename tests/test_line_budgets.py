@@ -19,7 +19,7 @@ BUDGETS = {
     "distributed": 470,
     "hearing": 780,
     "inference": 1920,
-    "interchange": 3070,
+    "interchange": 2944,
     "memory": 580,
     "models": 1940,
     "runs": 2320,
