@@ -29,12 +29,10 @@ _SKIPPED = {
 
 
 class Tensor(NamedTuple):
-    """One of our weights, and its released tensors: one, or two with weight normalization."""
+    """One of our weights, and names and shapes of its released tensors: one, or two with weight normalization."""
 
     names: tuple[str, ...]
-    """Names of the released tensors."""
     shapes: tuple[tuple[int, ...], ...]
-    """Shapes of the released tensors."""
     part: str
     """Part of our model, one of `models.xtts.PARTS`."""
     weight: str
@@ -64,11 +62,11 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
     `conversion.speaker_front_end` has further ones of `model.pth`.
     """
-    names = [tensor.names[0] for tensor in _speaker_encoder(config)]
-    norms = [name.removesuffix("running_var") for name in names if name.endswith(".running_var")]
+    names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
+    counters = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
     loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
     loss["discrete_loss.accumulator"] = np.zeros((100, config.num_codes), np.float32)
-    return {f"{norm}num_batches_tracked": np.zeros((), np.int64) for norm in norms}, loss
+    return counters, loss
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
@@ -87,17 +85,16 @@ def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
     return _LAYOUTS[layout][1](array)
 
 
-def fold_weight_norm(gain: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Folds weight normalization, `direction gain / |direction|` (Salimans and Kingma 2016).
-
-    The norm is over all axes but the first, which in transposed convolutions is the input channel. `gain` is
-    `(d, 1, 1)` float32, `direction` and the result `(d, m, k)`.
-    """
-    return direction * (gain / _norm_but_first(direction))
-
-
 def _norm_but_first(direction):
+    """Norm over all axes but the first one, which is the input channel in transposed convolutions, `(d, 1, 1)`.
+
+    A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
+    """
     return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
+
+
+def _fold_weight_norm(gain, direction):
+    return (direction * (gain / _norm_but_first(direction))).transpose()
 
 
 def _split_weight_norm(weight):
@@ -109,7 +106,7 @@ _LAYOUTS = {
     "same": (lambda value: value, lambda weight: (weight,)),
     "reversed": (lambda value: value.transpose(), lambda weight: (weight.transpose(),)),
     "pointwise": (lambda value: value[..., 0].transpose(), lambda weight: (weight.transpose()[..., np.newaxis],)),
-    "weight_norm": (lambda *values: fold_weight_norm(*values).transpose(), _split_weight_norm),
+    "weight_norm": (_fold_weight_norm, _split_weight_norm),
 }
 """Functions that convert released arrays to our weight, and back."""
 _BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)

@@ -26,18 +26,6 @@ def import_package(name: str) -> ModuleType:
         raise UserError(f'ONNX graphs need the package {name}. Install it: pip install "myxtts[onnx]"') from error
 
 
-def quantized(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantizes a matrix `(K, N)` to 8 bits, in the layout of ONNX Runtime's `MatMulNBits`.
-
-    Returns:
-        Values `(N, ceil(K / 32), 32)` uint8, where 128 means zero, and scales `(N, ceil(K / 32))` float32.
-    """
-    columns = np.pad(kernel.T, ((0, 0), (0, -kernel.shape[0] % BLOCK))).reshape(kernel.shape[1], -1, BLOCK)
-    scales = np.abs(columns).max(axis=-1) / 127
-    steps = np.rint(columns / np.where(scales == 0, 1, scales)[..., None])
-    return (steps + 128).astype(np.uint8), scales.astype(np.float32)
-
-
 class Tensor:
     """Output of a node. Operators and methods add nodes; operands may also be numbers, arrays or Keras variables."""
 
@@ -130,10 +118,14 @@ class Builder:
     def linear(self, x: Tensor, layer: Any, activation: str | None = None) -> Tensor:
         """Applies a Keras Dense layer and an ONNX activation, `(..., K)` to `(..., N)`."""
         kernel = np.asarray(layer.kernel)
+        num_rows, num_columns = kernel.shape
         if self.weights == INT8:
-            values, scales = quantized(kernel)
+            # As `MatMulNBits` needs them: values `(N, ceil(K / 32), 32)`, 128 for zero; scales `(N, ceil(K / 32))`.
+            columns = np.pad(kernel.T, ((0, 0), (0, -num_rows % BLOCK))).reshape(num_columns, -1, BLOCK)
+            scales = np.abs(columns).max(axis=-1) / 127
+            values = (np.rint(columns / np.where(scales == 0, 1, scales)[..., None]) + 128).astype(np.uint8)
             # Level 4 rounds the input to 8 bits too, block by block.
-            shape = dict(K=kernel.shape[0], N=kernel.shape[1], bits=8, block_size=BLOCK, accuracy_level=4)
+            shape = dict(K=num_rows, N=num_columns, bits=8, block_size=BLOCK, accuracy_level=4)
             x = self.op("MatMulNBits", x, values, scales.ravel(), domain="com.microsoft", **shape)
         else:
             x = x @ kernel

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -101,7 +100,7 @@ class ExportedStream:
     spans: list[tuple[str, int, int]] = field(default_factory=list)
     """Text, first sample and end sample of each piece spoken so far."""
     num_samples: int = 0
-    num_rows: ClassVar[int] = 1
+    num_rows: int = 1
 
     def open(self) -> None:
         """Does nothing: `more` needs no preparation."""

@@ -36,7 +36,6 @@ MODEL_NUMBERS = (
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
 )
 """Fields of `ModelConfig` that `speak.py` needs."""
-PAGE = Path(__file__).parent / "web"
 
 
 class Package(NamedTuple):
@@ -203,7 +202,7 @@ def fetch_package(package: Package) -> Path:
 
 def write_page(folder: Path, voices: dict[str, np.ndarray], uses_espeak: bool) -> None:
     """Adds the page, its packages (eSpeak NG only if needed) and the arrays of `voices.npz` to an exported folder."""
-    for file in PAGE.iterdir():
+    for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
     for package in [RUNTIME, *[ESPEAK] * uses_espeak]:
         (target := folder / package.folder).mkdir()

@@ -38,34 +38,27 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     for i, block in enumerate(gpt.blocks):
         keys = graph.input(f"keys_{i}", np.float32, "rows", heads, depth, "past")
         values = graph.input(f"values_{i}", np.float32, "rows", heads, "past", depth)
-        attended, *rows = _attend_cached(graph, block, x, keys, values, bias, config)
-        new.append(rows)
-        x = x + attended
+        qkv = graph.linear(graph.layer_norm(x, block.attention_norm), block.attention.qkv)
+        query, key, value = (part.reshape(0, 0, heads, depth) for part in qkv.split(3))
+        query, key, value = query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+        query = query * depth**-0.5
+        new.append((key, value))
+        # Cached and new keys are multiplied separately, because joining them would copy the cache for each code.
+        shares = graph.op("Softmax", graph.op("Concat", query @ keys, query @ key, axis=-1) + bias, axis=-1)
+        num_past = values.length(2)
+        mean = shares.slice(3, 0, num_past) @ values + shares.slice(3, num_past, 2**31) @ value
+        merged = mean.transpose(0, 2, 1, 3).reshape(0, 0, width)
+        x = x + graph.linear(merged, block.attention.output_projection)
         hidden = graph.op("Gelu", graph.linear(graph.layer_norm(x, block.mlp_norm), block.mlp_in), approximate="tanh")
         x = x + graph.linear(hidden, block.mlp_out)
     last = graph.op("Squeeze", x.slice(1, -1, 2**31), [1])
     hidden = graph.layer_norm(graph.layer_norm(last, gpt.trunk_norm), gpt.final_norm)
     graph.output(graph.linear(hidden, gpt.audio_head), "logits", np.float32, "rows", config.num_audio_tokens)
     graph.output(hidden, "hidden", np.float32, "rows", width)
-    for i, (keys, values) in enumerate(new):
-        graph.output(keys, f"new_keys_{i}", np.float32, "rows", heads, depth, "new")
-        graph.output(values, f"new_values_{i}", np.float32, "rows", heads, "new", depth)
+    for i, (key, value) in enumerate(new):
+        graph.output(key, f"new_keys_{i}", np.float32, "rows", heads, depth, "new")
+        graph.output(value, f"new_values_{i}", np.float32, "rows", heads, "new", depth)
     return graph
-
-
-def _attend_cached(graph, block, x, keys, values, bias, config):
-    """Self-attention over the cache and `x`; returns the output, the keys of `x` and the values of `x`."""
-    heads, depth = config.heads, config.width // config.heads
-    qkv = graph.linear(graph.layer_norm(x, block.attention_norm), block.attention.qkv)
-    query, key, value = (part.reshape(0, 0, heads, depth) for part in qkv.split(3))
-    query, key, value = query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
-    query = query * depth**-0.5
-    # Cached and new keys are multiplied separately, because joining them would copy the cache for each code.
-    shares = graph.op("Softmax", graph.op("Concat", query @ keys, query @ key, axis=-1) + bias, axis=-1)
-    num_past = values.length(2)
-    mean = shares.slice(3, 0, num_past) @ values + shares.slice(3, num_past, 2**31) @ value
-    merged = mean.transpose(0, 2, 1, 3).reshape(0, 0, config.width)
-    return graph.linear(merged, block.attention.output_projection), key, value
 
 
 def build_drawing(config: ModelConfig) -> Builder:
@@ -122,7 +115,19 @@ def build_conditioning(model: XTTS) -> Builder:
         # Each head has its query, key and value next to each other.
         qkv = graph.linear(x, block.qkv).reshape(0, 0, block.heads, 3 * depth).transpose(0, 2, 1, 3)
         x = x + graph.linear(_attend(graph, *qkv.split(3), depth), block.output_projection)
-    graph.output(_resample(graph, gpt.perceiver, x), "latents", np.float32, "pieces", config.num_latents, config.width)
+    # The perceiver resampler turns frames `(B, T, width)` into a fixed number of latents.
+    perceiver = gpt.perceiver
+    start, heads, depth = np.asarray(perceiver.latents), perceiver.heads, perceiver.head_width
+    by_head = lambda x: x.reshape(0, 0, heads, depth).transpose(0, 2, 1, 3)
+    latents = graph.op("Expand", start[None], graph.op("Concat", x.length(0), start.shape, axis=0))
+    for layer in perceiver.layers:
+        key, value = graph.linear(graph.op("Concat", latents, x, axis=1), layer.key_value).split(2)
+        attended = _attend(graph, by_head(graph.linear(latents, layer.query)), by_head(key), by_head(value), depth)
+        latents = latents + graph.linear(attended, layer.output_projection)
+        update, gate = graph.linear(latents, layer.mlp_in).split(2)
+        latents = latents + graph.linear(update * graph.op("Gelu", gate), layer.mlp_out)
+    latents = _unit(graph, latents) * (config.width**0.5 * np.asarray(perceiver.gamma))
+    graph.output(latents, "latents", np.float32, "pieces", config.num_latents, config.width)
     return graph
 
 
@@ -143,7 +148,14 @@ def build_speaker(model: XTTS) -> Builder:
         squeezed = graph.linear(graph.op("ReduceMean", x, [2, 3], keepdims=0), block.gate.squeeze, "Relu")
         gate = graph.linear(squeezed, block.gate.excite, "Sigmoid").unsqueeze(2, 3)
         x = graph.op("Relu", x * gate + shortcut)
-    pooled = _pool(graph, encoder.pooling, x.transpose(0, 2, 1, 3).reshape(0, 0, -1))
+    # Attentive statistics pooling: weighted mean and standard deviation of `(B, T, C)` over time.
+    x, pooling = x.transpose(0, 2, 1, 3).reshape(0, 0, -1), encoder.pooling
+    hidden = _batch_norm(graph, graph.linear(x, pooling.hidden, "Relu").transpose(0, 2, 1), pooling.norm)
+    weight = graph.op("Softmax", graph.linear(hidden.transpose(0, 2, 1), pooling.score), axis=1)
+    sum_over_time = lambda x: graph.op("ReduceSum", x, [1], keepdims=0)
+    mean = sum_over_time(weight * x)
+    variance = sum_over_time(weight * (x * x)) - mean * mean
+    pooled = graph.op("Concat", mean, graph.op("Sqrt", graph.op("Max", variance, 1e-5)), axis=-1)
     vector = _unit(graph, graph.linear(pooled, encoder.project))
     graph.output(vector, "speaker", np.float32, "recordings", encoder.embedding_width)
     return graph
@@ -183,34 +195,10 @@ def _attend(graph, query, key, value, depth):
     return (shares @ value).transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
 
-def _resample(graph, perceiver, context):
-    """Perceiver resampler: frames `(B, T, width)` to `(B, num_latents, width)`."""
-    start, heads, depth = np.asarray(perceiver.latents), perceiver.heads, perceiver.head_width
-    latents = graph.op("Expand", start[None], graph.op("Concat", context.length(0), start.shape, axis=0))
-    for layer in perceiver.layers:
-        by_head = lambda x: x.reshape(0, 0, heads, depth).transpose(0, 2, 1, 3)
-        key, value = graph.linear(graph.op("Concat", latents, context, axis=1), layer.key_value).split(2)
-        attended = _attend(graph, by_head(graph.linear(latents, layer.query)), by_head(key), by_head(value), depth)
-        latents = latents + graph.linear(attended, layer.output_projection)
-        update, gate = graph.linear(latents, layer.mlp_in).split(2)
-        latents = latents + graph.linear(update * graph.op("Gelu", gate), layer.mlp_out)
-    return _unit(graph, latents) * (start.shape[1] ** 0.5 * np.asarray(perceiver.gamma))
-
-
 def _batch_norm(graph, x, layer):
     """Batch normalization at inference; channels are the second axis."""
     statistics = layer.moving_mean, layer.moving_variance
     return graph.op("BatchNormalization", x, layer.gamma, layer.beta, *statistics, epsilon=layer.epsilon)
-
-
-def _pool(graph, pooling, x):
-    """Attentive statistics pooling: weighted mean and standard deviation over time, `(B, T, C)` to `(B, 2 C)`."""
-    hidden = _batch_norm(graph, graph.linear(x, pooling.hidden, "Relu").transpose(0, 2, 1), pooling.norm)
-    weight = graph.op("Softmax", graph.linear(hidden.transpose(0, 2, 1), pooling.score), axis=1)
-    sum_over_time = lambda x: graph.op("ReduceSum", x, [1], keepdims=0)
-    mean = sum_over_time(weight * x)
-    variance = sum_over_time(weight * (x * x)) - mean * mean
-    return graph.op("Concat", mean, graph.op("Sqrt", graph.op("Max", variance, 1e-5)), axis=-1)
 
 
 def build_decoder(model: XTTS) -> Builder:
@@ -224,15 +212,8 @@ def build_decoder(model: XTTS) -> Builder:
     latents = graph.input("latents", np.float32, "rows", "num_latents", config.width)
     speaker = graph.input("speaker", np.float32, "rows", config.speaker_width)
     start, end = (graph.input(name, np.int64, 1) for name in ("start", "end"))
-    frames = _frames(graph, decoder, latents).slice(1, start, end)
-    to_samples = _istft if isinstance(decoder, IstftGenerator) else _hifigan
-    graph.output(to_samples(graph, decoder, frames, speaker), "samples", np.float32, "rows", "num_samples")
-    return graph
-
-
-def _frames(graph, decoder, x):
-    """Computes `WaveformDecoder.latents_to_frames`."""
-    for factor in decoder.factors():
+    x = latents
+    for factor in decoder.factors():  # as in `WaveformDecoder.latents_to_frames`
         size = graph.op("Floor", x.length(1).cast(np.float64) * graph.constant(factor, np.float64)).cast(np.int64)
         place = graph.op("Max", (graph.count(size).cast(np.float32) + 0.5) * (1 / factor) - 0.5, 0.0)
         last = x.length(1) - [1]
@@ -241,7 +222,10 @@ def _frames(graph, decoder, x):
         blend = (place - left.cast(np.float32)).unsqueeze(1)
         x_left, x_right = (graph.op("Gather", x, at, axis=1) for at in (left, right))
         x = x_left * (graph.constant(1.0) - blend) + x_right * blend
-    return x
+    to_samples = _istft if isinstance(decoder, IstftGenerator) else _hifigan
+    samples = to_samples(graph, decoder, x.slice(1, start, end), speaker)
+    graph.output(samples, "samples", np.float32, "rows", "num_samples")
+    return graph
 
 
 def _istft(graph, decoder, frames, speaker):
@@ -261,16 +245,12 @@ def _istft(graph, decoder, frames, speaker):
     log_magnitude, phase = graph.linear(graph.layer_norm(x, decoder.norm_post), decoder.head).split(2)
     magnitude = graph.op("Exp", graph.op("Min", log_magnitude, MOST_LOG_MAGNITUDE))
     spectrum = graph.op("Concat", *(magnitude * graph.op(wave, phase) for wave in ("Cos", "Sin")), axis=-1)
-    return _overlap_add(graph, decoder, spectrum.transpose(0, 2, 1))
-
-
-def _overlap_add(graph, decoder, spectrum):
-    """Inverse Fourier transform, window and overlap-add, as one transposed convolution of `(B, 2 bins, F)`."""
+    # Inverse Fourier transform, window and overlap-add are one transposed convolution of `(B, 2 bins, F)`.
     hop, size = decoder.hop_length, 4 * decoder.hop_length
     shape = dict(strides=[hop], pads=[3 * hop // 2] * 2)
     waves = (_waves(graph, size) * decoder.window).unsqueeze(1)
-    x = graph.op("ConvTranspose", spectrum, waves, **shape)
-    ones = graph.op("Expand", 1.0, graph.op("Concat", [1, 1], spectrum.length(2), axis=0))
+    x = graph.op("ConvTranspose", spectrum.transpose(0, 2, 1), waves, **shape)
+    ones = graph.op("Expand", 1.0, graph.op("Concat", [1, 1], spectrum.length(1), axis=0))
     envelope = graph.op("ConvTranspose", ones, decoder.window[None, None] ** 2, **shape)
     x = graph.op("Clip", x / graph.op("Max", envelope, 1e-3), -1.0, 1.0)
     return graph.op("Squeeze", x, [1])

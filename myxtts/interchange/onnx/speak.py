@@ -153,11 +153,9 @@ class Speaker:
         longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
         limit = min(self.config["languages"][language], longest)
         ids = lambda piece: self.vocabulary.encode(self.as_read(piece, language), language)
-        found = cut(text, limit)
-        while limit > 1 and any(len(ids(piece)) > self.model["max_text_tokens"] for piece in found):
+        while limit > 1 and any(len(ids(piece)) > self.model["max_text_tokens"] for piece in cut(text, limit)):
             limit = limit * 3 // 4
-            found = cut(text, limit)
-        return [one for one in found if any(map(str.isalnum, one))]
+        return [one for one in cut(text, limit) if any(map(str.isalnum, one))]
 
     def as_read(self, sentence, language):
         """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns the sentence."""
@@ -195,9 +193,8 @@ class Speaker:
     def sampling_values(self, **sampling):
         """Returns the sampling settings as inputs of the graph `draw`."""
         values = {**self.config["sampling"], **sampling}
-        return {
-            name: np.array([[value]], np.int32 if name == "top_k" else np.float32) for name, value in values.items()
-        }
+        kinds = {"top_k": np.int32}
+        return {name: np.array([[value]], kinds.get(name, np.float32)) for name, value in values.items()}
 
     def sound(self, states, speaker, speed=1.0):
         """Decodes the GPT states of a sentence to samples."""
@@ -219,13 +216,12 @@ class Speaker:
         length, least = heard["piece_samples"], heard["least_samples"]
         if len(samples) < least:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
-        whole = samples
+        wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
         pieces = [samples[at : at + length] for at in range(0, len(samples), length)]
         pieces = [piece for piece in pieces if len(piece) >= least] or pieces[:1]
         latents = [self.run("conditioning", wav=piece[None])["latents"] for piece in pieces]
-        wav = resampled(whole, heard["sample_rate"], heard["speaker_sample_rate"])
         return np.concatenate(latents).mean(axis=0), self.run("speaker", wav=wav[None])["speaker"][0]
 
 
@@ -320,13 +316,6 @@ def read_wav(path):
     return (whole.view("<i4")[..., 0] / 2.0**31).mean(axis=1), rate
 
 
-def write_wav(path, samples, sample_rate):
-    """Writes a 16-bit WAV file."""
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, sample_rate, 0, "NONE", ""))
-        file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text")
@@ -352,7 +341,9 @@ def main():
         samples = speaker.speak(text, voice, **arguments)
     except ValueError as error:
         parser.error(str(error))
-    write_wav(output, samples, speaker.sample_rate)
+    with wave.open(output, "wb") as file:
+        file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
+        file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
     print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s")
 
 
