@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 10,
     "cli": 1160,
     "config": 1370,
-    "data": 3080,
+    "data": 3056,
     "devices": 1060,
     "distributed": 470,
     "hearing": 780,
