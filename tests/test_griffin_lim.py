@@ -49,7 +49,6 @@ def test_round_trip_is_closer_than_librosa(log_mel, wav):
         n_fft=DVAE_MEL.n_fft,
         hop_length=DVAE_MEL.hop_length,
         n_iter=60,
-        fmin=DVAE_MEL.f_min,
         fmax=DVAE_MEL.f_max,
         htk=True,
         norm="slaney",

@@ -44,7 +44,6 @@ def librosa_log_mel(wav, spec):
         hop_length=spec.hop_length,
         window=spec.window,
         n_mels=spec.num_mels,
-        fmin=spec.f_min,
         fmax=spec.f_max,
         htk=True,
         norm=spec.filter_norm,

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from myxtts.config.checks import UserError
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import (
     MANIFEST_FILE,
     SENTENCES,
     VOICES,
-    SampleCorpusError,
     make_sample_corpus,
     plan_clips,
     unheard_sentences,
@@ -48,7 +48,7 @@ def test_plan_depends_on_the_seed_and_on_nothing_else():
 def test_corpus_is_in_the_languages_asked_for_and_in_english_without():
     assert {clip.voice.language for clip in plan_clips(0, 16)} == {"en"}
     assert {clip.voice.language for clip in plan_clips(0, 16, ("fa", "am"))} == {"fa", "am"}
-    with pytest.raises(SampleCorpusError, match="can be in en, .* Received: xx"):
+    with pytest.raises(UserError, match="can be in en, .* Received: xx"):
         plan_clips(0, 16, ("en", "xx"))
 
 
@@ -103,7 +103,7 @@ def test_whole_corpus_is_reused_and_a_damaged_one_remade(corpus, monkeypatch):
         assert make_sample_corpus(corpus, num_clips=8) == corpus
         victim = next((corpus / "wavs").iterdir())
         victim.write_bytes(victim.read_bytes()[:-100])
-        with pytest.raises(SampleCorpusError):
+        with pytest.raises(UserError):
             make_sample_corpus(corpus, num_clips=8)
     make_sample_corpus(corpus, num_clips=8)
     assert file_contents(corpus) == before
@@ -112,13 +112,13 @@ def test_whole_corpus_is_reused_and_a_damaged_one_remade(corpus, monkeypatch):
 @pytest.mark.parametrize("content", ['{"plan": ', '{"plan": "x"}', '["mine"]', "null", b"\xff"])
 def test_manifest_of_another_make_counts_as_no_corpus(tmp_path, content):
     (tmp_path / MANIFEST_FILE).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(SampleCorpusError, match=MANIFEST_FILE):
+    with pytest.raises(UserError, match=MANIFEST_FILE):
         make_sample_corpus(tmp_path, num_clips=8)
 
 
 def test_folder_with_other_files_is_refused_and_untouched(tmp_path):
     (tmp_path / "metadata.csv").write_text("a|mine|mine\n")
-    with pytest.raises(SampleCorpusError, match="metadata.csv"):
+    with pytest.raises(UserError, match="metadata.csv"):
         make_sample_corpus(tmp_path, num_clips=8)
     assert file_contents(tmp_path) == {"metadata.csv": b"a|mine|mine\n"}
 
@@ -129,13 +129,13 @@ def test_file_added_to_a_damaged_corpus_is_not_deleted(corpus, tmp_path):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "README.md").unlink()
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(SampleCorpusError, match="notes.txt"):
+    with pytest.raises(UserError, match="notes.txt"):
         make_sample_corpus(tmp_path, num_clips=8)
     assert (tmp_path / "notes.txt").exists()
 
 
 def test_missing_package_is_named_with_the_command_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
-    with pytest.raises(SampleCorpusError, match="pip install espeakng-loader"):
+    with pytest.raises(UserError, match="pip install espeakng-loader"):
         make_sample_corpus(tmp_path / "corpus", num_clips=8)
     assert not (tmp_path / "corpus").exists()

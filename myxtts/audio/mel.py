@@ -36,10 +36,8 @@ class MelSpec:
     hop_length: int
     """Hop between frames, in samples."""
     num_mels: int
-    f_min: float = 0.0
-    """Lower edge of the lowest band, in Hz."""
     f_max: float = 8000.0
-    """Upper edge of the highest band, in Hz."""
+    """Upper edge of the highest band, in Hz; the lowest band starts at 0 Hz."""
     window: str = "hann"
     """Periodic analysis window, `"hann"` or `"hamming"`."""
     filter_norm: str | None = "slaney"
@@ -63,8 +61,7 @@ class MelSpec:
 
     def band_at(self, hz: float) -> float:
         """Converts a frequency to a fractional band number; the center of band `i` is `i + 0.5`."""
-        lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
-        return (_hz_to_mel(hz) - lowest_mel) / (highest_mel - lowest_mel) * (self.num_mels + 1) - 0.5
+        return _hz_to_mel(hz) / _hz_to_mel(self.f_max) * (self.num_mels + 1) - 0.5
 
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
@@ -72,9 +69,8 @@ class MelSpec:
         The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the normalization to unit area is that of Slaney's
         Auditory Toolbox. Filters are computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
-        bin_hz = _float32_ramp(0.0, self.sample_rate / 2, 1 + self.n_fft // 2)
-        lowest_mel, highest_mel = (_hz_to_mel(hz) for hz in (self.f_min, self.f_max))
-        exponent = _float32_ramp(lowest_mel, highest_mel, self.num_mels + 2) / np.float32(2595.0)
+        bin_hz = _float32_ramp(self.sample_rate / 2, 1 + self.n_fft // 2)
+        exponent = _float32_ramp(_hz_to_mel(self.f_max), self.num_mels + 2) / np.float32(2595.0)
         ratio = np.power(10.0, exponent, dtype="float64").astype("float32")
         edge_hz = np.float32(700.0) * (ratio - np.float32(1.0))
         distance, width = edge_hz - bin_hz[:, np.newaxis], np.diff(edge_hz)
@@ -88,12 +84,11 @@ def _hz_to_mel(hz):
     return 2595.0 * math.log10(1.0 + hz / 700.0)
 
 
-def _float32_ramp(start, stop, count):
-    """Returns evenly spaced float32 values with the rounding of `torch.linspace`."""
-    start, stop = np.float32(start), np.float32(stop)
-    step = np.float64((stop - start) / np.float32(count - 1))
-    index = np.arange(count)
-    return np.where(2 * index < count, start + step * index, stop - step * (count - 1 - index)).astype("float32")
+def _float32_ramp(stop, count):
+    """Returns evenly spaced float32 values from 0 to `stop`, with the rounding of `torch.linspace`."""
+    stop, index = np.float32(stop), np.arange(count)
+    step = np.float64(stop / np.float32(count - 1))
+    return np.where(2 * index < count, step * index, stop - step * (count - 1 - index)).astype("float32")
 
 
 DVAE_MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=MEL_HOP_SAMPLES, num_mels=NUM_MELS)

@@ -41,10 +41,6 @@ POSITION_CHARACTER, RATE, PITCH = 1, 1, 3
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
-class SampleCorpusError(UserError):
-    """Error in the creation of the sample corpus."""
-
-
 class Voice(NamedTuple):
     """A synthetic speaker: eSpeak NG's language, vocal tract and pitch (0 to 100); `language` is the tokenizer's."""
 
@@ -55,18 +51,9 @@ class Voice(NamedTuple):
     pitch: int
 
 
-VOICES = (
-    Voice("emma", "en", "en-us", "f2", 44),
-    Voice("noah", "en", "en-us", "Gene", 46),
-    Voice("lena", "de", "de", "f2", 45),
-    Voice("jonas", "de", "de", "Gene", 45),
-    Voice("carlos", "es", "es", "Gene", 45),
-    Voice("chloe", "fr", "fr", "f2", 45),
-    Voice("parisa", "fa", "fa", "f2", 45),
-    Voice("dawit", "am", "am", "Gene", 45),
-)
-"""Voices of the sample corpus; the bundled model was trained on their variants and pitches."""
 _GRAMMARS = json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8"))
+VOICES = tuple(Voice(name, code, *how) for code, one in _GRAMMARS.items() for name, *how in one["voices"])
+"""Voices of the sample corpus; the bundled model was trained on their variants and pitches."""
 SENTENCES = {
     language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
     for language, one in _GRAMMARS.items()
@@ -93,7 +80,7 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
         languages: Language codes, keys of `SENTENCES`.
 
     Raises:
-        SampleCorpusError: `root` has other files, the package `espeakng-loader` is not installed, or the sample corpus
+        UserError: `root` has other files, the package `espeakng-loader` is not installed, or the sample corpus
             does not have one of the languages.
         RuntimeError: eSpeak NG failed.
         ConfigError: `num_clips` is below 1 or above the number of sentences.
@@ -106,7 +93,7 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
     _require_replaceable(root)
     if importlib.util.find_spec("espeakng_loader") is None:
         missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
-        raise SampleCorpusError(f"{missing} (or give recordings of your own with --train-data).")
+        raise UserError(f"{missing} (or give recordings of your own with --train-data).")
     try:
         # No sync is needed, because checksums detect damage by a power failure.
         with write_whole_folder(root, sync=False) as new:
@@ -125,7 +112,7 @@ def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) ->
     unknown = set(languages).difference(SENTENCES)
     if unknown or not languages:
         received = ", ".join(sorted(unknown)) or "none"
-        raise SampleCorpusError(f"The sample corpus can be in {', '.join(SENTENCES)}. Received: {received}.")
+        raise UserError(f"The sample corpus can be in {', '.join(SENTENCES)}. Received: {received}.")
     voices = [voice for voice in VOICES if voice.language in languages]
     heard = {language: [*SENTENCES[language]] for language in languages}
     for sentences in heard.values():
@@ -144,10 +131,8 @@ def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) ->
 def speak_clips(clips: Sequence[Clip], root: Path) -> None:
     """Synthesizes clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if eSpeak NG fails."""
     (root / "wavs").mkdir()
-    paths = [str(root / "wavs" / f"{clip.id}.wav") for clip in clips]
-    speak_to_files(
-        [SpeechJob(path, text, *speech, WORDS_PER_MINUTE) for path, (_, text, (_, _, *speech)) in zip(paths, clips)]
-    )
+    path_of = lambda clip_id: str(root / "wavs" / f"{clip_id}.wav")
+    speak_to_files([SpeechJob(path_of(one), text, *how, WORDS_PER_MINUTE) for one, text, (_, _, *how) in clips])
     languages, voices = {clip.voice.language for clip in clips}, {clip.voice for clip in clips}
     readme = (_SOURCES / "README.md").read_text(encoding="utf-8")
     speakers = ["id,speaker,language", *(f"{clip.id},{clip.voice.speaker},{clip.voice.language}" for clip in clips)]
@@ -180,17 +165,17 @@ def _read_manifest(root):
 
 def _is_complete(root, plan):
     made_of, files = _read_manifest(root)
-    found = ((root / name, digest) for name, digest in files.items())
-    return made_of == plan and all(path.is_file() and digest_file(path) == digest for path, digest in found)
+    intact = lambda path, digest: path.is_file() and digest_file(path) == digest
+    return made_of == plan and all(intact(root / name, digest) for name, digest in files.items())
 
 
 def _require_replaceable(root):
-    """Raises `SampleCorpusError` if `root` has files that are not part of a sample corpus."""
+    """Raises `UserError` if `root` has files that are not part of a sample corpus."""
     _, files = _read_manifest(root)
     made_here = {root / name for name in (MANIFEST_FILE, *files)} if files else set()
     found = _files(root) if root.is_dir() else filter(Path.exists, [root])
     if foreign := next((path for path in found if path not in made_here), None):
-        raise SampleCorpusError(f"{root} must be new, empty or a sample corpus. Found: {foreign}.")
+        raise UserError(f"{root} must be new, empty or a sample corpus. Found: {foreign}.")
 
 
 class SpeechJob(NamedTuple):

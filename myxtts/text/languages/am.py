@@ -15,6 +15,7 @@ Epenthesis. A syllable has one consonant, a vowel and at most one more consonant
 """
 
 import re
+import unicodedata
 
 from myxtts.text.languages.base import described, table
 
@@ -48,8 +49,7 @@ def ethiopic_to_int(numeral: str) -> int:
         elif character == "፻":
             hundreds, pending = hundreds + 100 * (pending or 1), 0
         else:
-            power, digit = divmod(ord(character) - ord("፩"), 9)
-            pending += (digit + 1) * 10**power
+            pending += int(unicodedata.numeric(character))
     return total + hundreds + pending
 
 
@@ -89,17 +89,14 @@ def _run_to_ipa(run: list[str], at_start: bool, at_end: bool) -> str:
         return run[0] + _EPENTHETIC + _run_to_ipa(run[1:], at_start=False, at_end=at_end)
     if not at_end:
         return "".join(consonant + (_EPENTHETIC if index % 2 else "") for index, consonant in enumerate(run))
-    num_closing = 2 if len(run) > 1 and _sonority(run[-2]) > _sonority(run[-1]) else 1
+    # Affricates and ejectives count as stops; labialization does not count.
+    sonority = [_SONORITY.get(consonant.removesuffix("w") or "w", 0) for consonant in run[-2:]]
+    num_closing = 2 if len(run) > 1 and sonority[0] > sonority[1] else 1
     opening, closing = run[:-num_closing], run[-num_closing:]
     # Counted from the end of `opening`, every second consonant gets the vowel.
     remaining = range(len(opening), 0, -1)
     vowelled = (consonant + (_EPENTHETIC if count % 2 else "") for count, consonant in zip(remaining, opening))
     return "".join([*vowelled, *closing])
-
-
-def _sonority(consonant: str) -> int:
-    # Affricates and ejectives count as stops; labialization does not count.
-    return _SONORITY.get(consonant.removesuffix("w") or "w", 0)
 
 
 LANGUAGE = described(

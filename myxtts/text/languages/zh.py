@@ -6,7 +6,6 @@ replaces the 2 of 2021. Released checkpoints were trained on such text.
 """
 
 import re
-import string
 from collections.abc import Callable
 
 from myxtts.text.languages.base import described, import_extra
@@ -26,11 +25,7 @@ _MEASURE_WORD = (
     "针线管名位身堂课本页家户层丝毫厘分钱两斤铢石钧锱忽寸尺丈里寻常铺程撮勺合升斗盘碗碟叠桶笼盆盒杯斛锅簋篮罐瓶壶卮盏箩箱煲啖"
     "袋钵年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块]|[千毫微]克|[千分厘毫微]米)"
 )
-_CHINESE_PUNCTUATION = (
-    "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃《》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧"
-    "﹏·〈〉"
-)
-_PUNCTUATION_TO_COMMA = str.maketrans(dict.fromkeys(_CHINESE_PUNCTUATION + string.punctuation, ","))
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~！-－／：-＠［-｀｛-､、-〃〈-】〔-〟〰〾〿–—‘’‛“”„‟…‧﹏·]")
 
 
 def expand_chinese_numbers(text: str) -> str:
@@ -40,7 +35,7 @@ def expand_chinese_numbers(text: str) -> str:
     for pattern, read in _RULES.items():
         for written in pattern.findall(text):
             text = text.replace(written, read(written), 1)
-    return text.lstrip("^").rstrip("$").translate(_PUNCTUATION_TO_COMMA)
+    return _PUNCTUATION.sub(",", text.lstrip("^").rstrip("$"))
 
 
 def read_digits(digits: str) -> str:
