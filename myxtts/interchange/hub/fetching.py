@@ -27,6 +27,8 @@ from myxtts.storage.speakers import SPEAKERS_FILE
 MODEL = "model.pth"
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
 _RELEASED_FILES = [MODEL, *RELEASED_NAMES.values()]
+TERMS = ["README.md", "LICENSE*", "LICENCE*"]
+"""Files with the licence, which are downloaded first."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
 """Model folders by hub name, so that a process uses one commit of a model."""
@@ -92,8 +94,7 @@ def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Pat
     (repository, revision), hub = parse_hub_name(source), import_hub()
     if source not in _FOUND or not _FOUND[source].is_dir():
         with hub_errors(source):
-            patterns = ["README.md", "LICENSE*", "LICENCE*"]  # first the licence alone
-            terms = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+            terms = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=TERMS))
         home = Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"), terms.name)
         if not home.is_dir():
             _require_licence(source, terms, accept_licence)
