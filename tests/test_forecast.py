@@ -75,6 +75,9 @@ def test_time_left_counts_stages_to_come_and_comes_with_each_log_line(tmp_path, 
     left.on_trial({"dvae": (0.5, 20.0), "gpt": (3.0, 70.0)})
     left.on_stage("dvae", None)
     assert left.seconds_left(10) == pytest.approx(10 + 2 * 70), "steps take twice as long as in the trial"
+    left.on_trial({"dvae": (0.0, 20.0), "gpt": (3.0, 70.0)})
+    left.on_stage("dvae", None)
+    assert left.seconds_left(10) == pytest.approx(10 + 70), "a step too short to time"
 
 
 def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeypatch, capsys):
@@ -87,9 +90,13 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     assert times["gpt"] == (1.0, pytest.approx(40 * 1.0 + 0.3 * opening + 4 * stop + agenda.CLOSING_SECONDS))
     assert not tried(WORKS[:1], memory=GB), "twenty steps are done before a trial is worth it"
     assert not tried(WORKS, memory=agenda.MOST_TO_TRY + 1)
+    assert [*tried([StageWork("dvae", 50, 20), WORKS[1]], memory=GB)] == ["gpt"], "no steps are left"
+    monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=0, virtual_devices=3))
+    assert not tried(WORKS, memory=GB), "replicas cannot share one clip"
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))
-    (tmp_path / "model").write_bytes(bytes(GB // 10))
+    (tmp_path / "earlier").write_bytes(bytes(GB // 3))
     console.on_needs(agenda.Needs(2 * GB, 8 * GB, 8 * GB, GB // 5, GB))
+    (tmp_path / "model").write_bytes(bytes(GB // 10))
     console.on_trial(times)
     console.on_finished(SimpleNamespace(validation=[]))
     said = capsys.readouterr().out

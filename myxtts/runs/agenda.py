@@ -252,11 +252,12 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
     """Returns seconds of a step and of all work by stage, estimated by a trial; empty for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
-    steps = {work.stage: work.total - (work.step or 0) for work in works if work.trains}
-    fits = needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers or plan.visible_ids)
+    steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
+    is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # a clip of a trial cannot be shared
+    fits = is_plain and needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers)
     began, used = time.monotonic(), time.process_time()
     for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():
-        if found := try_stage(dataset, stage, plan):
+        if steps[stage] and (found := try_stage(dataset, stage, plan)):
             tried[stage] = found
     used = time.process_time() - used
     share = max(1.0, (time.monotonic() - began) / used) if tried else 1.0  # other programs slow this one down
@@ -287,7 +288,7 @@ class TimeLeft(Callback):
         self._later, self._opening = {**times}, None  # the trial's times include opening
 
     def on_stage(self, stage: str, order):
-        self._began, self._own = time.monotonic(), self._later.pop(stage, None)
+        self._began, self._own = time.monotonic(), self._later.pop(stage, (0, 0))[0]
 
     def on_start(self, start):
         self._stage, self._total, self._first, self._marked = start.stage, start.total_steps, start.step, None
@@ -307,5 +308,5 @@ class TimeLeft(Callback):
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
         each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
-        later = sum(whole for _, whole in self._later.values()) * (each / self._own[0] if self._own else 1.0)
+        later = sum(whole for _, whole in self._later.values()) * (each / self._own if self._own else 1.0)
         return each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)

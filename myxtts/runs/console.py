@@ -75,7 +75,7 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say("\n".join(map(printable, describe_works(works).split("\n"))))
 
     def on_needs(self, needs):
-        self._needs = needs
+        self._needs, self._disk_before = needs, self._disk()
         self._say(needs.describe())
 
     def on_trial(self, times):
@@ -147,13 +147,16 @@ class RunConsole(ConsoleProgress, RunListener):
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
         self._say("\n".join(lines))
 
+    def _disk(self):
+        return sum(file.stat().st_size for file in self.run.folder.rglob("*") if file.is_file())
+
     def _reached(self):
         """Returns a line with the used time, memory and disk next to the estimates, if the run has estimates."""
         if self._needs is None or self._expected is None:
             return []
         expected, began = self._expected
         took = f"{tqdm.format_interval(time.monotonic() - began)} (expected {tqdm.format_interval(expected)})"
-        disk = sum(file.stat().st_size for file in self.run.folder.rglob("*") if file.is_file())
+        disk = max(0, self._disk() - self._disk_before)  # the needs are those beside what an earlier run left
         sizes = (peak_resident_bytes(), self._needs.memory, "memory"), (disk, self._needs.disk, "disk")
         sizes = sizes[bool(self.run.plan.visible_ids) :]  # the memory of a GPU is not measured
         used = (f"{n / BYTES_PER_GB:.1f} GB of {what} (at most {most / BYTES_PER_GB:.1f})" for n, most, what in sizes)

@@ -90,13 +90,13 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     notify("on_agenda", works)
     if (needs := find_needs(dataset.config, works, dataset)) is not None:
         notify("on_needs", needs)
-        if times := try_run(works, dataset, needs):
-            notify("on_trial", times)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
         fault = f"--prepared {shards} holds codes of a trained DVAE, but this run would train its own"
         hint = "Name that DVAE's run as --checkpoint-dir or --init-from, or train a DVAE before `myxtts prepare`."
         raise ConfigError(f"{fault}. {hint}")
+    if needs is not None and (times := try_run(works, dataset, needs)):
+        notify("on_trial", times)
     if reset and holds_run(home):
         trained = [name for name in reset if name in STAGES and CheckpointStore(home / name).steps()]
         kept = [name for name in ALL_PARTS if name not in reset and (home / name).is_dir()]

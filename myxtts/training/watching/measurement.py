@@ -211,6 +211,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         return None
     clips, alone, each = trainer.stage_config.batch_size, [], []
     some = min(clips, max(4, clips // 4)) if clips > 1 else 2
+    was_eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
         phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
@@ -223,7 +224,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
             alone.append(times[0][1] + times[1][1])
             each += [sum(more) * clips / (some - 1)] * count
     finally:
-        tf.config.run_functions_eagerly(False)
+        tf.config.run_functions_eagerly(was_eager)
     return fmean(alone), fmean(each)
 
 

@@ -151,7 +151,7 @@ class Watch:
                 getattr(callback, method)(*arguments)
 
     def start(self, callbacks: Iterable, total: int) -> None:
-        """Reports the start of a stage of `total` steps. Raises `PlacementError` if a variable is on a wrong device."""
+        """Reports the start of a stage of `total` steps. Raises `DeviceError` if a variable is on a wrong device."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
