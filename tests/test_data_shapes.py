@@ -222,3 +222,8 @@ def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys
     assert cut == ("make-dataset" in answer) and (cut or "myxtts train" not in str(refusal.value))
     assert cut or all(part in str(refusal.value) for part in parts)
     assert plan([str(path), "--model-size", "nano"]) == 2 * (shape == "nothing")
+
+
+def test_audio_beside_a_single_list_is_not_called_unused(tmp_path):
+    DATA["train.csv and val.csv"](tmp_path)
+    assert not any("Not used" in note for note in load_corpus(tmp_path / "train.csv").notes)

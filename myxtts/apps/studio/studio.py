@@ -173,7 +173,11 @@ class Studio:
         folder = self.folder(wish.run)
         with self._loading:
             synthesizer = self._load(folder, which, _changed(folder))
-        voice, sampling = synthesizer.as_voice(wish.recording or wish.speaker), synthesizer.config.sampling
+        from myxtts.inference.voices import stored_voice
+
+        # `as_voice` would read any file that is named as a speaker.
+        listen, sampling = synthesizer.as_voice, synthesizer.config.sampling
+        voice = listen(wish.recording) if wish.recording else stored_voice(folder, wish.speaker, listen)
         sampling = dataclasses.replace(sampling, temperature=wish.temperature or sampling.temperature)
         return synthesizer, voice, wish.language or None, sampling, int(wish.seed), wish.speed
 

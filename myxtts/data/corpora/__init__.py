@@ -89,7 +89,8 @@ def load_corpus(
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
         reading.notes.append(f"Your links or paths lead out of the data set; audio is also read from {where}.")
-    _note_unused_audio(reading, layout)
+    if root.is_dir():  # audio beside a single list may have its text in another list
+        _note_unused_audio(reading, layout)
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
 
