@@ -24,7 +24,7 @@ BUDGETS = {
     "models": 1940,
     "runs": 2320,
     "storage": 1170,
-    "tests": 25100,
+    "tests": 24692,
     "text": 1630,
     "training": 4350,
     "utilities": 5404,
