@@ -4,9 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from logical_devices import on_logical_devices
 from safetensors.numpy import load_file
-from test_replicas import train
 from test_train_step import BATCH, quadratic_step
 from test_trainer import Recorder, dvae_trainer, open_run
 
@@ -43,19 +41,6 @@ def test_weights_are_as_before_after_their_averages_took_their_place():
     step([BATCH], 0.1, (0, 1))
     # Neither shares its memory with the other.
     assert not np.array_equal(kernel.numpy(), average.numpy()) and not np.array_equal(average.numpy(), before[1])
-
-
-@on_logical_devices
-def averages_of(num_replicas):
-    return train(num_replicas, "float32", 2, ema=0.5)["averages"]
-
-
-def test_replicas_keep_the_averages_of_one_device():
-    one, two = averages_of(1), averages_of(2)
-    for name, (expected,) in one.items():
-        assert len(two[name]) == 2
-        for value in two[name]:
-            np.testing.assert_allclose(value, expected, rtol=1e-5, err_msg=name)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What a run shows: the words that users and `utilities/compare_logs.py` look for, and TensorBoard."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,15 +30,6 @@ TIMING = {
 }
 GPUS = {"data_gpu_mb": 1024.0, "model_gpu_mb": 9000.0, "model_gpu_percent": 83.0}
 LOSSES = {"loss": 3.1234, "text": 1.2, "codes": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
-
-
-@pytest.fixture
-def compare_logs(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "utilities"))
-    import compare_logs
-
-    yield compare_logs
-    sys.modules.pop("compare_logs")
 
 
 def start_of(stage="gpt", total_steps=100, accumulation=1):
@@ -92,7 +82,10 @@ def test_high_variation_is_warned_of_with_advice_where_steps_wait_for_data(capsy
     assert "High timing variation" not in capsys.readouterr().out, "a CPU's steps vary with what else runs"
 
 
-def test_compare_logs_reads_what_the_console_shows(capsys, compare_logs, tmp_path):
+def test_compare_logs_reads_what_the_console_shows(capsys, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "utilities"))
+    import compare_logs
+
     for stage in ("dvae", "gpt"):
         progress = ConsoleProgress()
         progress.on_start(start_of(stage))

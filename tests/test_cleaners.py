@@ -1,13 +1,16 @@
-"""Cleaners against the reference's output and against what a reader says."""
+"""Cleaners against the reference's output and against what a reader says; splitting text for synthesis."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from text_reference import REFERENCE, digest, skip_without_packages
 
-from myxtts.text.cleaners import clean_text
+from myxtts.text.cleaners import clean_text, split_sentences, split_text
+from myxtts.text.languages import LANGUAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 # Languages whose cleaned text differs from the reference where that makes [UNK] of it; docs/text.md has the list.
@@ -51,7 +54,8 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(package, l
     code = f"""
 import sys
 sys.modules[{package.replace("-", "_")!r}] = None
-from myxtts.text.cleaners import clean_text
+from myxtts.text.cleaners import clean_text, split_sentences, split_text
+from myxtts.text.languages import LANGUAGES
 assert clean_text("Plain text, Mr. Pike & co!", "en") == "plain text, mister pike and co!"
 try:
     clean_text({text!r}, {language!r})
@@ -72,3 +76,52 @@ def test_well_written_persian_is_left_as_it_is():
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 50 and sum(line.count("\u200c") for line in lines) == 60
     assert [clean_text(line, "fa") for line in lines] == [" ".join(line.split()) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "sentences"),
+    [
+        (
+            "en",
+            'Dr. Vale met J. R. R. Pike. "Really?" he asked... It cost 3.50.',
+            ["Dr. Vale met J. R. R. Pike.", '"Really?"', "he asked...", "It cost 3.50."],
+        ),
+        ("de", "Am 2. Tag kam er. Ja!", ["Am 2. Tag kam er.", "Ja!"]),
+        ("ja", "今日は寒い。明日も！そう", ["今日は寒い。", "明日も！", "そう"]),
+        ("fa", "سلام! خوبی؟ بله.", ["سلام!", "خوبی؟", "بله."]),
+        ("am", "ሰላም። ደህና ነህ፧ አዎ", ["ሰላም።", "ደህና ነህ፧", "አዎ"]),
+        ("en", "  ", []),
+    ],
+)
+def test_sentences_end_at_their_marks(language, text, sentences):
+    assert split_sentences(text, language) == sentences
+
+
+def test_sentences_are_packed_up_to_the_limit():
+    assert split_text("One two. Three four. Five.", "en", max_chars=21) == ["One two. Three four.", "Five."]
+
+
+def test_a_long_sentence_is_cut_after_a_comma_else_at_a_space():
+    assert split_text("aaaa bbbb cc, dddd eeee", "en", max_chars=20) == ["aaaa bbbb cc,", "dddd eeee"]
+    assert split_text("aaaa bbbb cccc dddd", "en", max_chars=14) == ["aaaa bbbb cccc", "dddd"]
+
+
+def test_text_without_spaces_is_cut_anywhere():
+    assert split_text("猫" * 150, "ja") == ["猫" * 71, "猫" * 71, "猫" * 8]
+
+
+def test_a_limit_below_one_is_refused():
+    with pytest.raises(ValueError, match="max_chars must be at least 1"):
+        split_text("a", "en", max_chars=0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text(alphabet="ab. ,!?—\n3)\"'。፣؟我", max_size=200),
+    language=st.sampled_from(sorted(LANGUAGES)),
+    max_chars=st.integers(1, 40),
+)
+def test_pieces_fit_and_lose_nothing(text, language, max_chars):
+    pieces = split_text(text, language, max_chars)
+    assert all(piece and len(piece) <= max_chars for piece in pieces)
+    assert "".join("".join(pieces).split()) == "".join(text.split())

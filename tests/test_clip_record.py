@@ -15,15 +15,10 @@ from myxtts.training.resuming.state import ClipRecord, OrderedClips
 BATCH = 4
 
 
-def clips_named(names):
-    """Clips whose lengths follow from their names."""
-    lengths = [5000 + 137 * sum(name.encode()) for name in names]
-    return [Clip(name, "", (1,) * (len(name) + 1), "a", "en", length) for name, length in zip(names, lengths)]
-
-
 def ordered(names, start=None, batch_size=BATCH):
-    clips = clips_named(names)
-    lengths, tokens = [clip.num_samples for clip in clips], [len(clip.tokens) for clip in clips]
+    """Clips whose lengths follow from their names, in the order of a run."""
+    lengths, tokens = [5000 + 137 * sum(name.encode()) for name in names], [len(name) + 1 for name in names]
+    clips = [Clip(name, "", (1,) * count, "a", "en", long) for name, count, long in zip(names, tokens, lengths)]
     order = BatchOrder(lengths, tokens, batch_size, num_buckets=3, seed=5, start=start or EpochStart())
     return OrderedClips(clips, order)
 

@@ -152,14 +152,6 @@ def test_codes_are_the_same_on_one_thread_as_on_all_of_the_machine(alone):
     assert codes_on_one_thread() == [codes for codes, _ in alone]
 
 
-def test_states_are_those_of_a_second_pass_and_one_more_than_codes(gpt, alone):
-    for number, (codes, states) in enumerate(alone):
-        text = np.array([mark_text(TEXTS[number], CONFIG)], "int32")
-        expected = gpt.codes_to_latents(voice_latents(number), text, np.array([[*codes, STOP]], "int32"), START)
-        assert states.shape == (len(codes) + 1, CONFIG.width) and np.abs(states).max() > 1
-        np.testing.assert_allclose(states, keras.ops.convert_to_numpy(expected)[0], atol=1e-4)
-
-
 @pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("limit", [1, 15, 16, 17, 0])
 def test_limit_is_kept_and_said(gpt, engine, limit):

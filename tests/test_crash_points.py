@@ -168,15 +168,13 @@ def test_a_run_is_set_aside_as_one_or_not_at_all_after_a_crash_anywhere(folders,
     crash_everywhere(monkeypatch, make, set_all, check, folder=lambda folder: folder)
 
 
-def rejected(detail):
-    return Inspection(Path("."), (), (Finding("a", 1, "a.wav", "silent", detail),), (), ())
-
-
 WRITERS = {
     "a.wav": lambda path, n: write_audio(path, np.full(40, n / 10), 22050),
     "vocab.json": lambda path, n: XTTSTokenizer.train([(f"hello {n}", "en")]).save(path),
     "config.json": lambda path, n: write_json(path, {"settings": n}),
-    "clips_train.csv": lambda path, n: write_report(rejected(f"It is silent, {n}."), path),
+    "clips_train.csv": lambda path, n: write_report(
+        Inspection(Path("."), (), (Finding("a", 1, "a.wav", "silent", f"It is silent, {n}."),), (), ()), path
+    ),
     "speakers.safetensors": lambda path, n: write_speakers(
         path.parent, {"Ana": (np.full((1, 2, 4), n, np.float32), np.full((1, 6), n, np.float32))}
     ),
@@ -234,6 +232,8 @@ def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_pat
     def check(folder, outcome):
         if isinstance(outcome, type(folder)):
             assert digests(folder) == expected
+        remove_leftovers(folder.parent)
+        assert {one.name for one in folder.parent.iterdir()} <= {folder.name}
         make_sample_corpus(folder, num_clips=3)
         assert digests(folder) == expected
         shutil.rmtree(folder.parent)

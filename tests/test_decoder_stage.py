@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_run import PLAN
 from tiny import tiny_run_config, untraced, voiced
 
 from myxtts.audio.mel import resample
@@ -17,9 +16,7 @@ from myxtts.config.stages import DecoderConfig
 from myxtts.data.batch import WaveBatch, target_width
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
-from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
-from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, resynthesis
 from myxtts.training.stages.decoder_losses import log_mel_distance
@@ -246,25 +243,6 @@ def test_settings_that_do_not_fit_are_refused():
         DecoderStage(run_config(decoder={"speaker_weight": 9.0}), dict.fromkeys(FOUNDATIONS))
     with pytest.raises(ConfigError, match="decoder.frames.*even.*: 9"):
         DecoderStage(run_config(decoder={"frames": 9}), dict.fromkeys(FOUNDATIONS))
-
-
-def test_a_run_of_all_stages_ends_with_a_decoder_that_speaks_at_24_khz(tiny_corpus, tmp_path):
-    stages = dict.fromkeys(FOUNDATIONS, {"max_steps": 1})
-    config = tiny_run_config(tiny_corpus, tmp_path, model=MODEL, data={"num_buckets": 1}, **stages)
-    config.training.decoder.spectral_share = 0.5
-    with untraced():
-        assert Run(config, PLAN).train()
-        store = CheckpointStore(tmp_path / "decoder")
-        state = store.read_state(store.steps()[-1])
-        assert set(state["lineage"]) == set(FOUNDATIONS) and state["finished"]
-        assert [set(entry) for entry in state["history"]] == [{"step", "mel"}]
-        synthesizer = Synthesizer.load(tmp_path)
-        assert synthesizer.model.parts == (*FOUNDATIONS, "decoder")
-        voice = synthesizer.voice(voiced(0.5, 110, 1))
-        speech = synthesizer.speak("one two", voice, "en")
-    assert speech.sample_rate == 24000
-    num_latents = len(speech.codes) + 1
-    assert len(speech.samples) == synthesizer.model.decoder.num_samples(num_latents)
 
 
 def test_warnings_say_what_to_change():

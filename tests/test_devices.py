@@ -179,7 +179,7 @@ def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
         early_gpu_configuration()
 
 
-def test_the_same_request_again_is_the_same_plan_and_another_pair_is_an_error(machine, capsys):
+def test_the_same_request_again_is_the_same_plan_and_another_pair_or_limit_is_an_error(machine, capsys):
     tensorflow = machine(4)
     plan = early_gpu_configuration(3, 1)
     said = capsys.readouterr().out
@@ -189,6 +189,12 @@ def test_the_same_request_again_is_the_same_plan_and_another_pair_is_an_error(ma
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     with pytest.raises(DeviceError, match="already configured .*GPU 3.*new process"):
         early_gpu_configuration(0, 1)
+    tensorflow, asked = machine(2), dict(data_gpu=1, model_gpu=1, memory_isolation=True, data_gpu_memory=1000)
+    plan = early_gpu_configuration(**asked, model_gpu_memory=2000)
+    assert early_gpu_configuration(**asked, model_gpu_memory=2000) is plan and plan.mode == "isolated"
+    assert list(tensorflow().state.limits.values()) == [[1000, 2000]]
+    with pytest.raises(DeviceError, match="already configured"):
+        early_gpu_configuration(**asked, model_gpu_memory=3000)
 
 
 def test_an_initialized_runtime_is_an_error_that_names_who_imported_tensorflow(machine):

@@ -1,18 +1,6 @@
 """The digits benchmark: what it trains on, what its recognizer answers, and what its figures count."""
 
-import numpy as np
-
-from myxtts.audio.encoding import write_audio
 from utilities.benchmarks.digits import HELD_OUT_INDICES, training_folder
-
-RATE = 22050
-
-
-def tone(digit, number, seconds=0.4):
-    """A tone whose pitch glides, in a way of its own for each digit."""
-    rng, time = np.random.default_rng(number), np.arange(int(seconds * RATE)) / RATE
-    pitch = 300 + 250 * digit + (200 if digit % 2 else -200) * time / seconds + rng.normal(0, 10)
-    return (0.4 * np.sin(2 * np.pi * np.cumsum(pitch) / RATE) * np.hanning(len(time))).astype(np.float32)
 
 
 def test_training_folder_leaves_out_what_is_scored(tmp_path):
@@ -20,7 +8,7 @@ def test_training_folder_leaves_out_what_is_scored(tmp_path):
     (data / "wavs").mkdir(parents=True)
     clips = ["3_theo_10", "3_theo_20", "4_theo_20"]
     for clip in clips:
-        write_audio(data / "wavs" / f"{clip}.wav", tone(1, 1), RATE)
+        (data / "wavs" / f"{clip}.wav").touch()
     (data / "metadata.csv").write_text("".join(f"{clip}|three|three\n" for clip in clips))
     (data / "speakers.csv").write_text("id,speaker\n" + "".join(f"{clip},theo\n" for clip in clips))
     folder = training_folder(data, tmp_path)

@@ -1,4 +1,4 @@
-"""The data doctor: what it accepts, rejects, warns of and remembers."""
+"""The data doctor: what it accepts, rejects, warns of and remembers; splits, and clips that are on both sides."""
 
 import csv
 import os
@@ -13,7 +13,15 @@ from command_helpers import sentence_of
 from myxtts.cli import doctor as doctor_command
 from myxtts.data import doctor
 from myxtts.data.corpora import Finding, Utterance, load_corpus
-from myxtts.data.doctor import ClipLimits, Inspection, inspect_corpus, summarize, write_report
+from myxtts.data.doctor import (
+    ClipLimits,
+    Inspection,
+    find_leakage,
+    inspect_corpus,
+    split_by_hash,
+    summarize,
+    write_report,
+)
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -110,35 +118,25 @@ def test_check_of_texts_rejects_with_its_own_reason_only_what_is_good_so_far(cor
     assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
 
 
-class Decoder:
-    """Counts what is decoded."""
-
-    def __init__(self, monkeypatch):
-        self.paths = []
-        real = doctor.read_audio
-        monkeypatch.setattr(
-            doctor,
-            "read_audio",
-            lambda path, *args, **kwargs: self.paths.append(path.stem) or real(path, *args, **kwargs),
-        )
-
-    def taken(self):
-        paths, self.paths[:] = sorted(self.paths), []
-        return paths
-
-
 def test_the_cache_spares_what_has_not_changed_and_nothing_else(corpus, tmp_path, monkeypatch):
-    decoder = Decoder(monkeypatch)
+    paths, read = [], doctor.read_audio
+    keep = lambda path, *given, **named: paths.append(path.stem) or read(path, *given, **named)
+    monkeypatch.setattr(doctor, "read_audio", keep)
+
+    def taken():
+        found, paths[:] = sorted(paths), []
+        return found
+
     cache = tmp_path / "cache.json"
     first = inspect_corpus(corpus, cache_path=cache)
-    assert len(decoder.taken()) == 13
-    assert inspect_corpus(corpus, cache_path=cache) == first and decoder.taken() == []
+    assert len(taken()) == 13
+    assert inspect_corpus(corpus, cache_path=cache) == first and taken() == []
     soundfile.write(corpus.root / "wavs" / "good.wav", speech(pitch=300), 22050)
     os.utime(corpus.root / "wavs" / "good.wav", ns=(1, 1))
     second = inspect_corpus(corpus, cache_path=cache)
-    assert decoder.taken() == ["good"] and ("copy", "duplicate audio") not in found(second.warnings)
+    assert taken() == ["good"] and ("copy", "duplicate audio") not in found(second.warnings)
     inspect_corpus(corpus, ClipLimits(max_seconds=4), cache_path=cache)
-    assert len(decoder.taken()) == 13
+    assert len(taken()) == 13
 
 
 @pytest.mark.parametrize(
@@ -226,3 +224,59 @@ def test_command_rejects_text_that_the_vocabulary_cannot_write(tmp_path, capsys)
     report = str(tmp_path / "report.csv")
     doctor_command.main(["data", str(root), "--vocabulary", str(tmp_path / "vocab.json"), "--report", report])
     assert "rejected: text not usable: 1 (first: b)" in capsys.readouterr().out.splitlines()
+
+
+def utterances(count, folder=Path("wavs")):
+    return [Utterance(f"clip{i}", folder / f"clip{i}.wav", "text", "Ann", "en") for i in range(count)]
+
+
+def ids(items):
+    return {item.id for item in items}
+
+
+def test_the_share_is_met_and_nothing_is_lost():
+    train, validation = split_by_hash(utterances(2000), 0.1)
+    assert 150 < len(validation) < 250
+    assert ids(train) | ids(validation) == ids(utterances(2000)) and len(train) + len(validation) == 2000
+    assert [u.id for u in train] == [u.id for u in utterances(2000) if u.id in ids(train)]
+
+
+def test_a_clip_keeps_its_side_when_others_come_and_in_other_processes():
+    _, validation = split_by_hash(utterances(200), 0.1)
+    _, more = split_by_hash(utterances(400)[::-1], 0.1)
+    assert ids(validation) == ids(more) & ids(utterances(200))
+    assert sorted(ids(validation))[:5] == ["clip1", "clip105", "clip131", "clip132", "clip135"], "as ever"
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.5, 1 - 1e-9])
+@pytest.mark.parametrize("count", [2, 3, 20])
+def test_neither_side_is_empty_from_two_clips_on(share, count):
+    train, validation = split_by_hash(utterances(count), share)
+    assert train and validation and len(train) + len(validation) == count
+
+
+def test_one_clip_or_none_goes_to_training():
+    assert [len(side) for side in split_by_hash(utterances(1), 0.5)] == [1, 0]
+    assert split_by_hash([], 0.5) == ((), ())
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        split_by_hash(utterances(3), 1)
+
+
+def test_leakage_by_id_and_by_content(tmp_path):
+    train, validation = tmp_path / "train", tmp_path / "validation"
+    files = {train: {"a": "aa", "b": "bb", "c": "cc"}, validation: {"a": "xx", "d": "cc", "e": "yy"}}
+    for folder, contents in files.items():
+        folder.mkdir()
+        for name, content in contents.items():
+            (folder / f"{name}.wav").write_text(content)
+    (validation / "link.wav").symlink_to(train / "b.wav")
+
+    def clips(folder, names):
+        return [Utterance(name, folder / f"{name}.wav", "text", "Ann", "en") for name in names]
+
+    leaks = find_leakage(clips(train, "abc"), clips(validation, ["a", "d", "e", "link"]))
+    assert leaks == [
+        "validation clip a is also trained on as a (same id)",
+        "validation clip d is also trained on as c (same content)",
+        "validation clip link is also trained on as b (same content)",
+    ]

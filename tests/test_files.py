@@ -5,10 +5,7 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -26,8 +23,6 @@ from myxtts.storage.files import (
     write_whole,
     write_whole_folder,
 )
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_no_cell_of_a_csv_is_computed_or_steers_a_terminal():
@@ -68,15 +63,6 @@ def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path, m
             raise KeyboardInterrupt if failing == "interrupt" else OSError
     assert (path.read_text() if path.exists() else None) == before
     assert names(tmp_path) == (set() if before is None else {"a.txt"})
-
-
-def test_the_content_is_on_the_disk_before_it_takes_its_place(tmp_path, monkeypatch):
-    done = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (done.append("fsync"), fsync(descriptor)))
-    monkeypatch.setattr(os, "replace", lambda source, target: (done.append("replace"), replace(source, target)))
-    write_text(tmp_path / "a.txt", "text")
-    assert done == ["fsync", "replace"]
 
 
 def test_only_the_writers_own_temporary_file_is_deleted(tmp_path, monkeypatch):
@@ -209,27 +195,6 @@ def test_a_failed_folder_leaves_the_old_one_and_no_other(tmp_path, monkeypatch, 
             fail()
     assert names(tmp_path) == ({"folder"} if before else set())
     assert not before or names(path) == {"old"}
-
-
-KILLED_WRITER = """
-import os, pathlib, sys
-from myxtts.storage.files import write_whole, write_whole_folder
-with write_whole(sys.argv[1] + "/a.json"), write_whole_folder(sys.argv[1] + "/folder", sync=False) as new:
-    (new / "inner").mkdir()
-    if sys.argv[2] == "in the block":
-        os._exit(0)
-    replace = os.replace
-    os.replace = lambda source, target: (replace(source, target), os._exit(0))
-"""
-
-
-@pytest.mark.parametrize("when", ["in the block", "once the old folder was moved"])
-def test_what_a_killed_writer_left_is_removed(tmp_path, when):
-    (tmp_path / "folder").mkdir()
-    subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path), when], check=True, cwd=ROOT)
-    assert names(tmp_path) - {"folder"}
-    remove_leftovers(tmp_path)
-    assert names(tmp_path) <= {"folder"}
 
 
 def test_temporary_files_of_others_and_what_links_lead_to_stay(tmp_path):

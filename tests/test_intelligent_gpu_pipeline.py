@@ -20,7 +20,6 @@ sys.path[:0] = [str(Path(__file__).resolve().parent)]
 from logical_devices import on_logical_devices, plan_of  # noqa: E402  this folder must be on the path first
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402
 
-from myxtts.config.config import DataConfig  # noqa: E402
 from myxtts.config.stages import STAGES  # noqa: E402
 
 STEPS = 6
@@ -118,17 +117,8 @@ def position(lines, words):
 class MultiGPUModeTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.found = command(
-            "--virtual-devices",
-            "2",
-            "--enable-static-shapes",
-            "--max-mel-frames",
-            "120",
-            "--buffer-size",
-            "7",
-            "--model-start-delay",
-            "0.3",
-        )
+        flags = "--virtual-devices 2 --enable-static-shapes --max-mel-frames 120 --buffer-size 7"
+        cls.found = command(*flags.split(), "--model-start-delay", "0.3")
         cls.lines = cls.found["lines"]
 
     def test_says_who_does_what_in_order(self):
@@ -210,13 +200,6 @@ class SingleGPUBufferedModeTest(unittest.TestCase):
         traces = [int(line.rsplit(":", 1)[1]) for line in self.lines if "Traces of the train step" in line]
         self.assertEqual(len(traces), len(STAGES) - len(LEFT_OUT))
         self.assertLessEqual(max(traces), 2)
-
-    def test_defaults_are_those_of_the_contract(self):
-        data = DataConfig()
-        self.assertEqual((data.data_gpu, data.model_gpu), (None, None))
-        self.assertEqual((data.pipeline_buffer_size, data.model_start_delay), (50, 2.0))
-        data = DataConfig(data_gpu=0, model_gpu=1, pipeline_buffer_size=75, model_start_delay=2.5)
-        self.assertEqual((data.data_gpu, data.model_gpu), (0, 1))
 
 
 class OrderTest(unittest.TestCase):

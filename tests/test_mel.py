@@ -1,4 +1,4 @@
-"""Mel spectrograms against librosa and against the reference's recorded arrays."""
+"""Mel spectrograms and Griffin-Lim against librosa, resampling against soxr, all against the reference's arrays."""
 
 from pathlib import Path
 
@@ -6,12 +6,24 @@ import keras
 import librosa
 import numpy as np
 import pytest
+import scipy.signal
+import soxr
 import tensorflow as tf
 
-from myxtts.audio.mel import CONDITIONING_MEL, DVAE_MEL, SPEAKER_MEL, MelSpectrogram
-from myxtts.config.rates import MEL_FLOOR, MODEL_SAMPLE_RATE
+from myxtts.audio.mel import (
+    CONDITIONING_MEL,
+    DVAE_MEL,
+    SPEAKER_MEL,
+    MelSpectrogram,
+    log_mel_to_wav,
+    num_resampled,
+    resample,
+)
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FLOOR, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
+MODEL, DECODER, SPEAKER = MODEL_SAMPLE_RATE, DECODER_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+RATES = [(MODEL, SPEAKER), (DECODER, MODEL), (48000, MODEL), (8000, MODEL), (MODEL, DECODER), (SPEAKER, 8000)]
 SPECS = {"dvae": DVAE_MEL, "conditioning": CONDITIONING_MEL, "speaker": SPEAKER_MEL}
 
 
@@ -110,3 +122,117 @@ def test_silence_is_the_floor():
 def test_clip_shorter_than_half_a_window_is_refused():
     with pytest.raises(ValueError, match="longer than half a window, 512 samples.*Received: 512"):
         MelSpectrogram(DVAE_MEL)(np.zeros((1, 512), "float32"))
+
+
+@pytest.mark.parametrize("from_rate, to_rate", RATES)
+def test_noise_agrees_with_soxr_below_the_transition_band(from_rate, to_rate):
+    wav = np.random.default_rng(0).standard_normal(from_rate // 4).astype("float32")
+    ours = np.asarray(resample(wav[None], from_rate, to_rate))[0]
+    theirs = soxr.resample(wav, from_rate, to_rate)
+    length = min(len(ours), len(theirs))
+    window = np.hanning(length)
+    ours, theirs = (np.fft.rfft(signal[:length] * window) for signal in (ours, theirs))
+    passband = np.fft.rfftfreq(length, 1 / to_rate) < 0.35 * min(from_rate, to_rate)
+    error = np.linalg.norm(ours[passband] - theirs[passband]) / np.linalg.norm(theirs[passband])
+    assert error < 0.01
+
+
+def test_downsampling_removes_what_would_fold_back():
+    wav = np.sin(2 * np.pi * 7000 * np.arange(SPEAKER) / SPEAKER).astype("float32")
+    assert np.abs(resample(wav[None], SPEAKER, 8000)[0, 100:-100]).max() < 0.01
+
+
+@pytest.mark.parametrize("from_rate, to_rate", RATES)
+@pytest.mark.parametrize("num_samples", [1, 999, 1000])
+def test_resampled_length_is_rounded_up(from_rate, to_rate, num_samples):
+    wav = np.ones((2, num_samples), "float32")
+    expected = -(-num_samples * to_rate // from_rate)
+    assert resample(wav, from_rate, to_rate).shape == (2, expected)
+    assert num_resampled(num_samples, from_rate, to_rate) == expected
+
+
+def test_graph_with_unknown_lengths_resamples_as_without_a_graph():
+    in_graph = tf.function(
+        lambda wav: resample(wav, MODEL, SPEAKER), input_signature=[tf.TensorSpec((None, None), tf.float32)]
+    )
+    for num_samples in (1000, 1501):
+        wav = np.random.default_rng(0).standard_normal((2, num_samples)).astype("float32")
+        np.testing.assert_allclose(in_graph(wav), resample(wav, MODEL, SPEAKER), atol=1e-6)
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the reference arrays are not beside the repository")
+@pytest.mark.parametrize(
+    "source, from_rate, to_rate, expected",
+    [
+        ("audio/ref1_22k", MODEL, SPEAKER, "spk/audio16k"),
+        ("audio/ref2_24k", DECODER, MODEL, "audio/ref2_resampled_22k"),
+    ],
+)
+def test_resampled_clip_equals_the_reference(source, from_rate, to_rate, expected):
+    with np.load(PARITY / "reference.npz") as arrays:
+        actual = resample(arrays[source][None], from_rate, to_rate)
+        np.testing.assert_allclose(actual, arrays[expected], atol=1e-5)
+
+
+WAV_TO_MEL = MelSpectrogram(DVAE_MEL)
+
+
+@pytest.fixture(scope="module")
+def log_mel():
+    """One second that is built like speech: pulses and noise through formants that move, with a pause."""
+    random = np.random.default_rng(0)
+    num_samples = 86 * DVAE_MEL.hop_length
+    time = np.arange(num_samples) / DVAE_MEL.sample_rate
+    pitch = 110 + 30 * np.sin(2 * np.pi * 2 * time)
+    pulses = np.diff(np.floor(np.cumsum(pitch) / DVAE_MEL.sample_rate), prepend=0)
+    noise = random.standard_normal(num_samples)
+    source = np.where(time < 0.7, pulses + 0.003 * noise, 0.05 * noise) * (np.abs(time - 0.5) > 0.05)
+    wav = np.zeros(num_samples)
+    for formant_hz, gain in ((500, 1.0), (1500, 0.6), (2600, 0.4), (4500, 0.3)):
+        b, a = scipy.signal.iirpeak(formant_hz, formant_hz / 120, fs=DVAE_MEL.sample_rate)
+        wav += gain * scipy.signal.lfilter(b, a, source)
+    wav = 0.3 * wav / np.abs(wav).max() + 1e-3 * random.standard_normal(num_samples)
+    return mel_of(wav)
+
+
+def mel_of(wav):
+    return np.asarray(WAV_TO_MEL(np.asarray(wav, "float32")[None]))[0]
+
+
+@pytest.fixture(scope="module")
+def wav(log_mel):
+    return log_mel_to_wav(log_mel)
+
+
+def error_of(wav, log_mel):
+    return np.abs(mel_of(wav) - log_mel).mean()
+
+
+def test_round_trip_is_closer_than_librosa(log_mel, wav):
+    assert wav.dtype == np.float32 and wav.shape == ((len(log_mel) - 1) * DVAE_MEL.hop_length,)
+    by_librosa = librosa.feature.inverse.mel_to_audio(
+        np.exp(log_mel.T),
+        sr=DVAE_MEL.sample_rate,
+        n_fft=DVAE_MEL.n_fft,
+        hop_length=DVAE_MEL.hop_length,
+        n_iter=60,
+        fmax=DVAE_MEL.f_max,
+        htk=True,
+        norm="slaney",
+        pad_mode="reflect",
+    )
+    assert error_of(wav, log_mel) < min(0.15, 0.5 * error_of(by_librosa, log_mel))
+
+
+def test_same_seed_gives_the_same_wav(log_mel):
+    first, again, other = (log_mel_to_wav(log_mel[:40], num_iterations=4, seed=seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_mel_of_wrong_shape_or_with_nan_is_refused():
+    for shape in ((3, 80), (10, 64), (80,)):
+        with pytest.raises(ValueError, match="must have the shape"):
+            log_mel_to_wav(np.zeros(shape, "float32"))
+    with pytest.raises(ValueError, match="must be finite"):
+        log_mel_to_wav(np.full((10, 80), np.nan, "float32"))

@@ -162,30 +162,3 @@ def optimized_datasets():
 def test_optimized_dataset_keeps_its_order_and_ends_on_the_data_device():
     expected = [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20, 22]]
     assert optimized_datasets() == [(expected, {"CPU:1"})] * 3
-
-
-@on_logical_devices
-def plans_on_a_stand_in_machine():
-    from stand_in_machine import stand_in_machine
-
-    from myxtts.devices.configuration import DeviceError, early_gpu_configuration
-
-    asked = dict(data_gpu=1, model_gpu=1, memory_isolation=True, data_gpu_memory=1000)
-    with stand_in_machine(2) as machine, contextlib.redirect_stdout(None):
-        first = early_gpu_configuration(**asked, model_gpu_memory=2000)
-        again = early_gpu_configuration(**asked, model_gpu_memory=2000)
-        limits = list(machine().state.limits.values())
-        try:
-            early_gpu_configuration(**asked, model_gpu_memory=3000)
-        except DeviceError as error:
-            return first, again is first, limits, str(error)
-
-
-def test_plan_in_force_is_kept_and_another_limit_is_refused():
-    plan, kept, limits, refusal = plans_on_a_stand_in_machine()
-    assert (
-        kept
-        and limits == [[1000, 2000]]
-        and (plan.mode, plan.data_device, plan.model_device) == ("isolated", "/GPU:0", "/GPU:1")
-    )
-    assert "already configured" in refusal

@@ -92,14 +92,8 @@ def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
 
 def test_models_give_the_same_outputs_on_jax_without_tensorflow(tmp_path):
     pytest.importorskip("jax")
-    paths = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "jax",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": paths,
-    }
+    environment = os.environ | dict(KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
     run = subprocess.run(
         [sys.executable, "-c", RUN_ON_JAX, tmp_path / "outputs.npz"], capture_output=True, text=True, env=environment
     )

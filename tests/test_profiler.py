@@ -39,14 +39,8 @@ def verdicts(measured, variation=0.1, plan=PAIR, **settings):
 
 def profile_of(measured, whole, plan=PAIR):
     config = tiny_run_config()
-    return Profile(
-        config,
-        plan,
-        measured,
-        whole,
-        GPUReport((), "this run uses no GPU"),
-        judge(measured, whole.variation, config, plan),
-    )
+    found = judge(measured, whole.variation, config, plan)
+    return Profile(config, plan, measured, whole, GPUReport((), "this run uses no GPU"), found)
 
 
 def test_balanced_pipeline_has_no_bottleneck_and_says_so():

@@ -42,17 +42,13 @@ def server(tmp_path, monkeypatch):
         yield small
 
 
-def go_offline(monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
-
 def test_recognizer_is_downloaded_once_and_opens_offline_by_each_of_its_names(server, tmp_path, monkeypatch, capsys):
     opened = open_recognizer("base")._model
     assert opened.options["local_files_only"] and opened.folder.startswith(str(tmp_path / "hf/hub"))
     assert sorted(filter(None, files_asked_for(server))) == sorted(["README.md", *FILES])
     assert f"hf://{NAME} has the licence mit" in capsys.readouterr().err
     server.requests.clear()
-    go_offline(monkeypatch)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     for name in ("base", "whisper-base", f"hf://{NAME}", opened.folder):
         assert open_recognizer(name, thorough=True)._model.folder == opened.folder
     assert not server.requests
@@ -60,7 +56,7 @@ def test_recognizer_is_downloaded_once_and_opens_offline_by_each_of_its_names(se
 
 @pytest.mark.parametrize("door", DOORS)
 def test_every_command_names_repository_files_and_folder_without_a_network(server, door, tmp_path, monkeypatch, capsys):
-    go_offline(monkeypatch)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
     assert main([*DOORS[door], "--recognizer", "base"]) == 2
     error, by_hand = capsys.readouterr().err, tmp_path / "hf/myxtts/Systran--faster-whisper-base"

@@ -63,8 +63,8 @@ class Regression:
         self.counted.assign_add(statistics["counted"])
 
 
-def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
-    """Losses, weights and state after `STEPS` steps of a small masked regression, as plain arrays.
+def train(num_replicas, precision, accumulation, bad_at=None):
+    """Losses, weights, averages and state after `STEPS` steps of a small masked regression, as plain arrays.
 
     It computes in float32 under either policy: `mixed_float16` turns the loss scaling on; the comparison stays exact.
     """
@@ -77,7 +77,7 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
     with strategy.scope():
         objective = Regression()
         settings = StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1)
-        step = train_step_of(objective, strategy, settings, accumulation, precision, ema=ema)
+        step = train_step_of(objective, strategy, settings, accumulation, precision, ema=0.5)
 
     def placed(batch):
         if num_replicas == 1:
@@ -99,7 +99,7 @@ def train(num_replicas, precision, accumulation, bad_at=None, ema=0.0):
         "losses": losses,
         "weights": weights,
         "state": {name: [part.numpy() for part in parts] for name, parts in state.items()},
-        "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages().items()} if ema else None,
+        "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages().items()},
         "counted": [part.numpy() for part in local(objective.counted)],
     }
 
@@ -123,9 +123,10 @@ def test_two_replicas_equal_one_with_the_same_global_batch(accumulation, precisi
         assert np.isfinite(weight).all()
         for replica in two["weights"][name]:
             np.testing.assert_allclose(replica, weight, atol=1e-6, err_msg=name)
-    for name, (value,) in one["state"].items():
-        for replica in two["state"][name]:
-            np.testing.assert_allclose(replica, value, atol=1e-6, rtol=1e-5, err_msg=name)
+    for kind in ("state", "averages"):
+        for name, (value,) in one[kind].items():
+            for replica in two[kind][name]:
+                np.testing.assert_allclose(replica, value, atol=1e-6, rtol=1e-5, err_msg=name)
     scaled = precision == "mixed_float16"
     assert one["state"]["loss_scale"] == [2.0 ** (15 - bad) if scaled else 1.0]
     assert one["state"]["bad_steps"] == [int(bad)]
@@ -164,7 +165,7 @@ def real_stage(mode, stage, recompute):
     return losses, weights, audit, shards
 
 
-@pytest.mark.parametrize("stage, recompute", [("dvae", False), ("gpt", False), ("gpt", True)])
+@pytest.mark.parametrize("stage, recompute", [("dvae", False), ("gpt", True)])
 def test_real_stages_learn_the_same_on_two_replicas(stage, recompute):
     one_losses, one, *_ = real_stage("dual", stage, False)
     two_losses, two, audit, shards = real_stage("mirrored", stage, recompute)

@@ -15,10 +15,9 @@ from myxtts.devices.configuration import plan_devices
 from myxtts.runs.opening import open_run
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.setup import holds_run
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.resuming.checkpointer import load_foundations
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -103,7 +102,7 @@ class Dataset:
     """Of a run whose recordings have been read: settings and a vocabulary."""
 
     def __init__(self, config):
-        self.config, self.tokenizer, self.train = config, self, ()
+        self.config, self.tokenizer, self.train, self.speakers = config, self, (), ()
 
     def save(self, path):
         write_text(path, "new words")
@@ -174,12 +173,3 @@ def test_log_has_each_line_from_the_devices_on_with_the_recipe_though_nothing_is
     assert any(line.startswith("dvae step 1/1 | loss") and " | Host memory: " in line for line in lines)
     figures = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
     assert figures["kind"] == "training" and figures["host_mb"] > 100
-
-
-def test_stage_without_finished_foundations_is_refused_by_name(tmp_path):
-    config = dvae_config(None, tmp_path, 2)
-    with pytest.raises(
-        CheckpointError, match="The gpt stage needs a trained dvae, .* train it first with --stage dvae"
-    ):
-        load_foundations(config, "gpt", "CPU:0")
-    assert load_foundations(config, "dvae", "CPU:0") == ({}, {})

@@ -3,14 +3,10 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from scipy.special import softmax
 
 from myxtts.config.config import SamplingConfig
 from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, gumbel_noise, penalize_repetition, sample
-
-
-def softmax(x):
-    weights = np.exp(x - x.max())
-    return weights / weights.sum()
 
 
 def kept_by_numpy(row, temperature, top_k, top_p):

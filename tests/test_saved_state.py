@@ -62,14 +62,10 @@ def stored(tmp_path):
     return config, state, take_up
 
 
-def test_state_as_it_was_written_is_taken_up(stored):
-    _, state, take_up = stored
-    take_up(state)
-
-
 @pytest.mark.parametrize("change", WRONG, ids=str)
 def test_any_key_that_is_missing_or_of_a_wrong_type_is_a_sentence_or_does_no_harm(stored, change):
     _, state, take_up = stored
+    take_up(state)
     refused = 0
     for place in places(state):
         try:

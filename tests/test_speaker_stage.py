@@ -37,12 +37,6 @@ def small_encoder(monkeypatch):
     monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1))
 
 
-@pytest.fixture
-def eager():
-    with untraced():
-        yield
-
-
 def test_equal_error_rate_of_worked_examples():
     assert equal_error_rate(np.array([0.8, 0.9]), np.array([0.1, 0.2, 0.3])) == 0.0
     assert equal_error_rate(np.array([0.1, 0.2]), np.array([0.8, 0.9])) == 1.0
@@ -100,7 +94,7 @@ def test_short_clips_are_repeated_and_end_in_no_silence():
     assert repeated(wav, tf.constant([3, 7])).numpy().tolist() == [[1, 2, 3, 1, 2, 3, 1], [1, 2, 3, 4, 5, 6, 7]]
 
 
-@pytest.mark.usefixtures("eager")
+@untraced()
 def test_preparation_disturbs_training_alone():
     waves = tf.nest.map_structure(tf.constant, noise_batch(2, 9 * CODE_STRIDE_SAMPLES, 3, 0, 9))
     waves = waves._replace(speaker=tf.constant([2, -1]))
@@ -194,7 +188,7 @@ def moving(stage):
     return {name: v.numpy() for name, v in weights if "moving" in name}
 
 
-@pytest.mark.usefixtures("eager")
+@untraced()
 def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
     stage, settings = small_stage()
     objective, strategy = stage.updates(settings)[0].objective, tf.distribute.OneDeviceStrategy("/CPU:0")

@@ -4,10 +4,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy.special import log_softmax
 from tiny import tiny_run_config, voiced
 
 from myxtts.config.config import StageConfig
-from myxtts.data.batch import DVAEBatch, GPTBatch, WaveBatch
+from myxtts.data.batch import DVAEBatch, GPTBatch, WaveBatch, zero_batch
 from myxtts.models.xtts import XTTS
 from myxtts.training.loop.updates import learning_rate
 from myxtts.training.stages.base import masked_cross_entropy, masked_squared_error
@@ -17,11 +18,6 @@ from myxtts.training.stages.gpt import GPTObjective, GPTPreparation, conditionin
 CONFIG = tiny_run_config()
 PREPARATIONS = {"dvae": DVAEPreparation, "gpt": GPTPreparation}
 RANDOM = np.random.default_rng(0)
-
-
-def log_softmax(logits):
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def gpt_batch(rows=4, spans=None):
@@ -77,7 +73,7 @@ def test_masked_cross_entropy_equals_numpy(smoothing):
     logits = RANDOM.standard_normal((2, 3, 5)).astype("float32")
     targets, mask = np.array([[0, 4, 2], [1, 1, 3]]), np.array([[1, 0, 1], [1, 1, 0]], bool)
     spread = (1 - smoothing) * np.eye(5)[targets] + smoothing / 5
-    expected = -(spread * log_softmax(logits)).sum(-1)[mask].sum()
+    expected = -(spread * log_softmax(logits, -1)).sum(-1)[mask].sum()
     actual = masked_cross_entropy(logits, tf.constant(targets), mask, smoothing)
     assert float(actual) == pytest.approx(expected, rel=1e-5)
 
@@ -103,22 +99,11 @@ def wave_batch(spans):
     lengths = np.full(rows, 12 * 1024)
     lengths[1] = 8 * 1024 - 100
     wav[1, lengths[1] :] = 0
-    return WaveBatch(
-        *map(
-            tf.constant,
-            (
-                np.arange(rows, dtype="int32"),
-                wav,
-                lengths.astype("int32"),
-                np.full((rows, 3), 5, "int32"),
-                np.full(rows, 3, "int32"),
-                wav[:, :6000],
-                np.array(spans, "int32"),
-                np.zeros((rows, 0), "float32"),
-                *np.zeros((3, rows), "int32"),
-            ),
-        )
-    )
+    batch = zero_batch(rows, 12 * 1024, 3, 6000)
+    batch.index[:], batch.text[:], batch.text_lengths[:] = np.arange(rows), 5, 3
+    batch.wav[:], batch.wav_lengths[:], batch.conditioning[:] = wav, lengths, wav[:, :6000]
+    batch.conditioning_span[:] = spans
+    return tf.nest.map_structure(tf.constant, batch)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +129,7 @@ def test_targets_left_out_do_not_change_the_loss(gpt_objective):
     streams, mask = gpt_objective._streams(batch)
     latents = gpt_objective.gpt.mel_to_latents(batch.conditioning_mel)
     logits = gpt_objective.gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1].numpy()
-    shares = log_softmax(logits)
+    shares = log_softmax(logits, -1)
     total, count = 0.0, 0
     for row in range(4):
         start, end = batch.conditioning_codes[row].numpy()

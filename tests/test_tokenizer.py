@@ -217,11 +217,6 @@ def test_hugging_face_loads_a_saved_vocabulary(tmp_path, english):
     assert ids == english.encode("The sea", "en")
 
 
-def write(path, content):
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    return path
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -240,7 +235,8 @@ def write(path, content):
     ],
 )
 def test_a_wrong_vocabulary_file_is_named_with_its_fault(damage, message, tmp_path, english):
-    path = write(tmp_path / "vocab.json", damage(json.loads(english.to_json())))
+    path, content = tmp_path / "vocab.json", damage(json.loads(english.to_json()))
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     with pytest.raises(ValueError, match=message) as error:
         XTTSTokenizer.from_file(path)
     assert str(path) in str(error.value)

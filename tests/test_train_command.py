@@ -48,6 +48,9 @@ def test_run_leaves_checkpoints_logs_pictures_and_speech(trained):
     for stage in ("dvae", "gpt"):
         assert (home / stage / "step_00000002/model.safetensors").is_file()
         assert list((home / "tensorboard" / stage).glob("events.*"))
+    store = CheckpointStore(home / "decoder")
+    state = store.read_state(store.steps()[-1])
+    assert state["finished"] and set(state["lineage"]) == {"dvae", "gpt", "speaker"}
     assert json.loads((home / "config.json").read_text())["model"]["width"] == 16
     wavs, pictures = sorted((home / "samples").glob("*.wav")), sorted((home / "samples").glob("*.png"))
     (spoken,) = [path.stem for path in pictures if path.stem.startswith("step_")]
@@ -109,10 +112,11 @@ def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tin
     argv = ["--config", str(tiny_yaml), "--checkpoint-dir", str(tmp_path)]
     config = train.config_from_arguments(train.build_parser().parse_args(argv))
     shutil.copytree(trained[1] / "dvae", tmp_path / "dvae")
-    assert not make_agenda(config, None)[0].trains
+    dataset = SimpleNamespace(train=(), speakers=())
+    assert not make_agenda(config, dataset)[0].trains
     file = tmp_path / "dvae/step_00000002/model.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
-    assert make_agenda(config, None)[0].trains
+    assert make_agenda(config, dataset)[0].trains
     assert (tmp_path / "dvae/damaged_step_00000002").is_dir()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from test_stages import dvae_batch, gpt_batch
-from tiny import stage_of, tiny_run_config, train_step_of
+from tiny import stage_of, tiny_run_config, train_step_of, untraced
 
 from myxtts.config.config import StageConfig
 from myxtts.models.xtts import XTTS
@@ -22,14 +22,6 @@ BATCHES = {"gpt": gpt_batch, "dvae": dvae_batch}
 @functools.cache
 def strategy():
     return tf.distribute.OneDeviceStrategy("/CPU:0")
-
-
-@pytest.fixture
-def eagerly():
-    """Runs traced functions as plain Python for one test: others here count traces."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 class Quadratic:
@@ -181,7 +173,7 @@ def rows(batch, start, stop):
     return type(batch)(*(field[start:stop] for field in batch))
 
 
-@pytest.mark.usefixtures("eagerly")
+@untraced()
 @pytest.mark.parametrize("stage", ["gpt", "dvae"])
 def test_accumulated_batches_equal_one_large_batch(stage):
     batch, results = BATCHES[stage](6), []
@@ -225,7 +217,7 @@ def test_step_traced_for_examples_is_the_same_graph_whichever_batch_comes_first(
     assert graphs[0] == graphs[1] == graphs[2]
 
 
-@pytest.mark.usefixtures("eagerly")
+@untraced()
 @pytest.mark.parametrize("precision, tolerance", [("mixed_float16", 0.02), ("mixed_bfloat16", 0.05)])
 def test_step_in_mixed_precision_stays_near_float32(precision, tolerance):
     losses = {}

@@ -13,7 +13,6 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.loop.device_pipeline import StepClock
-from myxtts.training.loop.updates import total_steps
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.callbacks import Callback
 
@@ -209,10 +208,6 @@ def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_check
     assert written == [2]
     assert trainer.store.read(2, ())[1]["position"] == 6
     assert trainer.store.best_step() == 2
-
-
-def test_epochs_give_the_number_of_steps_where_no_maximum_is_set():
-    assert total_steps(None, epochs=7, batches_per_epoch=5, accumulation=2) == 17
 
 
 def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):

@@ -1,4 +1,4 @@
-"""Workers connect, exchange values, refuse different settings, and end together when one is lost."""
+"""Workers connect, exchange values, refuse different settings, train as one, and end together when one is lost."""
 
 import json
 import socket
@@ -9,13 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tiny import tiny_run_config, untraced
 
 from myxtts.config.checks import UserError
 from myxtts.config.training import workers_in, workers_of_slurm
+from myxtts.devices.device_plan import plan_devices
 from myxtts.distributed import launching
 from myxtts.distributed.launching import free_addresses
 from myxtts.distributed.workers import LOST_EXIT_CODE, WorkerLost, Workers
 from myxtts.runs import machine_report
+from myxtts.runs.run import Run
 from myxtts.training.loop.device_pipeline import timing_of_all
 
 
@@ -164,15 +167,6 @@ def test_a_worker_that_does_not_come_is_named():
     assert f"Worker 1 ({addresses[1]}) is missing." in printed
 
 
-@pytest.mark.slow
-def test_a_taken_port_is_an_error():
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        worker = start(0, (address, *free_addresses(1)))
-        _, printed = worker.communicate(timeout=100)
-    assert worker.returncode and address in printed
-
-
 def test_one_that_leaves_ends_the_others_with_its_reason_and_code(monkeypatch):
     heard = []
     monkeypatch.setattr(Workers, "_end", lambda workers, *end: heard.append((workers.index, *end)))
@@ -258,3 +252,30 @@ def test_workers_are_read_from_slurms_variables():
         workers_of_slurm({})
     with pytest.raises(UserError, match="cannot read the variables of this job step"):
         workers_of_slurm(step | {"SLURM_STEP_NODELIST": "n[08-"})
+
+
+@pytest.mark.slow
+def test_two_workers_have_the_losses_of_one_process(tiny_corpus, tmp_path, two_stages, monkeypatch):
+    every = dict(log_every_steps=2, validate_every_steps=1, checkpoint_every_steps=2, leave_out=())
+    shape, steps = dict(layers=1, num_latents=2, dropout=0.0), {"max_steps": 2}
+    data = dict(augment=True, num_workers=1, num_buckets=1)
+    made_of = dict(model=shape, data=data, training=every, dvae=steps, gpt=steps)
+    config = tiny_run_config(tiny_corpus, tmp_path / "one", **made_of)
+    alone = Run(config, plan_devices(num_gpus=0))
+    with untraced():
+        assert alone.train()
+
+    path = tmp_path / "config.json"
+    settings = config.to_dict()
+    settings["training"] |= {"checkpoint_dir": str(tmp_path / "two"), "leave_out": ["speaker", "decoder"]}
+    path.write_text(json.dumps(settings))  # JSON is YAML
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    assert launching.launch(2, ["train", "--config", str(path)]) == 0
+
+    together = Run(tiny_run_config(tiny_corpus, tmp_path / "two", **made_of), alone.plan)
+    assert together.history.keys() == alone.history.keys() == {"dvae", "gpt"}
+    for stage, losses in alone.history.items():
+        for found, expected in zip(together.history[stage], losses, strict=True):
+            assert found == pytest.approx(expected, rel=1e-5)
+    lone = ["--checkpoint-dir", str(tmp_path / "lone"), "--stage", "dvae", "--workers", *free_addresses(1)]
+    assert subprocess.run([sys.executable, "-m", "myxtts", "train", "--config", str(path), *lone]).returncode == 0

@@ -341,19 +341,7 @@ def test_train_cuts_a_recording_by_its_subtitles_once(planted, tmp_path):
     assert contents(made) == before
 
 
-def test_train_transcribes_a_folder_of_recordings_and_tries_the_recognizer_first(planted, tmp_path):
-    (folder := tmp_path / "anna").mkdir()
-    shutil.copy(planted.path, folder / "one.wav")
-    (tmp_path / "hear.py").write_text("print('lo la li')")
-    hears = f"{sys.executable} {tmp_path / 'hear.py'} {{wav}}"
-    assert opened_by_train(tmp_path, folder, "--recognizer", "no such {wav}") is None
-    assert not (tmp_path / "run").exists()
-    config = opened_by_train(tmp_path, folder, "--recognizer", hears)
-    clips = load_corpus(config.data.train_data).utterances
-    assert {clip.speaker for clip in clips} == {"anna"} and {clip.text for clip in clips} == {"lo la li"}
-
-
-def test_train_cuts_again_what_was_cut_otherwise_and_skips_what_is_no_recording(planted, tmp_path):
+def test_train_tries_the_recognizer_cuts_again_what_was_cut_otherwise_and_skips_what_is_no_recording(planted, tmp_path):
     (folder := tmp_path / "anna").mkdir()
     shutil.copy(planted.path, folder / "good | one.wav")
     (folder / "empty.wav").touch()
@@ -361,8 +349,10 @@ def test_train_cuts_again_what_was_cut_otherwise_and_skips_what_is_no_recording(
     soundfile.write(folder / "silent.wav", np.zeros(RATE), RATE)
     (tmp_path / "hear.py").write_text("print('lo la li')")
     hears = f"{sys.executable} {tmp_path / 'hear.py'} {{wav}}"
+    assert opened_by_train(tmp_path, folder, "--recognizer", "no such {wav}") is None
+    assert not (tmp_path / "run").exists()
     first = opened_by_train(tmp_path, folder, "--recognizer", hears).data
-    assert {clip.speaker for clip in load_corpus(first.train_data).utterances} == {"anna"}
+    assert {(clip.speaker, clip.text) for clip in load_corpus(first.train_data).utterances} == {("anna", "lo la li")}
     german = opened_by_train(tmp_path, folder, "--recognizer", hears, "--language", "de").data
     assert {clip.language for clip in load_corpus(german.train_data, None).utterances} == {"de"}
     (folder / "silent.wav").unlink()

@@ -59,10 +59,6 @@ def by_color(monkeypatch):
     monkeypatch.setattr(measuring.DNSMOS, "load", lambda: None)
 
 
-def validation_ids(run, corpus):
-    return [one.id for one in sentences_of_data(corpus, [run], "en", 100)]
-
-
 def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
     from myxtts.data.corpora import load_corpus
     from myxtts.data.doctor import split_by_hash
@@ -93,7 +89,7 @@ def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color
     written = json.loads((output / "evaluation.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}
     assert list(rows) == ["recordings", "mine, copy", "mine", "others"]
-    count = min(2, len(validation_ids(run, tiny_corpus)))
+    count = min(2, len(sentences_of_data(tiny_corpus, [run], "en", 100)))
     assert [rows[name]["figures"]["all"]["mcd"]["sentences"] for name in rows] == [count] * 4
     mcd = {name: row["figures"]["all"]["mcd"]["value"] for name, row in rows.items()}
     assert mcd["recordings"] == mcd["others"] == 0 < mcd["mine"]
