@@ -82,7 +82,8 @@ class TensorflowSteps:
         self._signature = [state, request]
         self._draws = {xla: graph_of(self._draw, self._signature, xla) for xla in (False, True)}
         self._move = graph_of(self._moved, [state, numbers, number, number, number, number])
-        self._join = graph_of(self._joined, [state, state])
+        joined = lambda *states: tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *states)
+        self._join = graph_of(joined, [state, state])
         self._read = self._read_prompts
         # Calls run on the device of the weights, because the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
@@ -148,9 +149,6 @@ class TensorflowSteps:
             for layers in (state.keys, state.values)
         )
         return RowState(keys, values, *(tf.gather(part, rows) for part in state[2:]))
-
-    def _joined(self, state, other):
-        return tf.nest.map_structure(lambda one, two: tf.concat([one, two], axis=0), state, other)
 
     def _draw(self, state, request):
         self.num_traces += 1

@@ -31,7 +31,16 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     folder = Path(folder)
     require_model_folder(folder, "A model (--checkpoint)")
     front, config = open_text_front(folder)
-    stores = _trained_parts(folder)
+    stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
+    lacks = {"gpt": "no trained gpt"}
+    if "decoder" in stores:
+        lacks["speaker"] = "no speaker encoder, which its waveform decoder needs"
+    else:
+        lacks["dvae"] = "no trained dvae and no waveform decoder"
+        stores.pop("speaker", None)  # Griffin-Lim needs no speaker vector
+    if missing := next((part for part in lacks if part not in stores), None):
+        command = f"python train_main.py --stage {missing} --checkpoint-dir {folder} --train-data …"
+        raise CheckpointError(f"{folder} has {lacks[missing]}. Train it with: {command}")
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
     skipped = "dvae" if only_speech and "decoder" in stores else None
@@ -59,21 +68,6 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
         )
     model.preset, model.origin = (front.tokenizer, config), str(folder)
     return model
-
-
-def _trained_parts(folder: Path) -> dict[str, CheckpointStore]:
-    """Returns the checkpoint stores of the parts that speech needs; raises `CheckpointError` if one is missing."""
-    stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
-    lacks = {"gpt": "no trained gpt"}
-    if "decoder" in stores:
-        lacks["speaker"] = "no speaker encoder, which its waveform decoder needs"
-    else:
-        lacks["dvae"] = "no trained dvae and no waveform decoder"
-        stores.pop("speaker", None)  # Griffin-Lim needs no speaker vector
-    if missing := next((part for part in lacks if part not in stores), None):
-        command = f"python train_main.py --stage {missing} --checkpoint-dir {folder} --train-data …"
-        raise CheckpointError(f"{folder} has {lacks[missing]}. Train it with: {command}")
-    return stores
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:

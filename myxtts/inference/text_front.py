@@ -19,14 +19,9 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
-SENTENCE_PAUSE_SECONDS = 0.25
-"""Pause after a piece that ends a sentence."""
-CLAUSE_PAUSE_SECONDS = 0.12
-"""Pause after a piece that ends with a comma, semicolon, colon or dash."""
-CUT_PAUSE_SECONDS = 0.05
-"""Pause after any other piece: a long sentence was split between two words."""
-PARAGRAPH_PAUSE_SECONDS = 0.5
-"""Pause at a blank line."""
+SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE_SECONDS = 0.25, 0.12, 0.05, 0.5
+"""Pauses after a piece that ends a sentence, that ends with a comma, semicolon, colon or dash, that ends between two
+words of a long sentence, and at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _ENDS_SENTENCE = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$""")
 _ENDS_CLAUSE = re.compile(r"[,;:،؛、，；：፣፤፥—–]$")

@@ -212,7 +212,13 @@ class SpeechStream(Spoken):
             if self._sentences[0].stream is None and not self.finished:
                 self.open()
             while True:
-                self._check_ended()
+                ended = self._number if self._sentences[self._number].is_heard else 0
+                if self.finished and self._sentences[-1].end_seconds:
+                    ended = len(self._sentences)
+                for sentence in self._sentences[self._num_checked : ended]:
+                    if self._checks:
+                        sentence.check()
+                    self._num_checked += 1
                 if self.finished:
                     raise StopIteration
                 self._engine.wait(self.ready)
@@ -225,13 +231,3 @@ class SpeechStream(Spoken):
 
     def __del__(self):
         self.close()
-
-    def _check_ended(self):
-        """Checks each sentence whose audio has ended once the audio of the next sentence has begun."""
-        ended = self._number if self._sentences[self._number].is_heard else 0
-        if self.finished and self._sentences[-1].end_seconds:
-            ended = len(self._sentences)
-        for sentence in self._sentences[self._num_checked : ended]:
-            if self._checks:
-                sentence.check()
-            self._num_checked += 1

@@ -49,9 +49,21 @@ class VoiceEncoder:
         Raises:
             AudioError: A file cannot be read, or the recordings are shorter than `SHORTEST_CHUNK_SAMPLES` in all.
         """
-        references = [references] if isinstance(references, Recording) else references
-        recordings = [one if isinstance(one, np.ndarray) else _read(one) for one in references]
-        self._check_length(references, sum(map(len, recordings)))
+        recordings, files = [], []
+        for one in [references] if isinstance(references, Recording) else references:
+            if not isinstance(one, np.ndarray):  # arrays are clips of a training set, which were checked before
+                files.append(one)
+                recording = read_audio(one, MODEL_SAMPLE_RATE)
+                for warning in recording.warnings:
+                    logger.warning("%s: %s", one, warning)
+                one = recording.samples
+            recordings.append(one)
+        seconds, least = sum(map(len, recordings)) / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
+        if files and seconds < least:
+            raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
+        low, _ = self.config.data.conditioning_seconds
+        if files and seconds < 0.95 * low:
+            logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
         voice = self._known.pop(content, None) or self._encode(recordings)
@@ -71,16 +83,6 @@ class VoiceEncoder:
         limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
         heard = [resample(one[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
-
-    def _check_length(self, references, num_samples):
-        """Checks the total length if there are files; arrays are clips of a training set, which were checked before."""
-        files = [one for one in references if not isinstance(one, np.ndarray)]
-        seconds, least = num_samples / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
-        if files and seconds < least:
-            raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
-        low, _ = self.config.data.conditioning_seconds
-        if files and seconds < 0.95 * low:
-            logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
         """Splits a recording `(S,)` into chunks for the conditioning encoder."""
@@ -102,10 +104,3 @@ def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
     """
     clip = find_speaker(folder, name).clip
     return Voice(*(array.astype(np.float32) for array in read_speaker(folder, name))) if clip is None else listen(clip)
-
-
-def _read(path: str | Path) -> np.ndarray:
-    recording = read_audio(path, MODEL_SAMPLE_RATE)
-    for warning in recording.warnings:
-        logger.warning("%s: %s", path, warning)
-    return recording.samples

@@ -138,12 +138,8 @@ def find_sentences(
 ) -> list[Piece]:
     """Finds the times of a transcript's sentences with a speech recognizer; returns the sentences with their times.
 
-    A sentence that was not recognized gets the time between its neighbors and a `fault`. If the recognizer gives no
-    times, its words are distributed over a few seconds of speech.
-
-    Args:
-        segments: Segments of speech, `(N, 2)` frames.
-        pieces: Sentences of the transcript.
+    A sentence that was not recognized gets the time between its neighbors and a `fault`. The words of a recognizer
+    without times are distributed over the speech of a few seconds. `segments` are segments of speech, `(N, 2)` frames.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -171,8 +167,7 @@ def find_sentences(
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
     """Returns the sentences with times that increase and lie within a recording of `seconds`.
 
-    Args:
-        times: Start and end of each sentence, None if it was not recognized.
+    `times` has the start and end of each sentence in seconds, or None for a sentence that was not recognized.
 
     Raises:
         UserError: Too few sentences were recognized.

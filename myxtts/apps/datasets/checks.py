@@ -202,11 +202,8 @@ def listen(
 ) -> None:
     """Transcribes clips or checks their texts, checks their voices and DNSMOS, and drops the clips that fail.
 
-    Args:
-        clips: Clips with their files.
-        options: Result of `command.open_options`.
-        needs_text: Whether the recognizer transcribes the clips; otherwise it checks their texts.
-        tell: Called with the progress every five seconds.
+    `options` are the result of `command.open_options`. The recognizer transcribes the clips if `needs_text`, otherwise
+    it checks their texts. `tell` is called with the progress every five seconds.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return

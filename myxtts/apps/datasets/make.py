@@ -31,13 +31,8 @@ def make_dataset(
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to one; returns the records of all its recordings.
 
-    Recordings that are already in the data set are skipped. After an error, the recordings before it are kept.
-
-    Args:
-        recordings: Files or folders.
-        output: Folder of the data set.
-        options: Result of `command.open_options`.
-        tell: Called with progress lines.
+    Recordings that are already in the data set are skipped. After an error, the data set has the recordings before it.
+    `options` are the result of `command.open_options`; `tell` is called with progress lines.
     """
     files: list[Path] = []
     for path in map(Path, recordings):
@@ -78,7 +73,12 @@ def make_dataset(
 def _write_source(folder, identity, audio, text, pieces, options, tell):
     """Writes the clips of a recording; returns the record of the recording for `SetFolder.add`."""
     surveyed, segments, notes = plan_source(audio, text, pieces, options)
-    gain, rate = _gain(surveyed, options.loudness, notes), surveyed.sample_rate
+    gain, peak, rate = 1.0, float(surveyed.peaks.max()), surveyed.sample_rate
+    if np.isfinite(surveyed.loudness) and peak > 0:
+        gain = 10 ** ((options.loudness - surveyed.loudness) / 20)
+        if gain * peak > _HIGHEST_PEAK:
+            gain = _HIGHEST_PEAK / peak
+            notes.append(f"gain limited to {20 * np.log10(gain):+.1f} dB by its peaks")
     for note in notes:
         tell(note)
     with write_whole_folder(folder.path / WAVS / identity) as temporary:
@@ -138,12 +138,21 @@ def plan_source(
         reason = "no speech was found"
         return surveyed, [Segment(0, count, reason=reason)], [reason]
     starts, ends = spoken.T * seconds
-    if pieces and is_subtitles(text):
-        pieces, note = synchronize(pieces, starts, ends, text)
-        notes += [note] if note else []
-    elif pieces:
-        pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
-    atoms = _to_atoms(starts, ends, pieces, text, notes)
+    if pieces:
+        if is_subtitles(text):
+            pieces, note = synchronize(pieces, starts, ends, text)
+            notes += [note] if note else []
+        else:
+            pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
+        atoms = align(starts, ends, pieces)
+        if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
+            raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
+        if unspoken := [atom.text for atom in atoms if atom.first == atom.last]:
+            notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
+        atoms = [atom for atom in atoms if atom.first < atom.last]
+    else:  # long pauses count as ends of sentences
+        pauses = np.append(starts[1:] - ends[:-1], np.inf)
+        atoms = [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]
     edges = find_edges(spoken, surveyed.levels_db, seconds)
     clips, used = [], set()
     for first, last, start, end in choose_clips(atoms, edges, seconds, options.min_seconds, options.max_seconds):
@@ -163,20 +172,6 @@ def plan_source(
     return surveyed, _with_pauses(clips, left, count), notes
 
 
-def _to_atoms(starts, ends, pieces, path, notes):
-    """Returns the segments of speech with their texts as atoms; without texts, each segment is an atom."""
-    if not pieces:  # long pauses count as ends of sentences
-        pauses = np.append(starts[1:] - ends[:-1], np.inf)
-        return [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]
-    atoms = align(starts, ends, pieces)
-    if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
-        raise UserError(f"{path} does not belong to the recording: its texts in another order would fit as well.")
-    unspoken = [atom.text for atom in atoms if atom.first == atom.last]
-    if unspoken:
-        notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
-    return [atom for atom in atoms if atom.first < atom.last]
-
-
 def _with_pauses(clips, left, num_samples):
     """Sorts all segments and adds the pauses between them; dropped segments end where clips begin."""
     segments, position = [], 0
@@ -190,15 +185,3 @@ def _with_pauses(clips, left, num_samples):
             segments.append(replace(one, start=start, end=end))
         position = max(position, end)
     return segments
-
-
-def _gain(surveyed, loudness, notes):
-    """Returns the gain to the target loudness, limited by the peaks."""
-    peak = float(surveyed.peaks.max())
-    if not np.isfinite(surveyed.loudness) or peak <= 0:
-        return 1.0
-    gain = 10 ** ((loudness - surveyed.loudness) / 20)
-    if gain * peak > _HIGHEST_PEAK:
-        gain = _HIGHEST_PEAK / peak
-        notes.append(f"gain limited to {20 * np.log10(gain):+.1f} dB by its peaks")
-    return gain

@@ -110,14 +110,34 @@ def read_subtitles(path: Path) -> list[Piece]:
     except Exception as error:  # pysubs2 raises errors of any type for damaged files
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
-    pieces = []
+    pieces: list[Piece] = []
     for cue in sorted(cues, key=lambda cue: (cue.start, cue.end)):
         text, fault = clean_cue(cue.plaintext)
-        if count_letters(text):
-            pieces.append(Piece(text, cue.start / 1000, cue.end / 1000, bool(_SENTENCE_END.search(text)), fault))
+        if not count_letters(text):
+            continue
+        piece = Piece(text, cue.start / 1000, cue.end / 1000, bool(_SENTENCE_END.search(text)), fault)
+        before = pieces[-1] if pieces else None
+        if before and piece.start <= before.end + 0.1 and text.startswith(before.text):
+            rest = text[len(before.text) :].strip()  # rolling captions repeat the cue before
+            if not count_letters(rest):
+                pieces[-1] = replace(before, end=max(before.end, piece.end))
+                continue
+            if len(before.text) > 3:
+                piece = replace(piece, text=rest)
+        pieces.append(piece)
     if not pieces:
         raise UserError(f"{path} has no cue with a text. Name another with --subtitles.")
-    return _mark_overlaps(_without_repeats(pieces))
+    # Pairs of cues with a long overlap get a fault; at a short overlap, the first cue ends earlier.
+    for index in range(len(pieces) - 1):
+        first, second = pieces[index : index + 2]
+        overlap = min(first.end, second.end) - second.start
+        shorter = min(first.end - first.start, second.end - second.start)
+        if overlap > _OVERLAP_SECONDS and overlap > _OVERLAP_SHARE * shorter:
+            pieces[index] = replace(first, fault=first.fault or "overlapping cues")
+            pieces[index + 1] = replace(second, fault=second.fault or "overlapping cues")
+        elif overlap > 0:
+            pieces[index] = replace(first, end=second.start)
+    return pieces
 
 
 def clean_cue(text: str) -> tuple[str, str]:
@@ -174,36 +194,6 @@ def _one_line(text):
     return " ".join(text.replace("|", " ").split())
 
 
-def _without_repeats(pieces):
-    """Removes the text that each cue of rolling captions repeats from the cue before."""
-    kept: list[Piece] = []
-    for piece in pieces:
-        before = kept[-1] if kept else None
-        if before and piece.start <= before.end + 0.1 and piece.text.startswith(before.text):
-            rest = piece.text[len(before.text) :].strip()
-            if not count_letters(rest):
-                kept[-1] = replace(before, end=max(before.end, piece.end))
-                continue
-            if len(before.text) > 3:
-                piece = replace(piece, text=rest)
-        kept.append(piece)
-    return kept
-
-
-def _mark_overlaps(marked):
-    """Marks pairs of cues with a long overlap; ends the first cue earlier at a short overlap."""
-    for index in range(len(marked) - 1):
-        first, second = marked[index : index + 2]
-        overlap = min(first.end, second.end) - second.start
-        shorter = min(first.end - first.start, second.end - second.start)
-        if overlap > _OVERLAP_SECONDS and overlap > _OVERLAP_SHARE * shorter:
-            marked[index] = replace(first, fault=first.fault or "overlapping cues")
-            marked[index + 1] = replace(second, fault=second.fault or "overlapping cues")
-        elif overlap > 0:
-            marked[index] = replace(first, end=second.start)
-    return marked
-
-
 def synchronize(
     cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray, path: Path | None = None
 ) -> tuple[list[Piece], str]:
@@ -237,14 +227,11 @@ def synchronize(
 
 
 def _fit(times, starts, ends):
-    """Returns offset, drift and share of matching cues of the candidate line that matches most cues."""
-    found = [_fit_line(times, starts, *line) for line in _lines(times, starts, ends)]
-    return max(found or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
+    """Returns offset, drift and share of matching cues of the best line.
 
-
-def _lines(times, starts, ends):
-    """Yields candidates (offset, drift): for each ratio of frame rates the line through most window peaks."""
-    seconds = max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
+    The candidates are, for each ratio of frame rates, the line through most window peaks.
+    """
+    lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
     for ratio in _FRAME_RATE_RATIOS:
         peaks = list(_peaks(times * ratio, speech))
@@ -259,7 +246,8 @@ def _lines(times, starts, ends):
             best = near[support.argmax()]
             found.append((support.max(), np.average(at_zero[best], weights=scores[best]), slope))
         _, offset, slope = max(found, key=lambda one: one[0])
-        yield offset, ratio * (1 + slope) - 1
+        lines.append(_fit_line(times, starts, offset, ratio * (1 + slope) - 1))
+    return max(lines or [_fit_line(times, starts, 0.0, 0.0)], key=lambda line: line[2])
 
 
 def _signals(starts, ends, seconds):

@@ -5,9 +5,8 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
@@ -34,8 +33,7 @@ docs/evaluation.md explains the metrics.
 """
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A model with the checkpoint to evaluate (`best` or `last`), or a folder of audio files."""
 
     folder: Path
@@ -47,9 +45,7 @@ class Subject:
 def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
     """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; gives each subject a unique name.
 
-    Args:
-        which: Checkpoint of folders without `@best` or `@last`.
-        local_folder: Downloads a model of the hub and returns its folder.
+    Other folders get the checkpoint `which`. `local_folder` downloads a model of the hub and returns its folder.
 
     Raises:
         UserError: A folder does not exist.
@@ -97,9 +93,8 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("--data", metavar="DIR", help="data set with recordings (default: that of the run)")
     data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
     data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
-    data.add_argument(
-        "--language", help="language of texts and data without a label (default: that of the run or words)"
-    )
+    language = "language of texts and data without a label (default: that of the run or words)"
+    data.add_argument("--language", help=language)
     data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
     data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")
     data.add_argument("--seeds", type=int, metavar="N", default=3, help="number of samples of each sentence")

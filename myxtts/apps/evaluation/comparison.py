@@ -75,9 +75,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model; different speakers have 0, recordings of one speaker have 1."""
-COMPARED = ("model", "files")
-"""Kinds of rows that are compared with each other; other kinds are references."""
+"""Minimum speaker similarity of the best model; 0 is the similarity of different speakers, 1 of recordings of one."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that select the best model, by priority."""
 
@@ -102,8 +100,7 @@ class Estimate(NamedTuple):
 def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
     """Estimates a ratio of sums with a bootstrap interval over sentences.
 
-    Args:
-        parts, wholes: Numerators and denominators, `(sentences,)`, summed over the seeds of each sentence.
+    `parts` and `wholes` are numerators and denominators, `(sentences,)`, summed over the seeds of each sentence.
     """
     return _bootstrapped(lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), parts, wholes)
 
@@ -118,10 +115,8 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     """Estimates a proportion with Wilson's interval, which is also valid near 0 and 1.
 
     The number of trials is Kish's effective sample size, from the variance between sentences. If all sentences have the
-    same proportion, the interval is that of Clopper and Pearson, with one trial per sentence.
-
-    Args:
-        hits, totals: Numbers of positive samples and of all samples by sentence, `(sentences,)`.
+    same proportion, the interval is that of Clopper and Pearson, with one trial per sentence. `hits` and `totals` are
+    the numbers of positive samples and of all samples of each sentence, `(sentences,)`.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -242,8 +237,8 @@ class Comparison:
 
     @property
     def compared(self) -> list[Row]:
-        """Rows of models and of folders of audio files."""
-        return [row for row in self.rows if row.kind in COMPARED]
+        """Rows of models and of folders of audio files, which are compared; the others are references."""
+        return [row for row in self.rows if row.kind in ("model", "files")]
 
     def missing(self) -> dict[str, str]:
         """Returns the metrics that are not available, with a hint how to make each available."""
@@ -320,8 +315,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources.
 
-    Args:
-        on_measured: Called with the row after each sentence. The last measurement has samples only during this call.
+    `on_measured` is called with the row after each sentence, when the last measurement still has the samples.
     """
     measure, rows = Measurer(tools), []
     for source in sources:

@@ -13,15 +13,13 @@ from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Compariso
 from myxtts.apps.evaluation.sentences import Source
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import printable
-from myxtts.hearing.measuring import Measured, Sentence, Tools, spread
+from myxtts.hearing.measuring import Sentence, Tools, spread
 from myxtts.storage.files import csv_text, write_json, write_text, write_whole_folder
 
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
-MOST_SENTENCES = 40
-"""Number of sentences on the page, each with the audio of all rows."""
-WORST = 10
-"""Number of worst sentences of each model on the page."""
+MOST_SENTENCES, WORST = 40, 10
+"""Numbers of sentences on the page: with the audio of all rows, and of the worst ones of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -47,22 +45,16 @@ def evaluate_into(
                 print(f"{printable(row.name)}: {len(row.measured)} …", file=sys.stderr, flush=True)
 
         comparison = compare(sources, sentences, tools, settings, keep)
-        kept = {id(one): paths[id(one)] for one in _heard(comparison)}
+        shown, kept = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, {}
+        for row in comparison.rows:  # the page has the audio of the same sentences of all rows, and each model's worst
+            some = [one for key, one in row.first_times.items() if key in shown]
+            kept |= {id(one): paths[id(one)] for one in some + row.worst(WORST)}
         for path in set(paths.values()) - set(kept.values()):
             (new / path).unlink()
         write_text(new / PAGE, _page(comparison, kept))
         write_text(new / CSV_FILE, as_csv(comparison))
         write_json(new / JSON_FILE, as_json(comparison, kept))
     return as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
-
-
-def _heard(comparison: Comparison) -> list[Measured]:
-    """Returns the measurements whose audio is on the page: the same sentences of all rows, and each model's worst."""
-    shown, found = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, []
-    for row in comparison.rows:
-        some = [one for key, one in row.first_times.items() if key in shown]
-        found += some + [one for one in row.worst(WORST) if one not in some]
-    return found
 
 
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:

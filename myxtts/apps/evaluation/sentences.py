@@ -72,7 +72,16 @@ def choose_sentences(
             voices = [by_speaker[name] for name in sorted(by_speaker)]
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
-        return _of_texts(texts, voices, language or "en", count)
+        try:
+            content = read_bounded(Path(texts), MOST_TEXT_BYTES)
+        except ValueError as error:
+            raise UserError(f"--texts {texts} {error}.") from error
+        lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
+        if not lines:
+            raise UserError(f"--texts {texts} holds no sentence.")
+        code, chosen = get_language(language or "en").code, enumerate(spread(lines, count), 1)
+        found = [Sentence(f"text_{number:03d}", text, code) for number, text in chosen]
+        return _in_voices(found, voices) if voices else found
     if not data and folder and any(map(is_base, models)):
         data = _espeak_data(folder, language or "en")
     if data:
@@ -101,7 +110,11 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     if not held:
         raise UserError(f"Every clip of {folder} was trained on. Name another data set with --data, or give --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
-    longest = _longest(corpus.utterances, trained, {(one.speaker, one.language) for one in chosen})
+    longest = {}  # the two longest clips of each speaker and language, training clips if there are any
+    for key in {(one.speaker, one.language) for one in chosen}:
+        same = [one for one in corpus.utterances if (one.speaker, one.language) == key]
+        same = [one for one in same if one.id in trained] or same
+        longest[key] = sorted(same, key=_usable_seconds, reverse=True)[:2]
     trained_speakers = {one.speaker for one in corpus.utterances if one.id in trained}
     for one in chosen:
         try:
@@ -156,35 +169,12 @@ def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set
     return known & {one.id for one in (clips if data.val_data else split_by_hash(clips, data.validation_share)[0])}
 
 
-def _longest(utterances, trained, keys):
-    """Returns the two longest clips of each (speaker, language) in `keys`, training clips if there are any."""
-
-    def seconds(one):
-        with suppress(soundfile.LibsndfileError):
-            found = soundfile.info(str(one.wav_path)).duration
-            return found if found <= MOST_SECONDS else 0.0
-        return 0.0
-
-    found = {}
-    for key in keys:
-        same = [one for one in utterances if (one.speaker, one.language) == key]
-        found[key] = sorted([one for one in same if one.id in trained] or same, key=seconds, reverse=True)[:2]
-    return found
-
-
-def _of_texts(path, voices, language, count):
-    """Returns the lines of a text file as sentences, without empty lines and comments with #."""
-    try:
-        content = read_bounded(Path(path), MOST_TEXT_BYTES)
-    except ValueError as error:
-        raise UserError(f"--texts {path} {error}.") from error
-    lines = [line.strip() for line in re.split("\r\n|\r|\n", content)]
-    texts = [line for line in lines if line and not line.startswith("#")]
-    if not texts:
-        raise UserError(f"--texts {path} holds no sentence.")
-    code = get_language(language).code
-    found = [Sentence(f"text_{number:03d}", text, code) for number, text in enumerate(spread(texts, count), 1)]
-    return _in_voices(found, voices) if voices else found
+def _usable_seconds(clip):
+    """Returns the duration of a clip; 0 if it is unreadable or longer than `MOST_SECONDS`."""
+    with suppress(soundfile.LibsndfileError):
+        if (seconds := soundfile.info(str(clip.wav_path)).duration) <= MOST_SECONDS:
+            return seconds
+    return 0.0
 
 
 def _in_voices(sentences, voices):

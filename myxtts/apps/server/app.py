@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from html import escape
+from functools import partial
 from pathlib import Path
-from string import Template
 from typing import Annotated
 
+import jinja2
 from fastapi import FastAPI, Request
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
@@ -24,7 +24,7 @@ from myxtts.apps.server.voices import VoiceBook
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """Builds the application with its middleware. Its lifespan starts the speaker if necessary, and stops it."""
+    """Builds the application with endpoints and middleware. Its lifespan starts the speaker if needed, and stops it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -36,31 +36,9 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
     app = FastAPI(title="MyXTTS", version=myxtts.__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     for kind in (RequestValidationError, HTTPException, ApiError):
         app.add_exception_handler(kind, _answer_error)
-    _add_speech(app, speaker, voices, settings)
-    _add_state(app, speaker, voices, settings)
-    _add_pages(app, settings)
     app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
-    return app
-
-
-async def _answer_error(request, error):
-    if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        names = [str(part) for part in first["loc"][1:] if part != "str" and part != "VoiceId"]
-        param = ".".join(names)[:100] or None
-        if first["type"] == "json_invalid" or not names:
-            error = ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
-        else:
-            error = ApiError(400, f"{param}: {first['msg']}.", param, first["type"])
-    elif isinstance(error, HTTPException):
-        error = ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
-    request.state.speech = {"error": error.code}
-    return error.response()
-
-
-def _add_speech(app, speaker, voices, settings):
     audio = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
 
     async def answer(kind, body, request):
@@ -77,11 +55,9 @@ def _add_speech(app, speaker, voices, settings):
         """Speaks a text and adds the time of each word, like Kokoro-FastAPI; streams a line of JSON per sentence."""
         return await answer(CaptionedResponse, body, request)
 
-
-def _add_state(app, speaker, voices, settings):
     created = int(Path(myxtts.__file__).stat().st_mtime)
-    names = (settings.model, *ALIASES)
-    entries = {name: {"id": name, "object": "model", "created": created, "owned_by": "myxtts"} for name in names}
+    entry = {"object": "model", "created": created, "owned_by": "myxtts"}
+    entries = {name: {"id": name} | entry for name in (settings.model, *ALIASES)}
 
     @app.get("/v1/models")
     async def models() -> dict:
@@ -131,33 +107,34 @@ def _add_state(app, speaker, voices, settings):
         """Metrics for Prometheus."""
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
-
-def _add_pages(app, settings):
-    files = map(Path(__file__).with_name, ("page.html", "examples.html"))
-    page, examples = (Template(file.read_text("utf-8")) for file in files)
-    link = f"<li><a href={PAGE}/>{PAGE}</a>: train and speak in the browser" if settings.has_page else ""
-    names = dict(title=f"{app.title} {app.version}", page=link)
+    template = jinja2.Template(Path(__file__).with_name("page.html").read_text("utf-8"), autoescape=True)
+    render = partial(template.render, title=f"{app.title} {app.version}", page=settings.has_page and PAGE)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def start() -> str:
         """Start page with links."""
-        return page.substitute(names, more="")
+        return render()
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs(request: Request) -> str:
         """Documentation of the endpoints, with examples; loads nothing from other hosts."""
-        key, header = ("KEY", ' -H "Authorization: Bearer KEY"') if settings.api_key else ("none", "")
-        values = dict(url=escape(str(request.base_url).rstrip("/")), key=key, header=header)
-        return page.substitute(names, more=examples.substitute(values) + _fields(app.openapi()))
+        url, described = str(request.base_url).rstrip("/"), app.openapi()
+        fields = described["components"]["schemas"][SpeechRequest.__name__]
+        return render(url=url, has_key=bool(settings.api_key), paths=described["paths"], request=fields)
+
+    return app
 
 
-def _fields(description):
-    """HTML table of an OpenAPI description: the paths, and the fields of a speech request."""
-    paths = ((path, *one) for path, methods in description["paths"].items() for one in methods.items())
-    rows = [(f"{method.upper()} {path}", one["description"]) for path, method, one in paths]
-    speech = description["components"]["schemas"][SpeechRequest.__name__]
-    for name, field in speech["properties"].items():
-        choices = [one for each in (field, *field.get("anyOf", ())) for one in each.get("enum", ())]
-        usual = "required" if name in speech["required"] else f"default: {field.get('default')}"
-        rows.append((name, "; ".join(filter(None, (field.get("description"), ", ".join(choices), usual)))))
-    return f"<table>{''.join(f'<tr><th><code>{escape(name)}</code><td>{escape(what)}' for name, what in rows)}</table>"
+async def _answer_error(request, error):
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        names = [str(part) for part in first["loc"][1:] if part != "str" and part != "VoiceId"]
+        param = ".".join(names)[:100] or None
+        if first["type"] == "json_invalid" or not names:
+            error = ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
+        else:
+            error = ApiError(400, f"{param}: {first['msg']}.", param, first["type"])
+    elif isinstance(error, HTTPException):
+        error = ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
+    request.state.speech = {"error": error.code}
+    return error.response()

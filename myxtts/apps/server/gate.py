@@ -112,7 +112,12 @@ class Gate:
 
         try:
             self._check_caller(request)
-            if most := self._most_bytes(request):
+            path, most = scope["path"], 0  # most bytes of the body; 0 for paths that read none
+            if path in (SPEECH, CAPTIONED):
+                most = 12 * self.settings.max_characters + 2**16  # JSON may escape each UTF-16 unit as six bytes
+            elif self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
+                most = MOST_UPLOAD_BYTES
+            if most:
                 receive = await self._read_body(request, most)
             await self.app(scope, receive, send_counted)
         except Exception as error:
@@ -140,14 +145,6 @@ class Gate:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), expected.encode()):
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
-
-    def _most_bytes(self, request):
-        """Maximum size of the body in bytes; 0 for paths that read no body."""
-        path = request.scope["path"]
-        if self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
-            return MOST_UPLOAD_BYTES
-        # JSON may escape each UTF-16 unit of a text as six bytes.
-        return 12 * self.settings.max_characters + 2**16 if path in (SPEECH, CAPTIONED) else 0
 
     async def _read_body(self, request, most):
         """Reads the body within its limits; returns an ASGI `receive` that replays the body."""

@@ -43,9 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
-    network.add_argument(
-        "--host", default="127.0.0.1", help="listen address; anything but localhost requires an API key"
-    )
+    host = "listen address; anything but localhost requires an API key"
+    network.add_argument("--host", default="127.0.0.1", help=host)
     network.add_argument("--port", type=int, default=8000, help="listen port; 0 picks a free one")
     wyoming = "also serve Home Assistant by the Wyoming protocol on this port, without API key; usually 10200"
     network.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
@@ -93,7 +92,14 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         get_language(arguments.language or "en")
     except ValueError as error:
         raise UserError(f"--language: {error}") from error
-    key = _read_key(arguments)
+    key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
+    if arguments.api_key_file:
+        try:
+            key = (read_bounded(Path(arguments.api_key_file), 2**16).splitlines() or [""])[0].strip()
+        except ValueError as error:
+            raise UserError(f"--api-key-file {arguments.api_key_file} {error}.") from error
+    if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
+        raise UserError("An API key must have 8 or more printable ASCII characters and no spaces.")
     if not key and not _is_local(arguments.host):
         rule = f"--host {arguments.host} can be reached from other machines and needs an API key"
         raise UserError(f"{rule}. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
@@ -113,15 +119,3 @@ def _is_local(host):
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _read_key(arguments):
-    key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
-    if arguments.api_key_file:
-        try:
-            key = (read_bounded(Path(arguments.api_key_file), 2**16).splitlines() or [""])[0].strip()
-        except ValueError as error:
-            raise UserError(f"--api-key-file {arguments.api_key_file} {error}.") from error
-    if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
-        raise UserError("An API key must have 8 or more printable ASCII characters and no spaces.")
-    return key

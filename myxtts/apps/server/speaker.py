@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from myxtts.interchange.onnx.exported import ExportedStream
 
 logger = logging.getLogger(__name__)
+_stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
 
 MOST_ROWS = 8
 """Maximum number of texts spoken at once, and of sentences sampled at once by `code_engine.CodeEngine`."""
@@ -328,7 +330,3 @@ class Speaker:
         unexpected = None if isinstance(error, UserError | ApiError) else error
         logger.warning("A text was not spoken: %s", kind, exc_info=unexpected, extra={"fields": {"request_id": job.id}})
         job.put(error)
-
-
-def _stopping():
-    return ApiError(503, "The server is stopping.", code="stopping", retry_after_seconds=5)

@@ -56,9 +56,7 @@ class SpeechRequest(BaseModel):
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
     input: Annotated[str, Field(description="the text; [pause:1s] is silence; Markdown and URLs are not read out")]
     voice: VoiceName | VoiceId
-    response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = Field(
-        "mp3", description="pcm: 16 bit, little-endian, mono, 24 000 Hz"
-    )
+    response_format: Literal[*MEDIA_TYPES] = Field("mp3", description="pcm: 16 bit, little-endian, mono, 24 000 Hz")
     speed: Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False)] = 1.0
     stream_format: Literal["audio", "sse"] | None = Field(None, description="sse: as server-sent events")
     instructions: str | None = Field(None, max_length=10_000, description="accepted, no effect")
@@ -136,7 +134,16 @@ def make_job(
     Raises:
         ApiError: A field is invalid, or the text cannot be spoken.
     """
-    _check_fields(request, settings)
+    if request.model not in (known := (settings.model, *ALIASES)):
+        raise ApiError(404, f"There is no model {request.model!r}; use {known[0]}.", "model", "model_not_found")
+    if len(request.input) > settings.max_characters:
+        rule = f"input has at most {settings.max_characters} characters"
+        raise ApiError(400, f"{rule}. Received: {len(request.input)}.", "input", "string_above_max_length")
+    if request.is_open and request.response_format not in OPEN_FORMATS:
+        rule = f"response_format must be one of {', '.join(OPEN_FORMATS)} for a stream"
+        raise ApiError(400, f"{rule}. Received: {request.response_format}.", "response_format", "unsupported_format")
+    if any("\ud800" <= character <= "\udfff" for character in request.input):
+        raise ApiError(400, "input holds a lone surrogate.", "input")
     lead, parts = spoken_parts(request.input)
     text, languages = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
     likely = request.language or language_to_read(text, settings.language, None, "", languages)[0]
@@ -157,20 +164,6 @@ def make_job(
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
     options = dict(seed=request.seed, speed=request.speed, hurry=request.is_open, id=id)
     return SpeechJob(pieces, (lead, after), find, language, sampling, **options)
-
-
-def _check_fields(request, settings):
-    """Raises `ApiError` for invalid fields, except voice, language and sampling parameters."""
-    if request.model not in (known := (settings.model, *ALIASES)):
-        raise ApiError(404, f"There is no model {request.model!r}; use {known[0]}.", "model", "model_not_found")
-    if len(request.input) > settings.max_characters:
-        rule = f"input has at most {settings.max_characters} characters"
-        raise ApiError(400, f"{rule}. Received: {len(request.input)}.", "input", "string_above_max_length")
-    if request.is_open and request.response_format not in OPEN_FORMATS:
-        rule = f"response_format must be one of {', '.join(OPEN_FORMATS)} for a stream"
-        raise ApiError(400, f"{rule}. Received: {request.response_format}.", "response_format", "unsupported_format")
-    if any("\ud800" <= character <= "\udfff" for character in request.input):
-        raise ApiError(400, "input holds a lone surrogate.", "input")
 
 
 def _choose_language(requested, text, usual, among):

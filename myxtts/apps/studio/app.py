@@ -47,21 +47,18 @@ MOST_WRONG, WRONG_SECONDS = 10, 60.0
 """After this many wrong passwords within this many seconds, no password is accepted."""
 
 
-class Password:
-    """Function for Gradio's `auth` that accepts any user name with the password and limits wrong attempts."""
+def _checks_password(password):
+    """Returns a function for Gradio's `auth` that accepts any user name with the password and limits wrong attempts."""
+    wrong: deque[float] = deque(maxlen=MOST_WRONG)
 
-    def __init__(self, password: str):
-        self.password = password.encode()
-        self._wrong: deque[float] = deque(maxlen=MOST_WRONG)
+    def accepts(name, given):
+        is_blocked = len(wrong) == MOST_WRONG and time.monotonic() - wrong[0] < WRONG_SECONDS
+        is_right = hmac.compare_digest(given.encode(), password.encode())
+        if not (is_blocked or is_right):
+            wrong.append(time.monotonic())
+        return is_right and not is_blocked
 
-    def __call__(self, name: str, given: str) -> bool:
-        """Whether the password is right, and wrong attempts are below the limit."""
-        if len(self._wrong) == MOST_WRONG and time.monotonic() - self._wrong[0] < WRONG_SECONDS:
-            return False
-        if hmac.compare_digest(given.encode(), self.password):
-            return True
-        self._wrong.append(time.monotonic())
-        return False
+    return accepts
 
 
 class Door:
@@ -122,7 +119,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
         page.has_launched = True
         look = dict(css_paths=Path(__file__).with_name("page.css"), ssr_mode=False, footer_links=[], show_error=True)
         limits = dict(max_file_size=MOST_UPLOAD, allowed_paths=[str(studio.home.resolve())])
-        gr.mount_gradio_app(app, page, prefix, auth=Password(password) if password else None, **look, **limits)
+        gr.mount_gradio_app(app, page, prefix, auth=_checks_password(password) if password else None, **look, **limits)
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:

@@ -24,8 +24,6 @@ LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
 """Suffixes of files that `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
 RECORDINGS, BEFORE = ".recordings", ".before"
 """Suffixes of the folder with the recordings of a data set, and of a recording that is about to be replaced."""
-LISTS = ("metadata_train.csv", "metadata_eval.csv")
-"""Lists of clips and texts that `myxtts make-dataset` writes."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -117,8 +115,8 @@ class DataSets:
 
     def lists(self, folder: str) -> list[Path]:
         """Returns the lists of clips of a data set that was cut on the page; empty for any other folder."""
-        own = Path(folder).parent == self.home
-        return [path for path in (Path(folder, one) for one in LISTS) if own and path.is_file()]
+        lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
+        return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def correct(self, folder: str, texts: Sequence[Sequence[str]]) -> int:
         """Writes corrected texts, given as rows of clip and text, into the lists of a data set. Removes clips with an
@@ -149,7 +147,14 @@ def kept_in(home: Path) -> dict[str, Kept]:
     found = [("run", home / name) for name in runs_in(home)]
     patterns = {"data": f"{DATA}/*/", "export": f"{EXPORTS}/*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
-    return {str(path.relative_to(home)): _measure(kind, path) for kind, path in found}
+    kept = {}
+    for kind, folder in found:
+        files = [Path(place, name).lstat() for place, _, names in os.walk(folder) for name in names]
+        megabytes = sum(one.st_size for one in files) / 2**20
+        size = f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
+        changed = time.localtime(max([one.st_mtime for one in files], default=folder.stat().st_mtime))
+        kept[str(folder.relative_to(home))] = Kept(kind, folder, size, time.strftime("%Y-%m-%d %H:%M", changed))
+    return kept
 
 
 def to_trash(home: Path, place: str | None) -> Path:
@@ -167,14 +172,6 @@ def to_trash(home: Path, place: str | None) -> Path:
         if folder.is_dir():
             moved = folder.replace(free_path(home / TRASH / folder.name))
     return moved
-
-
-def _measure(kind, folder):
-    files = [Path(place, name).lstat() for place, _, names in os.walk(folder) for name in names]
-    megabytes = sum(one.st_size for one in files) / 2**20
-    size = f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
-    changed = max([one.st_mtime for one in files], default=folder.stat().st_mtime)
-    return Kept(kind, folder, size, time.strftime("%Y-%m-%d %H:%M", time.localtime(changed)))
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:

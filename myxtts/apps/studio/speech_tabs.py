@@ -13,7 +13,7 @@ import numpy as np
 from myxtts.apps.studio import parts
 from myxtts.apps.studio.folders import EVALUATION, add_vote, count_votes
 from myxtts.apps.studio.parts import Choices, act
-from myxtts.apps.studio.studio import Studio, Wish
+from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PageError
 
 _numbers = itertools.count()
@@ -56,13 +56,12 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
     def say(streamed, model, text, language, recording, speaker, *values):
         yield texts["speaking"], "", None
-        wish = Wish(model, text, language, recording, speaker, *values)
         if not streamed:
-            rate, samples = studio.speak(wish)
+            rate, samples = studio.speak(model, text, language, recording, speaker, *values)
             yield texts["spoken"].format(len(samples) / rate), "", (rate, samples)
             return
         chunks, speech = [], f"{next(_numbers)}"
-        for rate, samples in studio.stream(wish):
+        for rate, samples in studio.stream(model, text, language, recording, speaker, *values):
             chunks.append(samples)
             yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
@@ -105,7 +104,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         order = [(first, first_which), (second, second_which)]
         if blind:
             random.shuffle(order)
-        spoken = [studio.speak(Wish(name, text, language, recording, speaker, seed), which) for name, which in order]
+        options = language, recording, speaker, seed
+        spoken = [studio.speak(name, text, *options, which=which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
         captions = LETTERS if blind else [f"{letter}: {name}" for letter, name in zip(LETTERS, names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,22 +28,6 @@ MOST_CLIPS = 500
 """Maximum number of clips of a data set that the page lists."""
 LONGEST_CLIP_SECONDS = 11.6
 """Maximum length of a training clip, the default of `myxtts doctor data`."""
-
-
-class Wish(NamedTuple):
-    """Text to speak, with voice and sampling parameters."""
-
-    run: str
-    text: str
-    language: str
-    """Language code; "" detects the language of the text."""
-    recording: str | None = None
-    """Audio file of the voice; None uses the voice `speaker`."""
-    speaker: str | None = None
-    seed: int = 0
-    temperature: float = 0.0
-    """Sampling temperature; 0 uses the default of the run."""
-    speed: float = 1.0
 
 
 class Studio:
@@ -146,40 +130,46 @@ class Studio:
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
 
-    def speak(self, wish: Wish, which: str = "best") -> tuple[int, np.ndarray]:
+    def speak(self, run: str, text: str, *options, which: str = "best") -> tuple[int, np.ndarray]:
         """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Repeats sentences of low confidence.
+
+        `options` are the arguments of `_opened` from `language` on: a code, or "" to detect the language; a recording
+        of the voice, or None and the name of a voice; seed; temperature, 0 for that of the run; speed.
 
         Raises:
             UserError: The model cannot speak the text.
         """
-        synthesizer, *options = self._opened(wish, which)
-        speech = synthesizer.speak(wish.text, *options, retries=None)
+        synthesizer, *manner = self._opened(run, text, *options, which=which)
+        speech = synthesizer.speak(text, *manner, retries=None)
         return speech.sample_rate, to_int16(speech.samples)
 
-    def stream(self, wish: Wish) -> Iterator[tuple[int, np.ndarray]]:
+    def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
         """Speaks a text as `speak` does, but yields the result in parts and repeats no sentences."""
-        synthesizer, *options = self._opened(wish, "best")
-        for samples in synthesizer.stream(wish.text, *options, check=False):
+        synthesizer, *manner = self._opened(run, text, *options)
+        for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)
 
-    def _opened(self, wish, which):
-        """Returns the `Synthesizer` for a wish, and its arguments `voice` to `speed` for `speak` and `stream`."""
-        if not wish.text.strip():
+    def _opened(self, run, text, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
+        """Returns the `Synthesizer` of a run, and the arguments of its `speak` from `voice` to `speed`."""
+        if not text.strip():
             raise PageError("no_text")
-        if not (wish.recording or wish.speaker):
+        if not (recording or speaker):
             raise PageError("no_voice")
-        if len(wish.text) > MOST_CHARACTERS:
-            raise PageError("long_text", MOST_CHARACTERS, len(wish.text))
-        folder = self.folder(wish.run)
+        if len(text) > MOST_CHARACTERS:
+            raise PageError("long_text", MOST_CHARACTERS, len(text))
+        folder = self.folder(run)
+        # Time of the last change in ns, so that a model is loaded again if it has a newer checkpoint.
+        paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
+        changed = max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)
         with self._loading:
-            synthesizer = self._load(folder, which, _changed(folder))
+            synthesizer = self._load(folder, which, changed)
         from myxtts.inference.voices import stored_voice
 
         # `as_voice` would read any file that is named as a speaker.
         listen, sampling = synthesizer.as_voice, synthesizer.config.sampling
-        voice = listen(wish.recording) if wish.recording else stored_voice(folder, wish.speaker, listen)
-        sampling = dataclasses.replace(sampling, temperature=wish.temperature or sampling.temperature)
-        return synthesizer, voice, wish.language or None, sampling, int(wish.seed), wish.speed
+        voice = listen(recording) if recording else stored_voice(folder, speaker, listen)
+        sampling = dataclasses.replace(sampling, temperature=temperature or sampling.temperature)
+        return synthesizer, voice, language or None, sampling, int(seed), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
         """Exports a model for ONNX Runtime to `export_folder`; yields the command's output."""
@@ -211,9 +201,3 @@ def _load(folder, which, changed):
     from myxtts.interchange.onnx.engines import load_synthesizer
 
     return load_synthesizer(folder, which)
-
-
-def _changed(folder):
-    """Returns the time of the last change in ns, so that a model is loaded again if it has a newer checkpoint."""
-    paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
-    return max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)

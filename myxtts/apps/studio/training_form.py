@@ -5,9 +5,8 @@ The form has the settings whose field is declared with `page="main"` or `page="m
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict
 from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
@@ -33,8 +32,7 @@ FLAGS: Mapping[str, Flag] = {
 """Flags of `myxtts train` that the form has, by their Python names."""
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(NamedTuple):
     """Initial values of the training form for a pretrained model."""
 
     recipe: str
@@ -46,11 +44,9 @@ class Preset:
 
 
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
-    """Returns the initial form for a run in `folder` that starts from a model.
+    """Returns the initial form for a run in `folder` that starts from `source`, a value of `--init-from`.
 
-    Args:
-        source: Value of `--init-from`; "" or None for random weights.
-        recipe: None uses the settings of the run in `folder` if there is one, else the recipe that fits the source.
+    A `recipe` of None means the settings of the run in `folder` if there is one, else the recipe that fits the source.
 
     Raises:
         UserError: The source or the run is damaged.
@@ -65,7 +61,10 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     if recipe != OWN:
         values |= dict(init_from=source or "")
         if source and recipe == FINETUNE_BASE and not is_base(source):
-            values |= _rates_for(known)
+            # For another model, the stages to tune and the learning rate differ from the recipe.
+            size = known.get("size")
+            rate = STAGES["gpt"].learning_rates[size] / LOWER_RATE if size not in (None, config.model.size) else None
+            values |= dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
         if known:
             values |= dict(model_size=known["size"], g2p=",".join(known["g2p"]))
     return Preset(recipe, values, stages_of(config, values))
@@ -133,13 +132,6 @@ def _model_in(source):
     released = config.model.size == RELEASED_SIZE or "converted_from" in state
     stages = tuple(name for name in TUNABLE if CheckpointStore(folder / name).steps())
     return dict(size=config.model.size, g2p=config.data.g2p or (), released=released, stages=stages)
-
-
-def _rates_for(known):
-    """Returns the values that replace those of `finetune_base.yaml` for another model: stages, learning rate."""
-    base, size = config_in(FINETUNE_BASE, Path()).model.size, known.get("size")
-    rate = STAGES["gpt"].learning_rates[size] / LOWER_RATE if size not in (None, base) else None
-    return dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
 
 
 def _value_in(nested, place):
