@@ -95,9 +95,9 @@ LONGEST_SECONDS = 900
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Returns environment variables with this Python's commands, the folder's scripts and this checkout."""
+    """Returns environment variables with this Python's commands, the folder's scripts, this checkout and 80 columns."""
     path = f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}"
-    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path, "COLUMNS": "80"}
 
 
 def prepare(folder: Path, quick: bool) -> None:
