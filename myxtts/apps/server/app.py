@@ -55,6 +55,26 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
         """Speaks a text and adds the time of each word, like Kokoro-FastAPI; streams a line of JSON per sentence."""
         return await answer(CaptionedResponse, body, request)
 
+    _add_state(app, speaker, voices, settings)
+    template = jinja2.Template(Path(__file__).with_name("page.html").read_text("utf-8"), autoescape=True)
+    render = partial(template.render, title=f"{app.title} {app.version}", page=settings.has_page and PAGE)
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def start() -> str:
+        """Start page with links."""
+        return render()
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs(request: Request) -> str:
+        """Documentation of the endpoints, with examples; loads nothing from other hosts."""
+        url, described = str(request.base_url).rstrip("/"), app.openapi()
+        fields = described["components"]["schemas"][SpeechRequest.__name__]
+        return render(url=url, has_key=bool(settings.api_key), paths=described["paths"], request=fields)
+
+    return app
+
+
+def _add_state(app, speaker, voices, settings):
     created = int(Path(myxtts.__file__).stat().st_mtime)
     entry = {"object": "model", "created": created, "owned_by": "myxtts"}
     entries = {name: {"id": name} | entry for name in (settings.model, *ALIASES)}
@@ -106,23 +126,6 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
     async def metrics() -> PlainTextResponse:
         """Metrics for Prometheus."""
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
-
-    template = jinja2.Template(Path(__file__).with_name("page.html").read_text("utf-8"), autoescape=True)
-    render = partial(template.render, title=f"{app.title} {app.version}", page=settings.has_page and PAGE)
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def start() -> str:
-        """Start page with links."""
-        return render()
-
-    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def docs(request: Request) -> str:
-        """Documentation of the endpoints, with examples; loads nothing from other hosts."""
-        url, described = str(request.base_url).rstrip("/"), app.openapi()
-        fields = described["components"]["schemas"][SpeechRequest.__name__]
-        return render(url=url, has_key=bool(settings.api_key), paths=described["paths"], request=fields)
-
-    return app
 
 
 async def _answer_error(request, error):
