@@ -8,14 +8,14 @@ import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, named_folder, runs_in
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
-from myxtts.apps.studio.studio import Studio, Wish
+from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.config.checks import UserError
@@ -301,10 +301,9 @@ def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
 
 def test_speaker_of_a_request_is_no_file(tmp_path):
     (secret := tmp_path / "secret.wav").write_bytes(b"RIFF")
-    studio, config = Studio(tmp_path), SimpleNamespace(sampling=None)
-    studio._load = lambda *_: SimpleNamespace(as_voice=lambda file: pytest.fail(f"{file} was read"), config=config)
+    (studio := Studio(tmp_path))._load = lambda *_: Mock()
     with pytest.raises(UserError, match="speaker"):
-        studio.speak(Wish("base", "One.", "en", speaker=str(secret)))
+        studio.speak("base", "One.", "en", None, str(secret), 0)
 
 
 def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monkeypatch):
