@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`: prints errors that a user can fix and returns 2 or `error.exit_code`.
 
-    Ctrl-C returns 130. A process that is connected to other workers ends after them.
+    Ctrl-C returns 130. In distributed training, calls `end_process` with the code instead of returning it.
     """
 
     @functools.wraps(main)

@@ -83,7 +83,7 @@ def check_data(
     Args:
         validation: Data set with the validation clips; by default the validation split of `folder` itself.
         vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
-        progress: Function from the path of a data set to a context manager that yields the progress callback.
+        progress: Called with the path of each data set; returns a context manager that yields a progress callback.
         corpus_options: Arguments of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
@@ -109,8 +109,8 @@ def inspect_corpus(
 ) -> Inspection:
     """Decodes every clip of a corpus in `workers` threads, and checks the audio and the transcript.
 
-    The JSON file `cache_path` caches results, which are valid while the limits and the size and time of the audio file
-    are the same. The file is updated if `keeps_cache`. `progress` is called after each clip.
+    Results are cached in the JSON file `cache_path`, and reused while `limits` and the size and modification time of
+    the audio file are unchanged. `keeps_cache` also saves new results. `progress` is called after each clip.
     """
     key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, *limits]
     cached = _load_cache(cache_path, key) if cache_path is not None else {}

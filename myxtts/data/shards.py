@@ -192,7 +192,7 @@ class PreparedClips:
         return path in self._by_path
 
     def read_codes(self, path: str) -> np.ndarray:
-        """Returns the codes `(C,)` int32 of an adopted recording. Raises the same errors as `read_samples`."""
+        """Returns the codes `(C,)` int32 of a recording passed to `adopt`. Raises the errors of `read_samples`."""
         shard, clip = self._by_path[path]
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 

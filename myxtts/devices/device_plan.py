@@ -102,7 +102,7 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
 
     Args:
         num_gpus: Number of GPUs visible to this process.
-        gpus: The visible GPUs, to check memory limits; None numbers the GPUs and skips this check.
+        gpus: The visible GPUs, to check memory limits; if None, skips this check and uses indices as GPU ids.
         request: Fields of `DeviceRequest`.
 
     Raises:

@@ -195,7 +195,7 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:
-    """Returns zeros `(S,)`."""
+    """Returns `seconds` of silence, float32 `(S,)`."""
     return np.zeros(int(seconds * sample_rate), np.float32)
 
 

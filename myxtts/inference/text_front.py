@@ -83,7 +83,7 @@ class TextFront:
         return self.longest_texts.get(language.code, usual)
 
     def ids(self, text: str, language: str) -> list[int]:
-        """Encodes the text of a piece to token ids, without unknown characters."""
+        """Encodes the text of a piece to token ids, and drops unknown tokens."""
         self._check(text, language, self.max_tokens)
         known = self.tokenizer.with_known_letters(text, language)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]

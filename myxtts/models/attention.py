@@ -281,7 +281,7 @@ class TransformerBlock(Layer):
     Args:
         dropout: Dropout rate of the attention probabilities and both residual branches.
         output_stddev: Standard deviation of the initial kernels of both output projections.
-        site: First dropout site of this block.
+        site: First of the block's `SITES_PER_BLOCK` consecutive dropout sites, see `layers.Dropout`.
 
     Call arguments: as in `CausalSelfAttention`.
     """

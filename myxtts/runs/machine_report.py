@@ -26,7 +26,7 @@ from myxtts.storage.files import new_hasher
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
-"""Clip length in seconds when training steps are measured, about the mean of corpora of read speech."""
+"""Clip length in seconds for timing training steps; about the mean of read-speech corpora."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
 """Bytes per second below which a disk is reported as slow. A GPU needs about 4 MB per second, 100 s of 16-bit audio."""

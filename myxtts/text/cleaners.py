@@ -1,6 +1,6 @@
 """Text cleaning, which turns written text into lower-case words, and sentence splitting.
 
-The order of the steps is the reference's: quotes, script, case, numbers, abbreviations, symbols, white space, then
+The order of the steps is that of Coqui's XTTS: quotes, script, case, numbers, abbreviations, symbols, white space, then
 romanization of Chinese and Korean. Japanese is romanized without the other steps.
 """
 

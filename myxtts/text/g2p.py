@@ -27,8 +27,8 @@ def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"]
     Punctuation and words in other scripts are kept; consonant length is not marked.
 
     Args:
-        alphabet: `"ipa"` or `"latin"`. All Latin letters are in the vocabulary of released XTTS checkpoints; Amharic
-            has `ä` for ə, `ı` for ɨ, `ñ`, and `q t' p' ts' ch'` for the ejectives.
+        alphabet: `"ipa"`, or `"latin"` with letters from the vocabulary of released XTTS checkpoints. In Amharic,
+            for example, `ä` is ə, `ı` is ɨ, `ñ` is ɲ, and `q t' p' ts' ch'` are the ejectives.
 
     Raises `ValueError` if the alphabet is unknown or the language has no rules.
     """

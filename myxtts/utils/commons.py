@@ -27,7 +27,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """Copies a CPU tensor to the first GPU; returns tensors on other devices unchanged, or all if there is no GPU."""
+    """Copies a CPU tensor to the first GPU; returns it unchanged if it is on another device or there is no GPU."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)

@@ -71,10 +71,10 @@ def is_subtitles(path: Path) -> bool:
 
 
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
-    """Reads the text of a recording; returns an empty list if there is none and a recognizer transcribes the clips.
+    """Reads the text of a recording; returns an empty list if it has none and a recognizer will transcribe it.
 
     Raises:
-        UserError: The text cannot be read, or a recognizer is needed and `options` have none.
+        UserError: The text cannot be read, or it needs a recognizer and `options` has none.
     """
     if text is None:
         if options.recognizer is None:
@@ -227,9 +227,9 @@ def synchronize(
 
 
 def _fit(times, starts, ends):
-    """Returns offset, drift and share of matching cues of the best line.
+    """Returns offset, drift and share of matching cues of the line that matches the most cues.
 
-    The candidates are, for each ratio of frame rates, the line through most window peaks.
+    There is one candidate per ratio of frame rates: the line supported by the most window peaks.
     """
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)

@@ -258,7 +258,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
-    """Returns the source of a folder of audio files, matched to the sentences by name, else by text."""
+    """Returns a `Source` that reads audio files from a folder, matched to the sentences by name, else by text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

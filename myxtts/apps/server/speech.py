@@ -94,7 +94,7 @@ _MARKUP = (
     *((rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1")
       for mark in (r"\*\*\*", r"\*\*", "__", "~~", r"\*", "_", "``", "`")),
 )  # fmt: skip
-"""Regular expressions and replacements: code, links, URLs, tags, rules, headings, quotes, lists, tables, emphasis."""
+"""Markup patterns and replacements: code, links, URLs, tags, rules, headings, quotes, lists, tables, emphasis."""
 
 
 def plain_text(text: str) -> str:

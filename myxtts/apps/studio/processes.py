@@ -1,4 +1,4 @@
-"""`myxtts` commands as processes: tasks, trainings, and the state of a run as its folder shows it."""
+"""Runs `myxtts` commands as child processes (tasks and training), and reads the state of a run from its folder."""
 
 import os
 import re
@@ -97,9 +97,9 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops a training: after its current step and a checkpoint, or at once before the first step.
+    """Stops a training run: after the current step and a checkpoint, or immediately if no step has begun.
 
-    Sends SIGTERM, because child processes of a server started with `&` ignore SIGINT before the first step.
+    Sends SIGTERM: if the server was started with `&`, its child processes ignore SIGINT until the first step.
 
     Raises:
         UserError: No run is training in the folder.

@@ -150,7 +150,7 @@ class Studio:
             yield synthesizer.sample_rate, to_int16(samples)
 
     def _opened(self, run, text, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
-        """Returns the `Synthesizer` of a run, and the arguments of its `speak` from `voice` to `speed`."""
+        """Returns a run's `Synthesizer` and the arguments of `speak`: voice, language, sampling, seed and speed."""
         if not text.strip():
             raise PageError("no_text")
         if not (recording or speaker):

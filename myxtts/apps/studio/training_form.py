@@ -25,7 +25,7 @@ OWN = "config.json"
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
-"""GPT learning rate for random weights divided by that for fine-tuning, as in `finetune_base.yaml`."""
+"""Factor by which fine-tuning lowers the GPT learning rate of training from scratch, as in `finetune_base.yaml`."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }

@@ -73,7 +73,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Converts a new or changed Coqui model by `import_coqui` to a folder in the user's cache; returns the folder."""
+    """Returns the cache folder of a converted Coqui model; converts the model first if it is new or has changed."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])

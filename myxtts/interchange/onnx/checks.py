@@ -88,7 +88,7 @@ def _other_graphs(speaker, model, random):
 
 
 def _sentences(speaker, synthesizer, random, limit):
-    """Compares token ids, and the GPT's states and codes given equal earlier codes; every other sentence is greedy."""
+    """Compares token ids, and GPT states and codes with teacher forcing; every second sentence is decoded greedily."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [latents[None] for latents, _ in speaker.voices.values()]
     voices = voices or [_normal(random, 1, config.num_latents, config.width)]

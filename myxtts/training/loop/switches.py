@@ -63,8 +63,8 @@ def settle_switches(
 
     Args:
         applicable: Names of the switches that the stage has; the others keep their defaults.
-        before: `Switches.applied` of the run to resume. Its form of attention is kept, because a new measurement might
-            choose the other form, which rounds differently.
+        before: `Switches.applied` of the run to resume. Automatic selection keeps its attention implementation, because
+            the other one rounds differently.
         default_ema: Decay of the weight averages if neither the settings nor the preset name one.
     """
     requested = requested_switches(training)

@@ -141,7 +141,7 @@ class Stage(ABC):
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives whose losses are validated, by default the `objectives` of the updates."""
+        """Returns the objectives to evaluate in validation; by default `objectives`, which are those of the updates."""
         return objectives
 
     @abstractmethod

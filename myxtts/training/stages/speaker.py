@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 FEWEST_CLIPS = 4
 """Smallest number of training clips of a speaker; with fewer the encoder would memorize them."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""Smallest number of speakers with which some are held out for validation; share of speakers held out (at least 1)."""
+"""Minimum number of speakers to hold some out for validation, and the share that is held out (at least one speaker)."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
