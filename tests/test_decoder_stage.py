@@ -18,8 +18,15 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, resynthesis
-from myxtts.training.stages.decoder_losses import log_mel_distance
+from myxtts.training.stages.decoder import (
+    ADVERSARIAL,
+    JUDGING,
+    SPECTRAL,
+    DecoderPreparation,
+    DecoderStage,
+    log_mel_distance,
+    resynthesis,
+)
 from myxtts.training.trainer import XTTSTrainer
 
 MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)

@@ -151,15 +151,6 @@ class UpdateRule:
         if statistics:
             self.objective.apply_statistics(statistics)
 
-    def _for_averages(self, change):
-        """Calls `change(average, weight)` for each weight with an average, on every replica."""
-
-        def in_replica():
-            for average, weight in zip(self.averages.values(), self.variables):
-                change(average, weight)
-
-        self.strategy.run(in_replica)
-
     def update_averages(self, step: tf.Tensor) -> None:
         """Updates the averages (Polyak and Juditsky 1992); must be called in a replica, after `step` earlier steps.
 
@@ -174,17 +165,23 @@ class UpdateRule:
 
     def restart_averages(self) -> None:
         """Sets the averages to the current weights."""
-        self._for_averages(lambda average, weight: average.assign(weight.value))
+
+        def restart():
+            for average, weight in zip(self.averages.values(), self.variables):
+                average.assign(weight.value)
+
+        self.strategy.run(restart)
 
     def exchange_averages(self) -> None:
         """Exchanges weights and averages."""
 
-        def exchange(average, weight):
-            held = tf.identity(weight.value)
-            weight.assign(average.read_value())
-            average.assign(held)
+        def exchange():
+            for average, weight in zip(self.averages.values(), self.variables):
+                held = tf.identity(weight.value)
+                weight.assign(average.read_value())
+                average.assign(held)
 
-        self._for_averages(exchange)
+        self.strategy.run(exchange)
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
