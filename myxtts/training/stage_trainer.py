@@ -137,8 +137,7 @@ class StageTrainer:
         if reason := self.stage.nothing_to_learn(dataset):
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
-                with self.checkpointer.writer:
-                    self.checkpointer.save(last=True, finished=True)
+                self.checkpointer.save(last=True, finished=True)
             return {}
         dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:

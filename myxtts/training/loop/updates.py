@@ -22,8 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak learning rate of the stage. The step scales learning rates by the update's own peak
-            divided by this one.
+        stage_learning_rate: Peak rate of the stage. Each rate is scaled by the update's own peak divided by this one.
     """
 
     def __init__(
@@ -155,8 +154,7 @@ class UpdateRule:
         """Updates the averages (Polyak and Juditsky 1992); must be called in a replica, after `step` earlier steps.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
-        Keras's `use_ema` has no such warm-up: at a decay of 0.999, the initial weights would still make up a third of
-        the average after a thousand steps.
+        Keras's `use_ema` has no such warm-up: at 0.999, initial weights are a third of the average after 1000 steps.
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))

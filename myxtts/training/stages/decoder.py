@@ -239,8 +239,7 @@ class DecoderPreparation(GPTPreparation):
     def _frames(self, batch, position):
         """Latents on the decoder's frame grid, `(B, F, width)`, and the number of frames of each clip."""
         model, prepared = self.config.model, super().make_batch(batch, position)
-        given = prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths
-        streams = teacher_forcing(model, *given)
+        streams = teacher_forcing(model, prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths)
         # As in synthesis, n codes have n + 1 latents: the last one predicts the end.
         codes = streams.audio_targets[:, : tf.shape(prepared.codes)[1] + 1]
         text_mask = streams.key_mask[:, : tf.shape(streams.text_inputs)[1]]
