@@ -9,7 +9,7 @@ import tensorflow as tf
 from myxtts.models.discriminators import Discriminators
 from myxtts.models.waveform_decoders import HifiganGenerator
 from myxtts.models.xtts import named_weights
-from myxtts.training.stages.decoder_losses import feature_distance, log_mel_distance, score_loss, stft_distance
+from myxtts.training.stages.decoder import feature_distance, log_mel_distance, score_loss, stft_distance
 from utilities.parity.seeded_weights import sampled_positions, seeded_values
 
 CLIPS, FRAMES, WIDTH, SPEAKER = 2, 8, 6, 5

@@ -18,8 +18,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.stages.decoder import ADVERSARIAL, JUDGING, SPECTRAL, DecoderPreparation, DecoderStage, resynthesis
-from myxtts.training.stages.decoder_losses import log_mel_distance
+from myxtts.training.stages.decoder import DecoderPreparation, DecoderStage, log_mel_distance, resynthesis
 from myxtts.training.trainer import XTTSTrainer
 
 MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)
@@ -206,7 +205,7 @@ def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_founda
     corpus, foundations = corpus_foundations
     dataset, config = configured(corpus, tmp_path / "whole")
     trainer, reported = train(dataset, foundations, config)
-    assert [trainer.stage.phase(step, 4) for step in range(4)] == [SPECTRAL] * 2 + [ADVERSARIAL] * 2
+    assert [trainer.stage.phase(step, 4) for step in range(4)] == ["spectral"] * 2 + ["adversarial"] * 2
     # Discriminators wait while the decoder learns from spectra alone.
     assert (reported.discriminators[1] == reported.discriminators[2]).all()
     assert (reported.discriminators[3] != reported.discriminators[2]).any()
@@ -235,7 +234,7 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
 def test_fine_tuning_trains_the_discriminators_alone_first():
     config = run_config(init_from="another", decoder={"discriminator_warmup": 0.5})
     stage = DecoderStage(config, dict.fromkeys(FOUNDATIONS))
-    assert [stage.phase(step, 10) for step in (0, 4, 5)] == [JUDGING, JUDGING, ADVERSARIAL]
+    assert [stage.phase(step, 10) for step in (0, 4, 5)] == ["judging", "judging", "adversarial"]
 
 
 def test_settings_that_do_not_fit_are_refused():

@@ -54,7 +54,7 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     assert (ledger.row("XLA").requested, ledger.row("XLA").effective) == ("on (preset aggressive)", "on")
     assert ledger.row("weight averages").effective == "0.9"
     assert ledger.row("gradient accumulation").effective == "2"
-    assert trainer.store.read_state(2)["ledger"] == ledger.state()
+    assert trainer.store.read_state(2)["ledger"] == [row._asdict() for row in ledger.rows]
     lines = str(ledger).splitlines()
     assert lines[0].split() == ["optimization", "requested", "effective", "reason"]
     assert sum(not line.startswith(" ") for line in lines) == 1 + len(ledger.rows)

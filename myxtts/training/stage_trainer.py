@@ -67,12 +67,12 @@ class StageTrainer:
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
-        before = store.newest_state() if resumed_folder else None
-        self._settle_switches(model, before or {})
-        self._build(model, store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None)
+        self._build(model, store, store.newest_state() if resumed_folder else None)
         self.model: XTTS = self.stage.model
         sizes = self.stage_config.batch_size, config.training.gradient_accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
+        self.ledger: Ledger | None = None
+        """Effects of the training switches, after the first step."""
         self.clock, self.watch = StepClock(), Watch(self)
         parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
         parts["micro_batches"] = self.batching
@@ -91,34 +91,31 @@ class StageTrainer:
         self.enable_async_pipeline = True
         """Whether batches are prepared in a thread; otherwise on demand, without overlap."""
 
-    def _settle_switches(self, model, before):
-        """Resolves the training switches; `before` is the state of the checkpoint to resume, or empty."""
-        named, joined = self.config.training.workers, tuple(filter(None, self.workers.addresses))
-        hint = "Use myxtts.train(config), which connects them."
-        require(named == joined, "training.workers", "the workers that this process has joined", named, hint)
-        options = self.config.training, self.config.model, self.model_device, self.stage.switches
-        self.switches = settle_switches(*options, before.get("switches"), self.stage.default_ema)
-        self.workers.require_equal("optimization switches", self.switches.applied(), "Name them instead of auto.")
+    def _build(self, model, store, before):
+        """Resolves the training switches, and builds the stage's model and the train step.
+
+        `before` is the state of the checkpoint in `store` to resume or, at step 0, to start from; None without one.
+        """
+        config, settings, workers = self.config.training, self.stage_config, self.workers
+        joined, hint = tuple(filter(None, workers.addresses)), "Use myxtts.train(config), which connects them."
+        rule = "the workers that this process has joined"
+        require(config.workers == joined, "training.workers", rule, config.workers, hint)
+        options = config, self.config.model, self.model_device, self.stage.switches
+        switches = settle_switches(*options, (before or {}).get("switches"), self.stage.default_ema)
+        workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
         if model is not None:
-            name, precision = model.dtype_policy.name, self.switches.precision
+            name, precision = model.dtype_policy.name, switches.precision
             require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
-
-    def _build(self, model, start):
-        """Builds the stage's model, from the weights `start` if given, and the train step."""
-        settings, accumulation = self.stage_config, self.config.training.gradient_accumulation
+        starting = store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None
+        self.switches = switches
         # Seeded per stage, so that its initial weights do not depend on the stages before it.
-        keras.utils.set_random_seed(self.config.training.seed)
+        keras.utils.set_random_seed(config.seed)
         with self.replicas.scope():
-            self.stage.build(model, self.switches, start)
-            updates, options = self.stage.updates(settings), dict(xla=self.switches.xla, ema=self.switches.ema)
-            arguments = updates, self.replicas.strategy, settings, accumulation, self.switches.precision
-            self.train_step = TrainStep(*arguments, **options)
-
-    @property
-    def ledger(self) -> Ledger | None:
-        """Effects of the training switches, after the first step."""
-        return self.watch.ledger
+            self.stage.build(model, switches, starting)
+            sizes = settings, config.gradient_accumulation, switches.precision
+            options = dict(xla=switches.xla, ema=switches.ema)
+            self.train_step = TrainStep(self.stage.updates(settings), self.replicas.strategy, *sizes, **options)
 
     @property
     def stage_config(self) -> StageConfig:
@@ -140,8 +137,7 @@ class StageTrainer:
         if reason := self.stage.nothing_to_learn(dataset):
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
-                with self.checkpointer.writer:
-                    self.checkpointer.save(last=True, finished=True)
+                self.checkpointer.save(last=True, finished=True)
             return {}
         dataset = self.stage.choose_clips(dataset)
         if self.config.training.automatic_batch_size:
@@ -210,7 +206,12 @@ class StageTrainer:
                 # Workers may wait for each other here without limit, but not within the step.
                 stopping = self.workers.agree(self.stop_requested)
                 self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first one traces
-                losses = self._take_step(group, total)
+                with tf.device(self.model_device):
+                    self.stage.prepare_step(group[0], state.step, (settings.seed, -1 - state.step))
+                self.train_step.phase = self.stage.phase(state.step, total)
+                losses = self.batching.take_step(group, self._learning_rate(total), (settings.seed, state.step))
+                state.step += 1
+                state.position += len(group)
                 self.clock.tick()
                 self.checkpointer.writer.poll()
                 watch.after_step(losses, len(group), dataset, order)
@@ -232,16 +233,6 @@ class StageTrainer:
                     with self.clock.paused(), self.train_step.averaged_weights():
                         watch.call("on_sample", state.step)
         return validation
-
-    def _take_step(self, group, total):
-        seed, state = self.config.training.seed, self.state
-        with tf.device(self.model_device):
-            self.stage.prepare_step(group[0], state.step, (seed, -1 - state.step))
-        self.train_step.phase = self.stage.phase(state.step, total)
-        losses = self.batching.take_step(group, self._learning_rate(total), (seed, state.step))
-        state.step += 1
-        state.position += len(group)
-        return losses
 
     def _learning_rate(self, total):
         return learning_rate(self.stage_config, self.step, total) * self.watch.divergence.rate_scale

@@ -27,8 +27,6 @@ PHASES = {
     "waiting": "waiting for room in the buffer",
 }
 """Phases of the producer thread, in the order in which a batch passes them, with descriptions for messages."""
-OF_EACH_WORKER = ("avg_ms", "stall", "buffer")
-"""Names of the timing figures that are logged for each worker."""
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
@@ -230,9 +228,10 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Adds the `OF_EACH_WORKER` figures of all workers to this worker's report; all workers must call this."""
+    """Adds figures of all workers to this worker's report, as `worker_0_stall`; all workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
-        timing = timing | {f"worker_{index}_{name}": one[name] for name in OF_EACH_WORKER if timing and one}
+        names = ("avg_ms", "stall", "buffer") if timing and one else ()
+        timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
     return timing
 
 

@@ -166,8 +166,7 @@ class TrainStep:
             names are prefixed with that of the update (`generator/loss`), `loss` and `gradient_norm` are those of the
             last update, and `finite` tells whether all updates were applied.
         """
-        # Otherwise, operations outside the replicas (norm, finite check, loss scale) would run on TensorFlow's first
-        # device, which is the data device if there are two.
+        # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
                 rule.optimizer.learning_rate.assign(learning_rate * rule.rate_share)

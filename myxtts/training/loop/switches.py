@@ -214,9 +214,6 @@ class Ledger(NamedTuple):
     def row(self, optimization: str) -> LedgerRow:
         return next(row for row in self.rows if row.optimization == optimization)
 
-    def state(self) -> list[dict]:
-        return [row._asdict() for row in self.rows]
-
     def require(self) -> None:
         """Raises `LedgerDifference` naming the switches that do not have the requested effect, if there are any."""
         describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
@@ -230,8 +227,7 @@ class LedgerKeeper:
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
         averages = sorted(self.step.averages().values(), key=lambda v: v.shape.num_elements())
-        self._watched = averages[:WATCHED_AVERAGES]
-        self._before = [v.numpy() for v in self._watched]
+        self._before = [(v, v.numpy()) for v in averages[:WATCHED_AVERAGES]]
 
     def ledger(self, figures: dict) -> Ledger:
         """Returns the `Ledger`; `figures` are the results of the first step that changed the weights."""
@@ -276,7 +272,7 @@ class LedgerKeeper:
         kept = [rule.ema for rule in self.step.rules if rule.averages]
         if not kept:
             return LedgerRow("weight averages", requested, "off", "no averages are kept", not value)
-        moved = any((before != v.numpy()).any() for before, v in zip(self._before, self._watched))
+        moved = any((before != v.numpy()).any() for v, before in self._before)
         seen = "moved by the first step; used for validation and synthesis" if moved else "not moved by the first step"
         reason, effective = f"{len(self.step.averages())} averages, {seen}", str(kept[0]) if moved else "frozen"
         return LedgerRow("weight averages", requested, effective, reason, moved and set(kept) == {value})

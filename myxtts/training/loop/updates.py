@@ -22,8 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak learning rate of the stage. The step scales learning rates by the update's own peak
-            divided by this one.
+        stage_learning_rate: Peak rate of the stage. Each rate is scaled by the update's own peak divided by this one.
     """
 
     def __init__(
@@ -151,21 +150,11 @@ class UpdateRule:
         if statistics:
             self.objective.apply_statistics(statistics)
 
-    def _for_averages(self, change):
-        """Calls `change(average, weight)` for each weight with an average, on every replica."""
-
-        def in_replica():
-            for average, weight in zip(self.averages.values(), self.variables):
-                change(average, weight)
-
-        self.strategy.run(in_replica)
-
     def update_averages(self, step: tf.Tensor) -> None:
         """Updates the averages (Polyak and Juditsky 1992); must be called in a replica, after `step` earlier steps.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
-        Keras's `use_ema` has no such warm-up: at a decay of 0.999, the initial weights would still make up a third of
-        the average after a thousand steps.
+        Keras's `use_ema` has no such warm-up: at 0.999, initial weights are a third of the average after 1000 steps.
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
@@ -174,17 +163,23 @@ class UpdateRule:
 
     def restart_averages(self) -> None:
         """Sets the averages to the current weights."""
-        self._for_averages(lambda average, weight: average.assign(weight.value))
+
+        def restart():
+            for average, weight in zip(self.averages.values(), self.variables):
+                average.assign(weight.value)
+
+        self.strategy.run(restart)
 
     def exchange_averages(self) -> None:
         """Exchanges weights and averages."""
 
-        def exchange(average, weight):
-            held = tf.identity(weight.value)
-            weight.assign(average.read_value())
-            average.assign(held)
+        def exchange():
+            for average, weight in zip(self.averages.values(), self.variables):
+                held = tf.identity(weight.value)
+                weight.assign(average.read_value())
+                average.assign(held)
 
-        self._for_averages(exchange)
+        self.strategy.run(exchange)
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:

@@ -68,7 +68,8 @@ class Checkpointer:
             tensors[TRAINED] = arrays_of(step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": TRAINED in tensors}
         saved |= {"bad_steps_in_row": step.bad_steps_in_row, "versions": versions(), "config": trainer.config.to_dict()}
-        saved |= {"ledger": trainer.ledger and trainer.ledger.state(), "switches": trainer.switches.applied()}
+        ledger = trainer.ledger and [row._asdict() for row in trainer.ledger.rows]
+        saved |= {"ledger": ledger, "switches": trainer.switches.applied()}
         if self.state.clips is not None:
             tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()
         return tensors, saved
@@ -88,9 +89,8 @@ class Checkpointer:
         self.state.restore(step, saved, where)
         trained, clips = [TRAINED] if saved.get("averaged") else [], [CLIPS] if "order" in saved else []
         tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained, *clips))
-        self.state.record = None
-        if clips:
-            self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], self.state.position, where)
+        record = (tensors[CLIPS], saved["order"], self.state.position, where) if clips else None
+        self.state.record = record and ClipRecord.restore(*record)
         self.stage.assign_weights(tensors, where)
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
         self.train_step.restart_averages()

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 CLIPS = "clips"
 """Name of the checkpoint's tensor file with the arrays of a `ClipRecord`."""
-_IDENTITY_BYTES = 8
 _ARRAYS = {"identity": "uint64", "heard_at_start": "uint8", "heard": "uint8"}
 
 
@@ -188,12 +187,10 @@ class OrderedClips:
     """Clips of a run with the order of a stage's batches; the indices in batches are positions in `clips`."""
 
     def __init__(self, clips: Sequence[Clip], order: BatchOrder):
-        digests = (digest_bytes(clip.id.encode("utf-8", "surrogatepass"), _IDENTITY_BYTES) for clip in clips)
+        digests = (digest_bytes(clip.id.encode("utf-8", "surrogatepass"), 8) for clip in clips)
         self.identities = np.array([int(digest, 16) for digest in digests], np.uint64)
         self.order = order
-        hasher = new_hasher()
-        hasher.update(self.identities.tobytes() + order.digest().encode())
-        self._digest = hasher.hexdigest()
+        self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
         """Returns the record for a checkpoint at `position`."""

@@ -37,10 +37,12 @@ class Objective(ABC):
     """Weight of each loss, by name."""
     phase = ""
     """Phase of the stage (`Stage.phase`) for which the losses are traced."""
+    network: keras.Layer
+    """Model whose weights are trained."""
 
-    @abstractmethod
     def trainable(self) -> dict[str, Any]:
-        """Returns the variables that the update changes, by name."""
+        """Returns the variables that the update changes, by name: by default the trainable weights of `network`."""
+        return {name: v for name, v in named_weights(self.network).items() if v.trainable}
 
     def counts(self, batch) -> dict[str, tf.Tensor]:
         """Returns the number of items of each loss, scalar float32 by name; by default the number of clips."""

@@ -1,22 +1,21 @@
 """The decoder stage: GPT latents and a speaker vector to audio at 24 kHz."""
 
+import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.augment import draw_rows
-from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram, resample
+from myxtts.audio.mel import SPEAKER_MEL, MelSpec, MelSpectrogram, resample
 from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
-from myxtts.config.training import TrainingConfig
 from myxtts.data.batch import DecoderBatch, WaveBatch
 from myxtts.memory.parts import DIVISORS
-from myxtts.models.discriminators import PERIODS, RESOLUTIONS, Discriminators
+from myxtts.models.discriminators import PERIODS, RESOLUTIONS, Discriminators, short_time_spectrum
 from myxtts.models.gpt import teacher_forcing
-from myxtts.models.speaker_encoder import SpeakerEncoder, make_speaker_encoder
+from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import WaveformDecoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.base import Objective, Stage, Update
-from myxtts.training.stages.decoder_losses import feature_distance, log_mel_distance, score_loss, stft_distance
 from myxtts.training.stages.gpt import GPTPreparation
 
 DISCRIMINATORS = "discriminators"
@@ -35,6 +34,20 @@ WON_SHARE = 0.05
 """Share of the `CHANCE` loss below which the discriminators are too strong for the decoder."""
 COLLAPSE_FACTOR = 1.5
 """Log-mel distance, as a multiple of the lowest so far, above which the decoder has collapsed."""
+Maps = list[list[tf.Tensor]]
+"""Feature maps of each discriminator, `(B, ...)`; the last one is the score."""
+BANDWIDTH_SHARE = 0.46
+"""Bandwidth of a resampled recording, as a share of its original sample rate. Higher frequencies are not compared."""
+FLOOR = 1e-5
+"""Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
+QUIET = 1e-3
+"""Lower limit above a recording's bandwidth (-60 dBFS), so that the level of silence does not matter there."""
+STFT_LENGTHS = (512, 1024, 2048)
+MEL_LENGTH = 1024
+_MEL = MelSpec(DECODER_SAMPLE_RATE, MEL_LENGTH, MEL_LENGTH, MEL_LENGTH // 4, num_mels=80, f_max=DECODER_SAMPLE_RATE / 2)
+_FILTERS = _MEL.filterbank()
+_HZ = np.fft.rfftfreq(MEL_LENGTH, 1 / DECODER_SAMPLE_RATE)
+_TOP_HZ = np.array([_HZ[band > 0].max() for band in _FILTERS.T], "float32")
 
 
 class DecoderStage(Stage):
@@ -67,11 +80,9 @@ class DecoderStage(Stage):
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
     def updates(self, settings):
-        models = self.model.decoder, self.discriminators, self.config.model.decoder_type
-        discriminate = DiscriminatorObjective(*models)
-        generate = DecoderObjective(*models, self.config.training, self.speaker_encoder)
+        discriminate = DiscriminatorObjective(self)
         discriminator = Update("discriminator", discriminate, settings, (JUDGING, ADVERSARIAL), averaged=False)
-        return [discriminator, Update("", generate, settings, (SPECTRAL, ADVERSARIAL))]
+        return [discriminator, Update("", DecoderObjective(self), settings, (SPECTRAL, ADVERSARIAL))]
 
     def phase(self, step, total):
         training = self.config.training
@@ -118,15 +129,13 @@ class DiscriminatorObjective(Objective):
 
     loss_weights = {"real": 1.0, "made": 1.0}
 
-    def __init__(self, decoder: WaveformDecoder, discriminators: Discriminators, decoder_type: str):
-        self.decoder, self.discriminators, self.decoder_type = decoder, discriminators, decoder_type
-
-    def trainable(self):
-        return named_weights(self.discriminators)
+    def __init__(self, stage: DecoderStage):
+        self.decoder, self.network = stage.model.decoder, stage.discriminators
+        self.decoder_type = stage.config.model.decoder_type
 
     def loss_sums(self, batch, seed=None):
         waves = {"real": batch.target, "made": tf.stop_gradient(resynthesis(self.decoder, batch))}
-        maps = {name: self.discriminators(wav) for name, wav in waves.items()}
+        maps = {name: self.network(wav) for name, wav in waves.items()}
         loss = lambda name: tf.reduce_sum(score_loss(self.decoder_type, maps[name], name == "real"))
         return {name: loss(name) for name in maps}, {}
 
@@ -134,25 +143,16 @@ class DiscriminatorObjective(Objective):
 class DecoderObjective(Objective):
     """Losses of the decoder: spectral, adversarial, feature matching and speaker similarity."""
 
-    def __init__(
-        self,
-        decoder: WaveformDecoder,
-        discriminators: Discriminators,
-        decoder_type: str,
-        training: TrainingConfig,
-        speaker_encoder: SpeakerEncoder | None = None,
-    ):
-        self.decoder, self.discriminators, self.decoder_type = decoder, discriminators, decoder_type
-        self.speaker_encoder, self._speaker_mel, own = speaker_encoder, MelSpectrogram(SPEAKER_MEL), training.decoder
+    def __init__(self, stage: DecoderStage):
+        self.network, self.discriminators = stage.model.decoder, stage.discriminators
+        self.speaker_encoder, self._speaker_mel = stage.speaker_encoder, MelSpectrogram(SPEAKER_MEL)
+        self.decoder_type, own = stage.config.model.decoder_type, stage.config.training.decoder
         weights = {"mel": own.mel_weight, "stft": own.stft_weight, "adversarial": own.adversarial_weight}
         weights |= {"features": own.feature_weight, "speaker": own.speaker_weight}
         self.loss_weights = {name: weight for name, weight in weights.items() if weight or name == "mel"}
 
-    def trainable(self):
-        return named_weights(self.decoder)
-
     def loss_sums(self, batch, seed=None):
-        made, weights = resynthesis(self.decoder, batch), self.loss_weights
+        made, weights = resynthesis(self.network, batch), self.loss_weights
         sounds = batch.target, made, batch.source_rate
         losses = {"mel": tf.reduce_mean(log_mel_distance(*sounds), axis=-1)}
         if "stft" in weights:
@@ -181,9 +181,6 @@ class ResynthesisDistance(Objective):
 
     def __init__(self, decoder: WaveformDecoder):
         self.decoder = decoder
-
-    def trainable(self):
-        return {}
 
     def _present(self, batch):
         """Mask of the spectral frames inside each clip, `(B, T)` bool."""
@@ -242,8 +239,7 @@ class DecoderPreparation(GPTPreparation):
     def _frames(self, batch, position):
         """Latents on the decoder's frame grid, `(B, F, width)`, and the number of frames of each clip."""
         model, prepared = self.config.model, super().make_batch(batch, position)
-        given = prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths
-        streams = teacher_forcing(model, *given)
+        streams = teacher_forcing(model, prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths)
         # As in synthesis, n codes have n + 1 latents: the last one predicts the end.
         codes = streams.audio_targets[:, : tf.shape(prepared.codes)[1] + 1]
         text_mask = streams.key_mask[:, : tf.shape(streams.text_inputs)[1]]
@@ -278,3 +274,78 @@ class DecoderPreparation(GPTPreparation):
         ends = (tf.gather(energy, first + count, batch_dims=1) for count in (self.crop, 0))
         power = tf.math.subtract(*ends) / (self.crop * hop)
         return tf.where(power > SILENCE**2, first, second)
+
+
+def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
+    """Mean absolute difference of log-mel spectrograms in each frame (HiFi-GAN, equation 3).
+
+    Magnitudes of a 1024-point transform, hop 256, in 80 bands from 0 to 12 kHz (Slaney's area norm), compressed as
+    `ln(max(x, 1e-5))`, or `ln(max(x, QUIET))` above the bandwidth of the recording.
+
+    Args:
+        real, made: Recorded and generated audio at 24 000 Hz, `(B, S)`.
+        source_rate: Sample rates of the recordings in Hz, `(B,)`.
+
+    Returns:
+        `(B, S // 256)`; its mean over the frames is the loss of a clip.
+    """
+    floors = _floors(source_rate, _TOP_HZ)
+    mels = (tf.math.log(tf.maximum(_magnitude(wav, MEL_LENGTH) @ _FILTERS, floors)) for wav in (real, made))
+    return tf.reduce_mean(tf.abs(tf.subtract(*mels)), axis=-1)
+
+
+def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
+    """Spectral convergence plus log-magnitude difference, averaged over three resolutions, `(B,)`.
+
+    Takes the arguments of `log_mel_distance`. Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
+    """
+    distances = []
+    for n_fft in STFT_LENGTHS:
+        of_real, of_made = (_magnitude(wav, n_fft) for wav in (real, made))
+        # White noise has a magnitude of its level times the root of the window's energy; mel filters have unit area.
+        top_hz = np.fft.rfftfreq(n_fft, 1 / DECODER_SAMPLE_RATE).astype("float32")
+        floors = _floors(source_rate, top_hz) * float(np.sqrt(n_fft))
+        # The addend keeps the gradient of equal signals finite.
+        difference = tf.sqrt(tf.reduce_sum(tf.square(of_real - of_made), axis=[1, 2]) + 1e-12)
+        difference /= tf.sqrt(tf.reduce_sum(tf.square(of_real), axis=[1, 2]))
+        logarithms = (tf.math.log(tf.maximum(one, floors)) for one in (of_real, of_made))
+        distances.append(difference + tf.reduce_mean(tf.abs(tf.subtract(*logarithms)), axis=[1, 2]))
+    return tf.add_n(distances) / len(distances)
+
+
+def _floors(source_rate, top_hz):
+    """Lower limits of magnitudes, `(B, 1, bands)`: `QUIET` in bands above a recording's bandwidth, else `FLOOR`."""
+    limit = BANDWIDTH_SHARE * tf.cast(source_rate, tf.float32)[:, None]
+    return tf.where(top_hz[None] <= limit, FLOOR, QUIET)[:, None]
+
+
+def _magnitude(wav, n_fft):
+    real, imaginary = short_time_spectrum(wav, n_fft)
+    return tf.sqrt(tf.square(real) + tf.square(imaginary) + 1e-9)
+
+
+def _mean(x):
+    """Mean of each example, `(B, ...)` to `(B,)` float32."""
+    x = tf.cast(x, tf.float32)
+    return tf.reduce_mean(x, axis=list(range(1, x.shape.rank)))
+
+
+def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
+    """Adversarial loss of the discriminators' scores, averaged over each map and summed over discriminators, `(B,)`.
+
+    With `real`, high scores give a low loss: for recordings in the discriminators' loss, and for generated audio in the
+    generator's loss. `hifigan` uses least squares (Mao et al. 2017, equation 2; HiFi-GAN, equation 1), `istft` the
+    hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    """
+    scores = [tf.cast(one[-1], tf.float32) for one in maps]
+    if decoder_type == "hifigan":
+        losses = [tf.square(score - 1.0 if real else score) for score in scores]
+    else:
+        losses = [tf.nn.relu(1.0 - score if real else 1.0 + score) for score in scores]
+    return tf.add_n([_mean(loss) for loss in losses])
+
+
+def feature_distance(real: Maps, made: Maps) -> tf.Tensor:
+    """Feature-matching loss: mean absolute differences summed over maps and scores (HiFi-GAN, equation 4), `(B,)`."""
+    pairs = [pair for one, other in zip(real, made) for pair in zip(one, other)]
+    return tf.add_n([_mean(tf.abs(tf.cast(a, tf.float32) - tf.cast(b, tf.float32))) for a, b in pairs])

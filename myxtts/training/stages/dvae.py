@@ -10,7 +10,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.data.batch import DVAEBatch, WaveBatch
 from myxtts.distributed.workers import current_workers
-from myxtts.models.xtts import XTTS, named_weights
+from myxtts.models.xtts import XTTS
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
 
 DEAD_CODE_SHARE = 0.03
@@ -66,7 +66,7 @@ class DVAEStage(Stage):
     def _revive_in_replica(self, batch, seed):
         quantizer = self.model.dvae.quantizer
         vectors = tf.cast(self.model.dvae.mel_to_vectors(batch.mel), tf.float32)
-        mask = tf.sequence_mask(_code_lengths(batch.mel_lengths), tf.shape(vectors)[1])
+        mask = tf.sequence_mask(-(-batch.mel_lengths // MEL_FRAMES_PER_CODE), tf.shape(vectors)[1])
         vectors = tf.boolean_mask(vectors, mask)
         candidates = sample_of_all(vectors, quantizer.num_codes, seed)
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
@@ -88,29 +88,26 @@ class DVAEObjective(Objective):
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 
     def __init__(self, model: XTTS):
-        self.dvae = model.dvae
-
-    def trainable(self):
-        return {name: v for name, v in named_weights(self.dvae).items() if v.trainable}
+        self.network = model.dvae
 
     def counts(self, batch):
         frames = tf.reduce_sum(tf.cast(batch.mel_lengths, tf.float32))
-        codes = tf.reduce_sum(tf.cast(_code_lengths(batch.mel_lengths), tf.float32))
-        return {"reconstruction": frames * self.dvae.num_mels, "commitment": codes * self.dvae.codebook_width}
+        codes = tf.reduce_sum(tf.cast(-(-batch.mel_lengths // MEL_FRAMES_PER_CODE), tf.float32))
+        return {"reconstruction": frames * self.network.num_mels, "commitment": codes * self.network.codebook_width}
 
     def loss_sums(self, batch, seed=None):
-        output = self.dvae(batch.mel)
+        output = self.network(batch.mel)
         frame_mask = tf.sequence_mask(batch.mel_lengths, tf.shape(batch.mel)[1])
-        code_mask = tf.sequence_mask(_code_lengths(batch.mel_lengths), tf.shape(output["codes"])[1])
+        code_mask = tf.sequence_mask(-(-batch.mel_lengths // MEL_FRAMES_PER_CODE), tf.shape(output["codes"])[1])
         sums = {
             "reconstruction": masked_squared_error(output["reconstruction"], batch.mel, frame_mask),
             "commitment": masked_squared_error(output["vectors"], tf.stop_gradient(output["quantized"]), code_mask),
         }
         vectors = tf.stop_gradient(output["vectors"])
-        return sums, self.dvae.quantizer.statistics(vectors, output["codes"], code_mask)
+        return sums, self.network.quantizer.statistics(vectors, output["codes"], code_mask)
 
     def apply_statistics(self, statistics):
-        self.dvae.quantizer.update(statistics["count"], statistics["sum"])
+        self.network.quantizer.update(statistics["count"], statistics["sum"])
 
 
 class DVAEPreparation(Preparation):
@@ -159,7 +156,3 @@ def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> t
     frames = np.concatenate(frames)
     scale = np.maximum(frames.std(axis=0), SMALLEST_MEL_SCALE).astype(np.float32)
     return scale, (frames.mean(axis=0) / scale).astype(np.float32)
-
-
-def _code_lengths(mel_lengths):
-    return -(-mel_lengths // MEL_FRAMES_PER_CODE)

@@ -118,12 +118,11 @@ class SpeakerObjective(Objective):
     loss_weights = {"speaker": 1.0}
 
     def __init__(self, model: XTTS, classifier: AngularMarginClassifier, active: tf.Variable):
-        self.encoder, self.classifier, self.active = model.speaker_encoder, classifier, active
-        self._moving = {name: v for name, v in named_weights(self.encoder).items() if not v.trainable}
+        self.network, self.classifier, self.active = model.speaker_encoder, classifier, active
+        self._moving = {name: v for name, v in named_weights(self.network).items() if not v.trainable}
 
     def trainable(self):
-        named = {name: v for name, v in named_weights(self.encoder).items() if v.trainable}
-        return named | {f"{CLASSIFIER}/{name}": v for name, v in named_weights(self.classifier).items()}
+        return super().trainable() | named_weights(self.classifier, f"{CLASSIFIER}/")
 
     def _counted(self, batch):
         active = tf.gather(tf.convert_to_tensor(self.active), tf.maximum(batch.speaker, 0))
@@ -134,10 +133,10 @@ class SpeakerObjective(Objective):
 
     def loss_sums(self, batch, seed=None):
         if seed is None:
-            vectors, statistics = self.encoder(batch.mel), {}
+            vectors, statistics = self.network(batch.mel), {}
         else:
             with keras.StatelessScope() as scope:
-                vectors = self.encoder(batch.mel, training=True)
+                vectors = self.network(batch.mel, training=True)
             statistics = {name: scope.get_current_value(v) for name, v in self._moving.items()}
             statistics["batches"] = tf.constant(1.0)
         speaker = tf.maximum(batch.speaker, 0)

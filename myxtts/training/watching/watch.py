@@ -18,7 +18,7 @@ from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
 from myxtts.devices.machine import resident_bytes
 from myxtts.storage.files import write_json
 from myxtts.training.loop.device_pipeline import Replicas, copy_to, timing_of_all
-from myxtts.training.loop.switches import Ledger, LedgerKeeper
+from myxtts.training.loop.switches import LedgerKeeper
 from myxtts.training.stages.base import Objective, Stage
 from myxtts.training.watching.callbacks import StageEnd, StageStart
 
@@ -136,8 +136,6 @@ class Watch:
         """Evaluation of speech, set by the run: `(step) -> figures` with `score`, lower is better; empty on failure."""
         self.monitor: GPUMonitor | None = None
         """Monitor of the plan's GPUs, set by the run."""
-        self.ledger: Ledger | None = None
-        """Effects of the training switches, after the first step."""
         self.ledger_keeper: LedgerKeeper | None = None
         """Set by the trainer before the first step, when weights and averages have their initial values."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
@@ -174,11 +172,11 @@ class Watch:
             LedgerDifference: With `--strict`, a switch did not have the requested effect.
         """
         trainer, step = self.trainer, self.trainer.train_step
-        if self.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
-            self.ledger = self.ledger_keeper.ledger(losses)
-            self.call("on_ledger", self.ledger)
+        if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
+            trainer.ledger = self.ledger_keeper.ledger(losses)
+            self.call("on_ledger", trainer.ledger)
             if trainer.config.training.strict:
-                self.ledger.require()
+                trainer.ledger.require()
         clips = [order.batch(trainer.state.position - back).indices for back in range(batches, 0, -1)]
         self._unread.append((trainer.step, clips, losses))
         if trainer.step % max(1, self.divergence.limit // 4):
@@ -324,7 +322,8 @@ class Evaluator:
         together = self.replicas.distribute(batches)
         if self._traced is None:
             signature = [type(together)(*map(_of_any_size, together))]
-            self._traced = tf.function(self._sums, input_signature=signature)
+            run = lambda batch: self.replicas.strategy.run(self._sums, (batch,))
+            self._traced = tf.function(run, input_signature=signature)
         with tf.device(devices[0]):
             sums, counts = self._traced(together)
         examined = []
@@ -336,14 +335,11 @@ class Evaluator:
         return examined
 
     def _sums(self, batch):
-        def in_replica(batch):
-            sums, counts = {}, {}
-            for objective in self.objectives:
-                sums |= objective.loss_sums(batch)[0]
-                counts |= objective.counts(batch)
-            return sums, counts
-
-        return self.replicas.strategy.run(in_replica, (batch,))
+        sums, counts = {}, {}
+        for objective in self.objectives:
+            sums |= objective.loss_sums(batch)[0]
+            counts |= objective.counts(batch)
+        return sums, counts
 
 
 def _of_any_size(field):
