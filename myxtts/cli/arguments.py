@@ -28,10 +28,8 @@ class PlainParser(argparse.ArgumentParser):
         if unknown:
             flag = unknown[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-            if flag.startswith("-"):
-                hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
-            else:
-                hint = " Put text of several words in quotes."
+            near = [name for name in known if name.startswith(flag)] or known
+            hint = nearest(flag, near) if flag.startswith("-") else " Put text of several words in quotes."
             raise UserError(f"{flag} is not an option of {self.prog}.{hint}")
         return arguments
 

@@ -85,7 +85,6 @@ def main(argv: list[str] | None = None) -> int:
     from myxtts.runs.machine_report import describe, examine
 
     filter_native_errors()
-
     training = {"precision": arguments.precision} if arguments.precision else {}
     data, home = {"batch_size": arguments.batch_size}, arguments.checkpoint_dir
     config = config_from_dict({"model": {"size": arguments.model_size}, "data": data, "training": training})

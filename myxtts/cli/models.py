@@ -8,7 +8,9 @@ from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
-from myxtts.interchange.coqui.conversion import RELEASED_NAMES
+from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, export_coqui, find_release, import_coqui
+from myxtts.interchange.hub.fetching import import_hub, local_folder, parse_hub_name
+from myxtts.storage.run_folder import read_config
 
 RELEASED_CONTENTS = {
     "dvae": "speech tokenizer; training needs it",
@@ -66,13 +68,9 @@ def convert(argv: Sequence[str] | None = None) -> int:
         for option, path in given.items():
             require(path is None, _flag(option), "left out with --to-coqui", path)
         require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
-        from myxtts.interchange.coqui.conversion import export_coqui
-
         for path in export_coqui(arguments.to_coqui, output, arguments.which):
             print(f"Wrote {path}")
         return 0
-    from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import_coqui
-
     model = find_release(arguments.from_coqui) or arguments.from_coqui
     for option, path in {"from_coqui": model, **given}.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)
@@ -120,7 +118,6 @@ def export(argv: Sequence[str] | None = None) -> int:
     require_output("--output", arguments.output, makes_folders=True)
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.interchange.hub.fetching import local_folder
     from myxtts.interchange.onnx.exporting import export_model
     from myxtts.utils.commons import setup_logging
 
@@ -150,9 +147,7 @@ def push_parser() -> PlainParser:
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its card, or prints the card; returns the exit code."""
-    from myxtts.interchange.hub.fetching import import_hub, parse_hub_name
     from myxtts.interchange.hub.uploading import model_card
-    from myxtts.storage.run_folder import read_config
 
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)

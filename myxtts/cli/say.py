@@ -14,6 +14,7 @@ from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.devices.machine import check_device, device_named
+from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, require_model_folder
 from myxtts.storage.files import write_text
@@ -142,8 +143,6 @@ def _read(arguments):
 
 def _say(arguments, text, lines, sound):
     """Speaks a text to a file or to the stream `sound`, or all lines of a batch; returns the exit code."""
-    from myxtts.devices.tensorflow_start import import_tensorflow
-
     import_tensorflow()
     from myxtts.cli import say_batch
     from myxtts.devices.configuration import configure_for_speech

@@ -227,10 +227,8 @@ def _importers_of_tensorflow():
 
 def _nvml_gpus():
     """The GPUs that NVML lists, or None if NVML cannot be read."""
-    try:
+    with suppress(NVMLUnavailable):
         return list_gpus()
-    except NVMLUnavailable:
-        return None
 
 
 def _physical_gpus():

@@ -115,11 +115,8 @@ def nvml() -> Iterator[ModuleType]:
 def list_gpus() -> tuple[GPU, ...]:
     """Lists the NVIDIA GPUs visible to this process, in CUDA's order; raises `NVMLUnavailable`."""
     with nvml() as pynvml:
-        found = []
-        for entry, handle in _visible(pynvml):
-            total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            found.append(GPU(entry, pynvml.nvmlDeviceGetName(handle), total // BYTES_PER_MB))
-        return tuple(found)
+        name, memory, found = pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetMemoryInfo, _visible(pynvml)
+        return tuple(GPU(entry, name(handle), memory(handle).total // BYTES_PER_MB) for entry, handle in found)
 
 
 def _visible(pynvml, visible=None):

@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,10 +167,8 @@ def _limiting_files(root, controller, *names):
 
 def _text(path):
     """Text of a file, or None if it cannot be read."""
-    try:
+    with suppress(OSError):
         return path.read_text(encoding="utf-8")
-    except OSError:
-        return None
 
 
 def default_device() -> str:

@@ -10,7 +10,7 @@ long conditioning and short text, the start of the conditioning encoder's backwa
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from myxtts.config.config import DataConfig, ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
@@ -117,10 +117,6 @@ class MemoryEstimate:
     def peak(self) -> int:
         """Largest number of bytes that are allocated at the same time."""
         return self.resident + self.step
-
-    def as_dict(self) -> dict[str, int]:
-        """The fields and the sums `resident`, `step` and `peak` by name."""
-        return asdict(self) | {"resident": self.resident, "step": self.step, "peak": self.peak}
 
 
 PLAIN = Optimizations()

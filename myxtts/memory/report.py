@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from myxtts.config.checks import require
@@ -99,7 +99,8 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         seen += [memory] if name != "as asked" else []
         rooms = {gb: int((gb - RESERVED_GB) * BYTES_PER_GB) for gb in gpus_gb}
         fits = {gb: largest_batch(model, shapes, optimizations, room, estimate) for gb, room in rooms.items()}
-        found[name] = {"batch": part.batch, **memory.as_dict(), "largest_batch": fits}
+        sums = {"resident": memory.resident, "step": memory.step, "peak": memory.peak}
+        found[name] = {"batch": part.batch, **asdict(memory), **sums, "largest_batch": fits}
     frozen = {name: ESTIMATES[name](model, shapes).parameters for name in STAGES[stage].builds_on}
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if STAGES[stage].conditioned else {}
     facts = {"stage": stage, "model_size": model.size, "longest_clip": {"codes": shapes.codes, **shown}}

@@ -1,11 +1,10 @@
 """Opening a run: reads the recordings, determines the agenda, creates or continues the folder and makes trainers."""
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
     home, free = Path(config.training.checkpoint_dir), {"dropout"}
     if not CheckpointStore(home / "decoder").steps():
         free.add("decoder_type")
-    there, here = dataclasses.asdict(before), dataclasses.asdict(config.model)
+    there, here = asdict(before), asdict(config.model)
     if differing := [name for name in here if there[name] != here[name] and name not in free]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
         hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start over."

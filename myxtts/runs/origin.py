@@ -3,11 +3,10 @@
 The weights become the checkpoint of step 0 of each stage. Later starts only continue the run.
 """
 
-import dataclasses
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -215,7 +214,7 @@ def _with_shape(config, stored):
     most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
     if data.max_mel_frames is not None:
         del most["max_seconds"]  # the frames are the limit
-    defaults = {one.name: one.default for one in dataclasses.fields(data)}
+    defaults = {one.name: one.default for one in fields(data)}
     lower = {name: value for name, value in most.items() if getattr(data, name) == defaults[name] > value}
     for name, value in lower.items():
         message = "data.%s is %s instead of %s, its default, the limit of the model. Longer clips are left out."

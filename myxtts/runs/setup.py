@@ -35,9 +35,6 @@ NUM_CLOSING_TEXTS = 4
 """Number of unseen sentences that a model of the sample corpus speaks at the end of training."""
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` measures on each device plan."""
-DATA_SETS = "dataset"
-"""Subfolder of a run's folder, with one data set for each set of recordings, language and recognizer."""
-DEFAULT_RECOGNIZER = "base"
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
@@ -254,11 +251,11 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
     recognizer = config.training.evaluation_recognizer or ""
     if not recognizer and not all(files_beside(path, SUBTITLES) for path in missing.recordings):
-        recognizer = DEFAULT_RECOGNIZER
+        recognizer = "base"
     language = data.language or "en"
     files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
     contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]
-    folder = home / DATA_SETS / digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)
+    folder = home / "dataset" / digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)
     finished, with_set = folder.with_suffix(".done"), replace(config, data=replace(data, train_data=str(folder)))
     if finished.is_file() and folder.is_dir():
         return with_set

@@ -35,9 +35,9 @@ class CheckpointError(UserError):
     """Error for a checkpoint that is missing, damaged, or of another model."""
 
 
-def new_hasher(size: int = DIGEST_BYTES) -> "hashlib._Hash":
-    """Returns an empty BLAKE2b hash with a digest of `size` bytes."""
-    return hashlib.blake2b(digest_size=size)
+def new_hasher() -> "hashlib._Hash":
+    """Returns an empty BLAKE2b hash with a digest of `DIGEST_BYTES` bytes."""
+    return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
 def user_cache() -> Path:
@@ -251,14 +251,12 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. With
     `waits`, it waits for another process to finish the item.
     """
-    descriptor, is_ours = os.open(path, os.O_RDWR | os.O_CREAT, 0o666), True
-    try:
+    is_ours = True
+    with open(path, "ab") as file:
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
         except (BlockingIOError, PermissionError):  # POSIX permits either
             is_ours = False
         except OSError as error:
             logger.warning("%s cannot be locked (%s): let only one process at a time write.", path, error.strerror)
         yield is_ours
-    finally:
-        os.close(descriptor)

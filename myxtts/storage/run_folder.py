@@ -40,8 +40,7 @@ GATHERED = ".before_reset"
 """Temporary folder for the files of a run that are about to be set aside."""
 METRICS = "metrics.jsonl"
 """Losses and timings of a run, one JSON object per line."""
-_SHOWN = ("samples", "tensorboard", METRICS, "curves.png")
-RUN_FILES = (_CONFIG, VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, *_SHOWN)
+RUN_FILES = (_CONFIG, VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard", METRICS, "curves.png")
 """Files and folders of a run, except for the folders of its stages."""
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")

@@ -21,12 +21,6 @@ SPEAKER_CLIPS = "speaker_clips"
 _INDEX = "index.json"
 _MAX_CLIP_BYTES = 8 * 2**20
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
-_VOCABULARY = "vocab.json"
-_LANGUAGE_FIRST = re.compile("([a-z]{2})_")
-"""Language prefix of a voice's name, as in the bundled model."""
-
-NEAR = 0.5
-"""Minimum `difflib` similarity to an unknown name at which a message suggests a known name."""
 FEW_NAMES = 5
 """Maximum number of speakers that a message lists."""
 
@@ -63,11 +57,11 @@ def speaker_names(folder: AnyPath) -> list[str]:
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
     """Returns all stored voices of a model, sorted by name. Raises `CheckpointError` if a file is damaged."""
     names = speaker_names(folder)
-    prefixes = {name: match[1] for name in names if (match := _LANGUAGE_FIRST.match(name))}
+    prefixes = {name: match[1] for name in names if (match := re.match("([a-z]{2})_", name))}
     vocabulary = ""
     if prefixes:
         with suppress(ValueError, OSError):  # loading the tokenizer reports them
-            vocabulary = read_bounded(Path(folder) / _VOCABULARY, files.MAX_JSON_BYTES)
+            vocabulary = read_bounded(Path(folder) / "vocab.json", files.MAX_JSON_BYTES)
     languages = {name: language for name, language in prefixes.items() if f'"[{language}]"' in vocabulary}
     found = {name: StoredSpeaker(language=languages.get(name)) for name in names}
     return dict(sorted((found | _read_index(Path(folder) / SPEAKER_CLIPS)).items()))
@@ -82,7 +76,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
         raise CheckpointError(f"{rule}. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}. {hint}")
     if name not in speakers:
         known = {one.casefold(): one for one in speakers}
-        near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=NEAR)]
+        near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.5)]
         more = ", … (--list-speakers shows all)" if not near and len(speakers) > FEW_NAMES else ""
         hint = f"{'Near it' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
         raise CheckpointError(f"--speaker must be one of the model's {len(speakers)} voices. Received: {name}. {hint}")
