@@ -26,7 +26,7 @@ BUDGETS = {
     "storage": 1161,
     "tests": 24700,
     "text": 1580,
-    "training": 4360,
+    "training": 4290,
     "utilities": 5404,
     "utils": 100,
 }
