@@ -72,7 +72,7 @@ def test_run_that_lacks_what_it_builds_on_is_one_sentence(capsys, tmp_path, argv
 @pytest.mark.parametrize(
     "error, code, words",
     [
-        (OSError(5, "Input/output error", "/mnt/x"), 2, "Input/output error: '/mnt/x'"),
+        (OSError(5, "Input/output error", "/mnt/x"), 2, "/mnt/x cannot be used: Input/output error"),
         (KeyboardInterrupt(), 130, "Stopped at once"),
     ],
 )
