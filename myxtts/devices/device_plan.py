@@ -152,7 +152,7 @@ def _check_request(request):
         _require(limit > 0, f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
     rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual}."
     _require(virtual == 0 or 2 <= virtual <= 64, rule)
-    given = "--data-gpu" if paired else f"--model-gpu{'s' * (len(models) > 1)}"
+    given = "--data-gpu" if paired else f"--model-gpu{'s' * bool(request.model_gpus)}"
     rule = f"Multi-GPU Mode needs both {pair} (data.data_gpu, data.model_gpu). Received: {given} alone."
     _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
     rule = f"{variable}={accelerator} demands a GPU, but --virtual-devices are CPU devices. Leave one of them out."
@@ -171,7 +171,7 @@ def _check_indices(data_gpu, models, isolation, count, noun):
     """Raises `DeviceError` unless the indices name different devices of `count`; `noun` is the kind of device."""
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
-    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
+    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * bool(request.model_gpus)}"
     named = f"--data-gpu {data_gpu} with {flag} {','.join(map(str, models))} (data.data_gpu, data.model_gpu)"
     hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
     hint = hint if noun == "GPU" else f"Raise --virtual-devices to {needed}."
