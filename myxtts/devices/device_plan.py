@@ -171,7 +171,7 @@ def _check_indices(data_gpu, models, isolation, count, noun):
     """Raises `DeviceError` unless the indices name different devices of `count`; `noun` is the kind of device."""
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
-    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * bool(request.model_gpus)}"
+    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
     named = f"--data-gpu {data_gpu} with {flag} {','.join(map(str, models))} (data.data_gpu, data.model_gpu)"
     hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
     hint = hint if noun == "GPU" else f"Raise --virtual-devices to {needed}."
