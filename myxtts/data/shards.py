@@ -128,7 +128,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
     total = sum(entry["clips"] for entry in entries)
     manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
     path = folder / MANIFEST
-    if not path.is_file() or path.read_text(encoding="utf-8") != json.dumps(manifest, indent=1) + "\n":
+    if not path.is_file() or path.read_bytes() != (json.dumps(manifest, indent=1) + "\n").encode():
         write_json(path, manifest)
     return []
 
