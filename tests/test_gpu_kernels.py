@@ -140,7 +140,7 @@ def test_speaking_has_kernels(decoder):
     config = smallest_config(decoder=decoder, num_text_tokens=tokenizer.num_tokens)
     synthesizer = Synthesizer(XTTS(config.model, parts=PARTS), tokenizer, config)
     engine, voices = synthesizer.engine, (synthesizer.voice._to_latents, synthesizer.voice._to_speaker)
-    traces = [synthesizer.to_waveform._to_samples.get_concrete_function]
+    traces = [synthesizer.to_waveform.to_samples.get_concrete_function]
     if decoder == "istft":  # the others are the same
         steps = engine.steps
         traces += [one.get_concrete_function for one in (*voices, synthesizer._to_mel, steps._read)]
