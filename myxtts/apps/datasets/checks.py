@@ -207,10 +207,10 @@ def listen(
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
-    parts, told = [], time.monotonic()
+    parts, reported = [], time.monotonic()
     for number, (clip, file) in enumerate(clips):
-        if time.monotonic() - told >= _PROGRESS_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported >= _PROGRESS_SECONDS:
+            reported = time.monotonic()
             tell(f"{number} of {len(clips)} clips checked")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:

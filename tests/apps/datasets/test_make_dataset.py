@@ -260,7 +260,7 @@ class ByPitch:
 
 
 def test_clips_with_other_voices_are_reported(tmp_path, monkeypatch):
-    told, passed = [], iter(range(0, 10**6, 2))
+    reports, passed = [], iter(range(0, 10**6, 2))
     monkeypatch.setattr("time.monotonic", lambda: next(passed))
 
     def said(*hertz):
@@ -274,12 +274,12 @@ def test_clips_with_other_voices_are_reported(tmp_path, monkeypatch):
 
     def heard_with(options):
         clips = [Segment(k, k + 1, "A text.", facts=ClipFacts(4, -20, 40, -40, 5, 30, 14)) for k in range(7)]
-        listen([*zip(clips, files)], options, False, told.append)
+        listen([*zip(clips, files)], options, False, reports.append)
         return clips
 
     heard = heard_with(options_with(encoder=ByPitch()))
     assert [clip.reason for clip in heard] == [""] * 5 + ["several voices", "another voice"]
-    assert told[0] == "2 of 7 clips checked"  # five seconds have passed
+    assert reports[0] == "2 of 7 clips checked"  # five seconds have passed
     scores = iter([2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0])
     heard = heard_with(options_with(dnsmos=lambda *_: SimpleNamespace(overall=next(scores)), min_dnsmos=2.5))
     assert [k for k, clip in enumerate(heard) if clip.reason == "low DNSMOS"] == [0, 3] and heard[1].facts.dnsmos == 3
