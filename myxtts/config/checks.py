@@ -3,6 +3,8 @@
 import logging
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,6 +42,15 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
     """Raises `ConfigError` with the setting, the rule, the value and the fix, unless `holds`."""
     if not holds:
         raise ConfigError(f"{setting} must be {rule}. Received: {value}. {hint}".rstrip())
+
+
+@contextmanager
+def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
+    """Converts the error of a package that a `with` block fails to import to `error`; `{}` in `hint` is its name."""
+    try:
+        yield
+    except ImportError as missing:
+        raise error(hint.replace("{}", str(missing.name))) from missing
 
 
 def brief(value: object) -> str:

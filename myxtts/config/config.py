@@ -125,6 +125,8 @@ _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
 """Limits of the bytes, included files and values of a YAML file, about a hundred times what the recipes need."""
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+"""Errors while reading; PyYAML raises all of them for values that do not fit their tag, such as `!!int ""`."""
 
 
 def recipe_names() -> list[str]:
@@ -220,17 +222,7 @@ def _read_yaml(path, root, above, files):
     except FileNotFoundError:
         names = ", ".join(recipe_names())
         raise ConfigError(f"--config must be a YAML file. {path} is not there. The recipes are {names}.") from None
-    # PyYAML raises all of these for values that do not fit their tag, such as `!!int ""`.
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        YAMLError,
-    ) as error:
+    except (*_UNREADABLE, YAMLError) as error:
         mark = getattr(error, "problem_mark", None)  # `str(error)` quotes the file, which may be hostile
         reason = f"{error.problem} in line {mark.line + 1}" if mark else " ".join(str(error).split())
         raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None

@@ -33,8 +33,7 @@ PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`,
 lowers the precision of matrix products on hardware that gains from it; `aggressive` also compiles with XLA."""
 LARGEST_PORT = 65535
-FIRST_SLURM_PORT = 23000
-SLURM_PORTS = 8000
+FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
 """Port range for workers under Slurm. The job id selects the port, so that jobs on one machine use different ports."""
 SLURM = ("slurm",)
 """Value of `training.workers` that stands for the tasks of a Slurm job step."""

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from types import ModuleType
 
+from myxtts.config.checks import needing
+
 BYTES_PER_MB = 2**20
 """Bytes per MB, as in `nvidia-smi` and in TensorFlow's memory limits."""
 
@@ -96,10 +98,8 @@ def nvml() -> Iterator[ModuleType]:
     Raises:
         NVMLUnavailable: NVML is missing, or fails inside the block because a GPU was lost.
     """
-    try:
+    with needing("the package nvidia-ml-py is not installed", NVMLUnavailable):
         import pynvml
-    except ImportError as error:
-        raise NVMLUnavailable("the package nvidia-ml-py is not installed") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

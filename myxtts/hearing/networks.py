@@ -12,7 +12,7 @@ import numpy as np
 import soxr
 from scipy.special import expit
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, needing
 from myxtts.hearing.recognizers import SAMPLE_RATE, at_rate
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 
@@ -42,10 +42,8 @@ _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "da
 
 def open_network(path: str | Path, flag: str):
     """Loads an ONNX network for one CPU thread. Raises `UserError` with the option `flag` if this fails."""
-    try:
+    with needing(f"{flag} {path} needs onnxruntime. Install it with: pip install onnxruntime"):
         import onnxruntime
-    except ModuleNotFoundError:
-        raise UserError(f"{flag} {path} needs onnxruntime. Install it with: pip install onnxruntime") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4

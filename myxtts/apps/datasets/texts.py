@@ -12,7 +12,7 @@ from scipy.ndimage import gaussian_filter1d
 from scipy.signal import correlate, find_peaks
 from scipy.stats import theilslopes
 
-from myxtts.config.checks import UserError, read_bounded
+from myxtts.config.checks import UserError, needing, read_bounded
 from myxtts.data.corpora import SUBTITLES
 from myxtts.text.cleaners import split_sentences
 
@@ -97,10 +97,8 @@ def read_subtitles(path: Path) -> list[Piece]:
     Raises:
         UserError: pysubs2 is missing, or the file has no readable cue.
     """
-    try:
+    with needing('Subtitles need pysubs2: pip install "myxtts[recordings]".'):
         import pysubs2
-    except ModuleNotFoundError:
-        raise UserError('Subtitles need pysubs2: pip install "myxtts[recordings]".') from None
     content = _read_text(path)
     try:
         try:

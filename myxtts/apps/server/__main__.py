@@ -6,7 +6,7 @@ from pathlib import Path
 
 from myxtts.apps.server.options import build_parser, check_options
 from myxtts.cli.errors import exits_with_sentence, open_port
-from myxtts.config.checks import UserError
+from myxtts.config.checks import needing
 
 
 @exits_with_sentence
@@ -14,10 +14,8 @@ def main(argv: list[str] | None = None) -> int:
     """Serves until it is stopped."""
     arguments = build_parser().parse_args(argv)
     key = check_options(arguments)
-    try:
+    with needing('The server needs: pip install "myxtts[server]" ({} is missing.)'):
         from myxtts.apps.server.serving import Serving, log_as_json, open_model
-    except ModuleNotFoundError as error:
-        raise UserError(f'The server needs: pip install "myxtts[server]" ({error.name} is missing.)') from error
     log_as_json()
     app, speaker, voices, settings = open_model(arguments, key)
     wyoming = None
@@ -35,11 +33,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _mount_page(app, home, key):
-    try:
+    with needing('--ui needs the extra "ui": pip install "myxtts[ui]" ({} is missing.)'):
         from myxtts.apps.studio.app import mount_page
         from myxtts.apps.studio.studio import Studio
-    except ModuleNotFoundError as error:
-        raise UserError(f'--ui needs the extra "ui": pip install "myxtts[ui]" ({error.name} is missing.)') from error
     token = None if key else secrets.token_urlsafe(24)
     mount_page(app, Studio(home), key, token)
     print(f"The page is at /ui/{f'?token={token}' if token else ''}", flush=True)

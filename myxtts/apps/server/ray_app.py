@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from myxtts.apps.server.options import build_parser, check_options
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, needing
 
 OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_host ui api_key device".split())
 """Flags of `myxtts serve` that Ray Serve replaces by its own settings."""
@@ -22,10 +22,8 @@ def application(flags: dict[str, Any]) -> Any:
     Raises:
         UserError: Ray is not installed, or a flag is unknown, has an invalid value, or is not for replicas.
     """
-    try:
+    with needing('This needs Ray Serve. Install it with: pip install "myxtts[ray]"'):
         from ray import serve
-    except ModuleNotFoundError as error:
-        raise UserError('This needs Ray Serve. Install it with: pip install "myxtts[ray]"') from error
     words = command_line(flags)
     check_options(build_parser().parse_args(words))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, open_port, require_output, require_port
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, needing
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 
@@ -30,13 +30,11 @@ def main(argv: list[str] | None = None) -> int:
     refuse_file(arguments.runs, "--runs")
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
-    try:
+    with needing('The page needs: pip install "myxtts[ui]" ({} is missing.)'):
         import uvicorn
 
         from myxtts.apps.studio.app import make_page_app
         from myxtts.apps.studio.studio import Studio
-    except ModuleNotFoundError as error:
-        raise UserError(f'The page needs: pip install "myxtts[ui]" ({error.name} is missing.)') from error
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     listener = open_port("--port", arguments.host, arguments.port)

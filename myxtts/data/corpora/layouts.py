@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, needing
 from myxtts.data.corpora import tables
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
@@ -39,11 +39,9 @@ def read_datasets(reading: Reading, place: Place) -> bool:
 
 def _read_saved(reading, place):
     """Reads Arrow files with the library `datasets`, and extracts their audio into the user's cache, once."""
-    try:
+    missing = f"{place.path} was saved by the library datasets, which is not installed"
+    with needing(f'{missing}. Install it with: pip install datasets (or ".[datasets]").'):
         import datasets
-    except ImportError as error:
-        missing = f"{place.path} was saved by the library datasets, which is not installed"
-        raise UserError(f'{missing}. Install it with: pip install datasets (or ".[datasets]").') from error
     rows = datasets.load_from_disk(str(place.path))
     audio = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Audio)), None)
     labels = {name: kind for name, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)}

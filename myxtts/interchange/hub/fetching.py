@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from myxtts.config.checks import UserError, printable
+from myxtts.config.checks import UserError, needing, printable
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
 from myxtts.storage.base_model import base_folder, is_base
@@ -57,12 +57,10 @@ def full_name(source: str | os.PathLike) -> str:
 
 def import_hub() -> Any:
     """Imports `huggingface_hub`; raises `HubError` if it is not installed."""
-    try:
+    with needing('hf:// needs huggingface_hub. Install it: pip install "myxtts[hub]"', HubError):
         import huggingface_hub
         import huggingface_hub.constants
         import huggingface_hub.errors
-    except ImportError:
-        raise HubError('hf:// needs huggingface_hub. Install it: pip install "myxtts[hub]"') from None
     return huggingface_hub
 
 

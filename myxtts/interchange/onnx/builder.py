@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import needing
 
 OPSET = 20
 """Version of ONNX's standard operators; the first one with `Gelu`."""
@@ -20,10 +20,8 @@ BLOCK = 32
 
 def import_package(name: str) -> ModuleType:
     """Imports `onnx`, which writes graphs, or `onnxruntime`, which runs them; raises `UserError` if it is missing."""
-    try:
+    with needing(f'ONNX graphs need the package {name}. Install it: pip install "myxtts[onnx]"'):
         return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f'ONNX graphs need the package {name}. Install it: pip install "myxtts[onnx]"') from error
 
 
 class Tensor:

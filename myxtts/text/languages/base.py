@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from myxtts.config.checks import needing
 from myxtts.text.numbers import Num2Words, SpelledNumbers, spell_number
 
 
@@ -78,12 +79,10 @@ def import_extra(module: str, purpose: str) -> ModuleType:
 
     Raises `ImportError` with the command to install the package if the package is not installed.
     """
-    try:
+    package = module.partition(".")[0].replace("_", "-")
+    install = f'pip install {package}, or for all languages: pip install "myxtts[languages]"'
+    with needing(f"{purpose} needs the package {package}. Install it with: {install}", ImportError):
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0].replace("_", "-")
-        install = f'pip install {package}, or for all languages: pip install "myxtts[languages]"'
-        raise ImportError(f"{purpose} needs the package {package}. Install it with: {install}") from error
 
 
 DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
