@@ -11,8 +11,7 @@ from tiny import WORDS, tiny_run_config, voiced
 from myxtts.config.config import SamplingConfig
 from myxtts.inference import waveforms
 from myxtts.inference.advancing import TensorflowSteps
-from myxtts.inference.self_check import Verdict
-from myxtts.inference.speech import word_times
+from myxtts.inference.speech import Verdict, word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.text_stream import Sentence
@@ -98,7 +97,7 @@ def test_stream_gives_the_samples_of_the_whole(synthesizer, voice, speed, slow_c
 
 def test_sentence_of_a_stream_is_judged_once_the_next_one_sounds(synthesizer, voice, monkeypatch):
     judged, counts, now = [], [], 0.0
-    low = lambda text, *rest: judged.append(text) or Verdict(0.2, "a", ())
+    low = lambda text, *rest: judged.append(text) or Verdict(confidence=0.2, reason="a")
     monkeypatch.setattr("myxtts.inference.text_stream.judge", low)
     text = f"{TEXT} {TEXT}"  # so the last piece comes after the verdict on the first, in however few chunks
     stream = synthesizer.stream(text, voice, "en", SAMPLED, seed=1)
@@ -226,12 +225,12 @@ def test_words_share_the_time_between_the_first_and_the_last_sound_by_their_leng
     rate, tone = 16_000, np.sin(np.arange(16_000) * 0.1).astype("float32")
     samples = np.concatenate([np.zeros(8_000, "float32"), tone, tone, np.zeros(4_000, "float32")])
     times = word_times(samples, rate, "aaaa – bb, cccc", length, start_seconds=10.0)
-    assert [one.word for one in times] == ["aaaa", "bb,", "cccc"]
+    assert [one.text for one in times] == ["aaaa", "bb,", "cccc"]
     assert times[0].start == pytest.approx(10.5, abs=0.02) and times[-1].end == pytest.approx(12.5, abs=0.02)
     assert times[1].start == times[0].end and times[2].start > times[1].end  # a pause at the comma alone
     assert times[0].end - times[0].start == pytest.approx(times[2].end - times[2].start, abs=0.003)
     assert word_times(np.zeros(8_000, "float32"), rate, "a b", length) == []
     spoken = word_times(tone, rate, "aa % bb", length)
-    assert [one.word for one in spoken] == ["aa", "%", "bb"] and spoken[1].end == spoken[2].start
+    assert [one.text for one in spoken] == ["aa", "%", "bb"] and spoken[1].end == spoken[2].start
     hindi = word_times(tone, rate, "में की की", length)
     assert [one.end for one in hindi[:-1]] == [one.start for one in hindi[1:]]  # vowel signs are no punctuation

@@ -214,7 +214,7 @@ class Measurer:
                 found[name] = (errors, expected) if expected else None
         if tools.dnsmos:
             scores = tools.dnsmos(spoken.samples, spoken.sample_rate)
-            found |= {f"dnsmos_{name}": score for name, score in scores._asdict().items()}
+            found |= {f"dnsmos_{name}": score for name, score in scores.items()}
         if tools.encoder:
             found["similarity"] = self._similarity(spoken)
         known = {name: one for name, one in found.items() if one is not None}

@@ -6,7 +6,6 @@ The weights are files of the user, or of installed packages whose code is not us
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import soxr
@@ -18,12 +17,12 @@ from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 
 DNSMOS_HINT = 'pip install onnxruntime speechmos, or "myxtts[eval]"'
 DNSMOS_SAMPLES = int(9.01 * SAMPLE_RATE)
-TO_SCORES = (
-    np.poly1d([-0.08397278, 1.22083953, 0.0052439]),
-    np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
-    np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
-)
-"""Polynomials from the outputs of DNSMOS to scores, as in `speechmos`."""
+TO_SCORES = {
+    "signal": np.poly1d([-0.08397278, 1.22083953, 0.0052439]),
+    "background": np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
+    "overall": np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
+}
+"""Polynomials from the outputs of DNSMOS to its scores by name, from 1 to 5, as in `speechmos`."""
 ENCODER_HINT = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160
@@ -53,14 +52,6 @@ def open_network(path: str | Path, flag: str):
         raise UserError(f"{flag} {path} cannot be opened: {str(error).splitlines()[0]:.200}") from None
 
 
-class Scores(NamedTuple):
-    """DNSMOS scores of the speech signal, of the background, and overall, 1 to 5."""
-
-    signal: float
-    background: float
-    overall: float
-
-
 class DNSMOS:
     """DNSMOS P.835, which predicts listening scores without a reference, with the network of `speechmos`.
 
@@ -77,11 +68,11 @@ class DNSMOS:
         """Loads the network; returns None if `speechmos` or onnxruntime is not installed."""
         return cls() if all(map(importlib.util.find_spec, ("speechmos", "onnxruntime"))) else None
 
-    def __call__(self, samples: np.ndarray, sample_rate: int) -> Scores:
+    def __call__(self, samples: np.ndarray, sample_rate: int) -> dict[str, float]:
         """Scores the first nine seconds of a clip `(S,)`; shorter clips are repeated, as in `speechmos`."""
         clip = np.resize(at_rate(samples, sample_rate), DNSMOS_SAMPLES)
         raw = self._session.run(None, {"input_1": clip[None]})[0][0]
-        return Scores(*(float(to_score(value)) for to_score, value in zip(TO_SCORES, raw, strict=True)))
+        return {name: float(TO_SCORES[name](value)) for name, value in zip(TO_SCORES, raw, strict=True)}
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:

@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import soxr
@@ -19,6 +18,7 @@ from rapidfuzz.distance import Levenshtein
 
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import UserError, printable
+from myxtts.inference.speech import Word
 from myxtts.text.cleaners import clean_text
 
 SAMPLE_RATE = 16000
@@ -31,14 +31,6 @@ _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
 """Function from samples `(S,)`, their rate in Hz and a language code to text; may have methods `words`, `scored`."""
-
-
-class Word(NamedTuple):
-    """A recognized word with its start and end, in seconds from the first sample."""
-
-    text: str
-    start: float
-    end: float
 
 
 class Listening:

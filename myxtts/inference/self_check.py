@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import mark_text
+from myxtts.inference.speech import Verdict
 from myxtts.models.gpt import GPT
 from myxtts.storage.files import read_json
 from myxtts.text.speech_rates import SpeechRate
@@ -81,19 +82,6 @@ def features(reading: Reading) -> dict[str, float]:
     return {"evenness": float(evenness), "sharpness": float(sharpness), "coverage": float(coverage)}
 
 
-class Verdict(NamedTuple):
-    """Result of the self-check of a sentence."""
-
-    confidence: float
-    """Lowest score, 0 to 1. With a `Calibration` one of the scores is the probability of being understood."""
-    reason: str = ""
-    """Fault with the lowest score; empty if no score is below `DOUBT`."""
-    doubts: tuple[str, ...] = ()
-    """All faults with a score below `DOUBT`."""
-    is_calibrated: bool = False
-    """Whether the confidence is a probability."""
-
-
 def judge(
     text: str,
     codes: Sequence[int],
@@ -116,7 +104,7 @@ def judge(
         calibration: Makes the confidence a probability; requires `reading`.
     """
     if not len(codes):
-        return Verdict(0.0, "empty", ("empty",))
+        return Verdict(confidence=0.0, reason="empty", doubts=("empty",))
     seconds, (least, most) = len(codes) * CODE_SECONDS, rate.band(text)
     beyond = _score(max(seconds / most, least / seconds), *BEYOND_BAND)
     found = [(beyond, f"lasts {seconds:.1f} s, usual are {least:.1f} to {most:.1f} s")]
@@ -136,7 +124,8 @@ def judge(
         found = [probability, *(one for one in found if one[0] < DOUBT)]
     confidence, reason = min(found)
     doubts = tuple(phrase for score, phrase in found if score < DOUBT)
-    return Verdict(confidence, reason if doubts else "", doubts, calibration is not None)
+    result = dict(confidence=confidence, reason=reason if doubts else "", doubts=doubts)
+    return Verdict(**result, is_calibrated=calibration is not None)
 
 
 def _reading_scores(reading, stopped):

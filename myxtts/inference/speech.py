@@ -65,9 +65,23 @@ FADE_SECONDS = 0.005
 """Length of the fade at both ends of a piece, which avoids clicks."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Verdict:
+    """Result of the self-check of a sentence."""
+
+    confidence: float = 1.0
+    """Lowest score, 0 to 1; below 0.5 is low."""
+    reason: str = ""
+    """Main cause of low confidence, the fault with the lowest score; empty if the confidence is not low."""
+    doubts: tuple[str, ...] = ()
+    """All causes of low confidence."""
+    is_calibrated: bool = False
+    """Whether one of the scores is the probability that a speech recognizer understands the sentence."""
+
+
 @dataclass(frozen=True, eq=False)
-class SpokenPiece:
-    """A sentence or part of a sentence that was synthesized at once, with the result of its self-check."""
+class SpokenPiece(Verdict):
+    """A sentence or part of a sentence that was synthesized at once, with the verdict of its self-check."""
 
     text: str
     start_seconds: float
@@ -77,14 +91,6 @@ class SpokenPiece:
     """`(C,)` int32, without the stop code."""
     stopped: bool
     """False if the audio was cut at the limit of codes."""
-    confidence: float = 1.0
-    """Confidence, 0 to 1; below 0.5 is low."""
-    reason: str = ""
-    """Main cause of low confidence; empty if the confidence is not low."""
-    doubts: tuple[str, ...] = ()
-    """All causes of low confidence."""
-    is_calibrated: bool = False
-    """Whether the confidence is the probability that a speech recognizer understands the piece."""
 
 
 class Spoken:
@@ -205,17 +211,17 @@ WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Lengths of a word boundary and of a pause at punctuation, in phonemes or letters."""
 
 
-class WordTime(NamedTuple):
-    """A word with its start and end in seconds."""
+class Word(NamedTuple):
+    """A spoken or recognized word with its start and end, in seconds from the first sample."""
 
-    word: str
+    text: str
     start: float
     end: float
 
 
 def word_times(
     samples: np.ndarray, sample_rate: int, text: str, length: Callable[[str], int], start_seconds: float = 0.0
-) -> list[WordTime]:
+) -> list[Word]:
     """Estimates when each word of a sentence is spoken.
 
     Divides the time between the silent ends in proportion to the lengths of the words (accuracy: docs/serving.md).
@@ -239,4 +245,4 @@ def word_times(
         np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [0, 1], [loud[0], loud[-1] + size / sample_rate]
     )
     rounded = np.round(bounds, 3).tolist()
-    return [WordTime(word, *rounded[2 * number : 2 * number + 2]) for number, word in enumerate(words)]
+    return [Word(word, *rounded[2 * number : 2 * number + 2]) for number, word in enumerate(words)]

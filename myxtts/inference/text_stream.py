@@ -10,8 +10,8 @@ import numpy as np
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
-from myxtts.inference.self_check import DOUBT, SURE, Listener, Verdict, judge
-from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
+from myxtts.inference.self_check import DOUBT, SURE, Listener, judge
+from myxtts.inference.speech import Spoken, SpokenPiece, Verdict, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
 from myxtts.inference.waveforms import NO_SAMPLES, Sounding
@@ -116,7 +116,7 @@ class Sentence:
         """Returns the finished sentence with the result of its self-check."""
         codes = np.array(self.stream.codes, np.int32)
         result = self.piece.text, self.start_seconds, self.end_seconds, codes, self.stream.stopped
-        return SpokenPiece(*result, *(self.verdict or ()))
+        return SpokenPiece(*result, **vars(self.verdict or Verdict()))
 
     def cancel(self) -> None:
         """Cancels the sampling."""

@@ -166,7 +166,7 @@ def score(row: Row, recognizer: DigitRecognizer, nearest: NearestVoice | None, d
     digits = np.array(recognizer(waves, row.sample_rate)) == np.array(digits)
     voices = nearest and np.array([nearest(wave, row.sample_rate) for wave in waves]) == np.array(speakers)
     some = waves[:: max(1, len(waves) // SCORED_CLIPS)]
-    return Scores(digits, voices, dnsmos and np.mean([dnsmos(one, row.sample_rate).signal for one in some]))
+    return Scores(digits, voices, dnsmos and np.mean([dnsmos(one, row.sample_rate)["signal"] for one in some]))
 
 
 def worst(right: np.ndarray | None, names: Sequence[str]) -> str:

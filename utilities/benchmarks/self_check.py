@@ -18,8 +18,8 @@ import soundfile
 
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import unheard_sentences
-from myxtts.inference.self_check import Verdict, judge
-from myxtts.inference.speech import SpokenPiece
+from myxtts.inference.self_check import judge
+from myxtts.inference.speech import SpokenPiece, Verdict
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice, stored_voice
 from myxtts.storage.speakers import read_speakers

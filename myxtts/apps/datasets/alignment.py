@@ -14,7 +14,8 @@ from myxtts.apps.datasets.recording import LongAudio, Survey
 from myxtts.apps.datasets.speech import Atom
 from myxtts.apps.datasets.texts import Piece, count_letters
 from myxtts.config.checks import UserError
-from myxtts.hearing.recognizers import Recognizer, Word, normalized
+from myxtts.hearing.recognizers import Recognizer, normalized
+from myxtts.inference.speech import Word
 
 LOW_CONFIDENCE = "low-confidence text"
 """Reason to drop an atom whose text may be wrong."""

@@ -15,7 +15,8 @@ import soundfile
 
 from myxtts.apps.datasets.recording import Survey
 from myxtts.apps.datasets.texts import count_letters
-from myxtts.hearing.recognizers import Recognizer, Word
+from myxtts.hearing.recognizers import Recognizer
+from myxtts.inference.speech import Word
 from myxtts.storage.files import append_line, digest_bytes
 
 LEAST_VOICE_CHANGE = 0.70
@@ -228,7 +229,7 @@ def listen(
             if confidence < _DOUBTFUL_CONFIDENCE and not clip.reason:
                 clip.detail = f"recognizer unsure ({confidence:.2f} of 1)"
         if options.dnsmos and not clip.reason:
-            score = options.dnsmos(samples, rate).overall
+            score = options.dnsmos(samples, rate)["overall"]
             clip.facts.dnsmos = round(score, 2)
             if score < options.min_dnsmos:
                 clip.drop("low DNSMOS", f"DNSMOS {score:.2f}; the minimum is {options.min_dnsmos:g}.")

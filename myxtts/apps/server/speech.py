@@ -288,7 +288,7 @@ class CaptionedResponse(SpeechResponse):
         return len(ids) if letters and ESPEAK in tokenizer.g2p else letters
 
     def _captioned(self, content, times):
-        stamps = [dict(word=one.word, start_time=one.start, end_time=one.end) for one in times]
+        stamps = [dict(word=one.text, start_time=one.start, end_time=one.end) for one in times]
         audio = base64.b64encode(content).decode()
         return (json.dumps(dict(audio=audio, audio_format=self.sound_type, timestamps=stamps)) + "\n").encode()
 

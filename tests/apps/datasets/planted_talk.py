@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 from tiny import voiced
 
-from myxtts.hearing.recognizers import Word
+from myxtts.inference.speech import Word
 
 RATE = 16_000
 LETTERS_PER_SECOND = 14

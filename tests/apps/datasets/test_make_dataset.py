@@ -7,7 +7,6 @@ import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -281,7 +280,7 @@ def test_clips_with_other_voices_are_reported(tmp_path, monkeypatch):
     assert [clip.reason for clip in heard] == [""] * 5 + ["several voices", "another voice"]
     assert reports[0] == "2 of 7 clips checked"  # five seconds have passed
     scores = iter([2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0])
-    heard = heard_with(options_with(dnsmos=lambda *_: SimpleNamespace(overall=next(scores)), min_dnsmos=2.5))
+    heard = heard_with(options_with(dnsmos=lambda *_: {"overall": next(scores)}, min_dnsmos=2.5))
     assert [k for k, clip in enumerate(heard) if clip.reason == "low DNSMOS"] == [0, 3] and heard[1].facts.dnsmos == 3
 
 
