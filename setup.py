@@ -16,7 +16,7 @@ setup(
         "myxtts.apps.evaluation": ["*.html"],
         "myxtts.apps.server": ["*.html"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
-        "myxtts.interchange.hub": ["*.md"],
+        "myxtts.interchange": ["*.md"],
         "myxtts.interchange.onnx": ["web/*"],
         "myxtts.text.languages": ["*.toml"],
     },

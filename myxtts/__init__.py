@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` has the same names
     from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, TrainingConfig, XTTSConfig
     from myxtts.inference.loading import save_to_preset
     from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.interchange.hub.uploading import push
+    from myxtts.interchange.hub import push
     from myxtts.models.xtts import XTTS
     from myxtts.runs.run import Run
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
@@ -43,7 +43,7 @@ _NAMES = {
     "myxtts.training.memory_isolated_trainer": ("MemoryIsolatedDualGPUTrainer",),
     "myxtts.inference.loading": ("save_to_preset",),
     "myxtts.inference.synthesizer": ("Synthesizer",),
-    "myxtts.interchange.hub.uploading": ("push",),
+    "myxtts.interchange.hub": ("push",),
     "myxtts.config.config": ("XTTSConfig", "DataConfig", "ModelConfig", "TrainingConfig", "SamplingConfig"),
     "myxtts.config.checks": ("UserError",),
 }

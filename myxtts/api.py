@@ -167,7 +167,7 @@ def load(
         CheckpointError: A file is missing or damaged.
         HubError: The model cannot be downloaded, or its licence was not accepted.
     """
-    from myxtts.interchange.hub.fetching import local_folder
+    from myxtts.interchange.hub import local_folder
 
     folder = local_folder(folder, accept_licence)
     require_model_folder(folder, "A model (--checkpoint)", exported=False)
@@ -182,7 +182,7 @@ def load(
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
     """Loads a model with its trained weights as a Keras model. Arguments and errors are those of `load`."""
-    from myxtts.interchange.hub.fetching import local_folder
+    from myxtts.interchange.hub import local_folder
 
     with starting_quietly():
         from myxtts.inference.loading import load_model
@@ -223,7 +223,7 @@ def _config_of_source(source):
     """Returns the settings of the model in --init-from; None if there is no such model on this machine."""
     if not source:
         return None
-    from myxtts.interchange.hub.fetching import folder_here  # imports NumPy, which other plans do not need
+    from myxtts.interchange.hub import folder_here  # imports NumPy, which other plans do not need
     from myxtts.runs.setup import require_source
     from myxtts.storage.run_folder import read_config
 

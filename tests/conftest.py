@@ -99,6 +99,6 @@ def devices_as_before(monkeypatch):
 @pytest.fixture
 def without_griffin_lim(monkeypatch):
     """For tests that look at codes or lengths: Griffin-Lim is most of the time that speaking takes."""
-    from myxtts.inference import waveforms
+    from myxtts.inference import text_stream
 
-    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+    monkeypatch.setattr(text_stream, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))

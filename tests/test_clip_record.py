@@ -10,7 +10,7 @@ from tiny import make_tiny_corpus, untraced
 from myxtts.data.batch import BatchOrder, EpochStart
 from myxtts.data.pipeline import Clip
 from myxtts.storage.checkpoint import CheckpointError
-from myxtts.training.resuming.state import ClipRecord, OrderedClips
+from myxtts.training.resuming import ClipRecord, OrderedClips
 
 BATCH = 4
 

@@ -28,7 +28,7 @@ from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.text_front import TextFront
 from myxtts.inference.voices import Voice
-from myxtts.interchange.onnx import checks, exporting
+from myxtts.interchange.onnx import exporting
 from myxtts.interchange.onnx.builder import Builder
 from myxtts.interchange.onnx.engines import OnnxSteps, choose_engine, load_synthesizer
 from myxtts.interchange.onnx.exporting import settings
@@ -145,7 +145,7 @@ def test_faster_speech_is_that_of_the_model(exported, synthesizer):
 
 
 def test_eight_bits_are_smaller_and_draw_nearly_the_same(export, exported, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(checks, "_other_graphs", lambda *_: ())  # these have float32 weights again
+    monkeypatch.setattr(exporting, "_other_graphs", lambda *_: ())  # these have float32 weights again
     assert export(tmp_path / "int8", "--weights", "int8") == 0
     reported = capsys.readouterr().out
     assert "gpt, states: differs by" in reported and "codes: differs by" in reported
@@ -168,8 +168,8 @@ def test_hifigan_goes_as_well():
 
 
 def test_a_graph_that_is_not_the_model_is_not_written(export, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(checks, "_other_graphs", lambda *_: ())
-    monkeypatch.setattr(checks, "LIMITS", {"float32": 1e-12})
+    monkeypatch.setattr(exporting, "_other_graphs", lambda *_: ())
+    monkeypatch.setattr(exporting, "LIMITS", {"float32": 1e-12})
     assert export(tmp_path / "wrong") == 2
     assert "differ from the model. gpt, states: differs by" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
@@ -301,7 +301,7 @@ def test_exported_sentences_are_no_longer_than_what_the_model_has_read(exported,
 
 def test_export_that_swallows_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):
     for check in ("_other_graphs", "_sentences"):
-        monkeypatch.setattr(checks, check, lambda *_: ())
+        monkeypatch.setattr(exporting, check, lambda *_: ())
     sentences = Speaker.sentences
     monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])
     assert export(tmp_path / "wrong") == 2

@@ -18,7 +18,7 @@ from myxtts.runs.origin import adopt, settle_origin, with_rows
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.training.resuming.checkpointer import load_foundations
+from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.gpt import LoRA
 
 TEXTS = [("one two three four five six", "en")]

@@ -13,9 +13,8 @@ from tiny import tiny_run_config
 
 from myxtts.cli import models, say
 from myxtts.inference import loading
-from myxtts.interchange.hub import fetching as hub
-from myxtts.interchange.hub.fetching import HubError, local_folder
-from myxtts.interchange.hub.uploading import push, without_places
+from myxtts.interchange import hub
+from myxtts.interchange.hub import HubError, local_folder, push, without_places
 from myxtts.models.xtts import XTTS
 from myxtts.runs.origin import adopt
 
@@ -83,7 +82,7 @@ def test_release_is_fetched_and_converted_and_kept_for_days_without_a_network(se
 
 
 def test_environment_names_hub_and_cache(server, tmp_path):
-    code = f"from myxtts.interchange.hub.fetching import local_folder; print(local_folder({NAME!r}, True))"
+    code = f"from myxtts.interchange.hub import local_folder; print(local_folder({NAME!r}, True))"
     environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "own"), "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
 from myxtts.runs.preparing import LOCK, prepare
 from myxtts.storage.files import read_json, temporary_path, write_json
-from myxtts.training.resuming.checkpointer import load_foundations
+from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.stages.gpt import GPTObjective
 

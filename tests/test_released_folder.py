@@ -10,7 +10,7 @@ import myxtts
 from myxtts.__main__ import main
 from myxtts.apps.evaluation.command import subjects
 from myxtts.config.checks import UserError
-from myxtts.interchange.hub.fetching import folder_here, local_folder
+from myxtts.interchange.hub import folder_here, local_folder
 from myxtts.storage.checkpoint import CheckpointStore
 
 

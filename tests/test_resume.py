@@ -11,7 +11,7 @@ from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, frozen_dvae, open_run
 from tiny import untraced
 
-from myxtts.training.resuming.state import data_digest
+from myxtts.training.resuming import data_digest
 from myxtts.training.trainer import XTTSTrainer
 
 STEPS = 3

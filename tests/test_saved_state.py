@@ -13,8 +13,7 @@ from myxtts.runs.origin import settle_origin
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.saved_state import checked_state
 from myxtts.training.loop.batching import Batching
-from myxtts.training.resuming.checkpointer import last_good_step, load_foundations
-from myxtts.training.resuming.state import TrainingState, differences, versions
+from myxtts.training.resuming import TrainingState, differences, last_good_step, load_foundations, versions
 from myxtts.training.watching.watch import DivergenceGuard, OvertrainingDetector
 
 WRONG = ["missing", None, True, -1, 10**30, 1.5, "x", [], [["x"]], {}, {"a": "b"}]

@@ -12,7 +12,7 @@ from myxtts.devices.configuration import plan_for
 from myxtts.hearing.measuring import Spoken
 from myxtts.runs.opening import open_stage
 from myxtts.runs.samples import SpeechJudge
-from myxtts.training.resuming.state import TrainingState
+from myxtts.training.resuming import TrainingState
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.watch import Watch

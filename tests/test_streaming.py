@@ -9,13 +9,12 @@ import pytest
 from tiny import WORDS, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
-from myxtts.inference import waveforms
+from myxtts.inference import text_stream
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.speech import Verdict, word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
-from myxtts.inference.text_stream import Sentence
-from myxtts.inference.waveforms import spoken_faster
+from myxtts.inference.text_stream import Sentence, spoken_faster
 from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -58,7 +57,7 @@ def voice(synthesizer):
 
 @pytest.fixture(autouse=True)
 def many_windows(monkeypatch):
-    monkeypatch.setattr(waveforms, "MOST_FRAMES", 30)
+    monkeypatch.setattr(text_stream, "MOST_FRAMES", 30)
     monkeypatch.setattr("myxtts.inference.text_front.get_language", lambda language: ShortPieces)
 
 
@@ -158,7 +157,7 @@ def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, vo
         return decode(latents, speaker, start, end)
 
     monkeypatch.setattr(synthesizer.to_waveform, "to_samples", spy)
-    monkeypatch.setattr(waveforms, "MOST_FRAMES", 172)
+    monkeypatch.setattr(text_stream, "MOST_FRAMES", 172)
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1)
     once, decoder = sum(frames), synthesizer.model.decoder
     frames.clear()
@@ -175,7 +174,7 @@ def test_what_cannot_be_spoken_is_an_error_of_the_call(synthesizer, voice):
 
 
 def test_griffin_lim_streams_sentence_by_sentence(tokenizer, monkeypatch):
-    monkeypatch.setattr(waveforms, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+    monkeypatch.setattr(text_stream, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
     synthesizer = make_synthesizer(tokenizer, "hifigan", ("gpt", "dvae"))
     voice = synthesizer.voice(voiced(0.5, 150, 1))
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1, speed=1.5)

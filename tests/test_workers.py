@@ -14,9 +14,8 @@ from tiny import tiny_run_config, untraced
 from myxtts.config.checks import UserError
 from myxtts.config.training import workers_in, workers_of_slurm
 from myxtts.devices.device_plan import plan_devices
-from myxtts.distributed import launching
-from myxtts.distributed.launching import free_addresses
-from myxtts.distributed.workers import LOST_EXIT_CODE, WorkerLost, Workers
+from myxtts.distributed import workers as launching
+from myxtts.distributed.workers import LOST_EXIT_CODE, WorkerLost, Workers, free_addresses
 from myxtts.runs import machine_report
 from myxtts.runs.run import Run
 from myxtts.training.loop.device_pipeline import timing_of_all

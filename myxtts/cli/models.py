@@ -9,7 +9,7 @@ from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, export_coqui, find_release, import_coqui
-from myxtts.interchange.hub.fetching import import_hub, local_folder, parse_hub_name
+from myxtts.interchange.hub import import_hub, local_folder, parse_hub_name
 from myxtts.storage.run_folder import read_config
 
 RELEASED_CONTENTS = {
@@ -147,7 +147,7 @@ def push_parser() -> PlainParser:
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its card, or prints the card; returns the exit code."""
-    from myxtts.interchange.hub.uploading import model_card
+    from myxtts.interchange.hub import model_card
 
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)

@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    from myxtts.interchange.hub.fetching import local_folder
+    from myxtts.interchange.hub import local_folder
     from myxtts.storage.speakers import read_speakers
 
     folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)

@@ -130,9 +130,9 @@ def launch(argv: list[str] | None = None) -> int:
     for flag in ("--workers", "--worker-index"):
         if any(one == flag or one.startswith(f"{flag}=") for one in command):
             raise UserError(f"{flag} is set by myxtts launch itself. Leave it out after --.")
-    from myxtts.distributed import launching
+    from myxtts.distributed.workers import launch
 
-    return launching.launch(arguments.workers, command, arguments.restarts)
+    return launch(arguments.workers, command, arguments.restarts)
 
 
 def prepare_parser() -> PlainParser:

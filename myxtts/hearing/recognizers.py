@@ -102,30 +102,30 @@ def _download(source):
 
     A download prints licence and size. Models are in huggingface_hub's cache, or in a folder for manual downloads.
     """
-    from myxtts.interchange.hub import fetching
+    from myxtts.interchange import hub
 
-    (repository, revision), hub = fetching.parse_hub_name(source), fetching.import_hub()
-    by_hand = Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"))
-    get = lambda files, **how: hub.snapshot_download(repository, revision=revision, allow_patterns=files, **how)
-    with suppress(hub.errors.LocalEntryNotFoundError):
+    (repository, revision), client = hub.parse_hub_name(source), hub.import_hub()
+    by_hand = Path(client.constants.HF_HOME, "myxtts", repository.replace("/", "--"))
+    get = lambda files, **how: client.snapshot_download(repository, revision=revision, allow_patterns=files, **how)
+    with suppress(client.errors.LocalEntryNotFoundError):
         kept = by_hand if by_hand.is_dir() else Path(get(_WHISPER_FILES, local_files_only=True))
         if not _missing_files(kept):
             return kept
     try:
-        with fetching.hub_errors(source):
-            terms = Path(get(fetching.TERMS))
+        with hub.hub_errors(source):
+            terms = Path(get(hub.TERMS))
             files = get(_WHISPER_FILES, dry_run=True)
             megabytes = sum(file.file_size for file in files) / 1e6
-            licence = fetching.describe_licence(source, terms)[1]
+            licence = hub.describe_licence(source, terms)[1]
             print(f"{licence}. Downloading {megabytes:.0f} MB to {terms}.", file=sys.stderr, flush=True)
             folder = Path(get(_WHISPER_FILES))
-    except fetching.HubError as error:
-        if isinstance(error.__cause__, hub.errors.LocalEntryNotFoundError):
-            files = f"{', '.join(_WHISPER_FILES)} of {hub.constants.ENDPOINT}/{repository}"
+    except hub.HubError as error:
+        if isinstance(error.__cause__, client.errors.LocalEntryNotFoundError):
+            files = f"{', '.join(_WHISPER_FILES)} of {client.constants.ENDPOINT}/{repository}"
             raise UserError(f"{error} Or put the files {files} into {by_hand}.") from error
         raise
     for path in folder.iterdir():
-        fetching.check_digest(source, path)
+        hub.check_digest(source, path)
     return folder
 
 

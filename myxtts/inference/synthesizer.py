@@ -19,9 +19,8 @@ from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
 from myxtts.inference.speech import Speech, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
-from myxtts.inference.text_stream import Manner, Sentence, SpeechStream
+from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Manner, Sentence, SpeechStream
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
-from myxtts.inference.waveforms import GriffinLim, LatentDecoder
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker
 from myxtts.storage.speakers import find_speaker, read_speakers

@@ -29,8 +29,7 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside
-from myxtts.training.resuming.checkpointer import load_foundations
-from myxtts.training.resuming.state import data_digest
+from myxtts.training.resuming import data_digest, load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.classes import STAGE_CLASSES

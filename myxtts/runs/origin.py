@@ -16,7 +16,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
-from myxtts.interchange.hub.fetching import full_name, local_folder
+from myxtts.interchange.hub import full_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run

@@ -18,7 +18,7 @@ from myxtts.data.pipeline import SampleCache
 from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
 from myxtts.storage.files import claimed, digest_file
 from myxtts.storage.run_folder import read_config
-from myxtts.training.resuming.checkpointer import load_foundations
+from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"

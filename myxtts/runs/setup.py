@@ -23,7 +23,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.coqui.conversion import find_release
-from myxtts.interchange.hub.fetching import is_hub_name, parse_hub_name
+from myxtts.interchange.hub import is_hub_name, parse_hub_name
 from myxtts.storage.base_model import require_model_folder
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file, read_json, write_json

@@ -24,8 +24,7 @@ from myxtts.training.loop.device_pipeline import LOST_WORKER, DevicePipeline, Re
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.loop.switches import Ledger, LedgerKeeper, settle_switches
 from myxtts.training.loop.updates import learning_rate, total_steps
-from myxtts.training.resuming.checkpointer import Checkpointer
-from myxtts.training.resuming.state import TrainingState
+from myxtts.training.resuming import Checkpointer, TrainingState
 from myxtts.training.stages.base import Stage
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.watch import TrainingDiverged, Watch

@@ -21,8 +21,8 @@ from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.inference.text_stream import LatentDecoder  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
-from myxtts.inference.waveforms import LatentDecoder  # noqa: E402
 from myxtts.interchange.onnx.engines import OnnxSteps  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.training.loop.step import TrainStep  # noqa: E402

@@ -160,7 +160,7 @@ def _check(arguments):
         from myxtts.hearing.recognizers import settle_recognizer
 
         settle_recognizer(arguments.recognizer)
-    from myxtts.interchange.hub.fetching import local_folder
+    from myxtts.interchange.hub import local_folder
 
     return subjects(arguments.folders, arguments.which, lambda one: local_folder(one, arguments.accept_licence))
 

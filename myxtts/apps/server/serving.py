@@ -19,7 +19,7 @@ from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.config.checks import UserError
-from myxtts.interchange.hub.fetching import local_folder
+from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
 from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read

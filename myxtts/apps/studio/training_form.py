@@ -12,7 +12,7 @@ from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict
 from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
-from myxtts.interchange.hub.fetching import folder_here
+from myxtts.interchange.hub import folder_here
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import read_json
