@@ -23,9 +23,7 @@ CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Fewest codes (1.5 s) and repetitions of a loop, and its longest period in codes."""
 DOUBT = 0.5
-"""Confidence below which a sentence is flagged, and score below which a fault is listed."""
-SURE = 0.96
-"""Calibrated confidence above which further attempts at a sentence are seldom better; see `docs/base.md`."""
+"""Score below which a fault is listed, and confidence below which a sentence is flagged without a `Calibration`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
@@ -61,6 +59,12 @@ class Calibration(NamedTuple):
     intercept: float
     weights: dict[str, float]
     """Weight of each feature."""
+    doubt: float = DOUBT
+    """Probability below which the first attempt at a sentence is flagged."""
+    doubt_of_several: float = DOUBT
+    """Probability below which the best of several attempts is flagged; the best one is more probable in general."""
+    sure: float = 0.96
+    """Probability above which further attempts are seldom better."""
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
@@ -91,6 +95,7 @@ def judge(
     wrong_share: float | None = None,
     unspoken_share: float = 0.0,
     calibration: Calibration | None = None,
+    several: bool = False,
 ) -> Verdict:
     """Computes the scores of a sentence and summarizes them.
 
@@ -102,6 +107,7 @@ def judge(
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Share of the letters of the text that the model has no token for.
         calibration: Makes the confidence a probability; requires `reading`.
+        several: Whether the best of several attempts is flagged, so that `doubt_of_several` applies.
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))
@@ -119,12 +125,14 @@ def judge(
         found.append((_score(unspoken_share, 0.0, 0.1), lacking))
     if wrong_share is not None:
         found.append((_score(wrong_share, 0.1, 0.35), f"CER {100 * wrong_share:.0f} %"))
+    doubts = [(score, phrase) for score, phrase in found if score < DOUBT]
     if calibration is not None:
         probability = calibration(features(reading)), "may not be understood"
-        found = [probability, *(one for one in found if one[0] < DOUBT)]
+        found = [probability, *doubts]
+        if probability[0] < (calibration.doubt_of_several if several else calibration.doubt):
+            doubts.insert(0, probability)
     confidence, reason = min(found)
-    doubts = tuple(phrase for score, phrase in found if score < DOUBT)
-    result = dict(confidence=confidence, reason=reason if doubts else "", doubts=doubts)
+    result = dict(confidence=confidence, reason=reason if doubts else "", doubts=tuple(phrase for _, phrase in doubts))
     return Verdict(**result, is_calibrated=calibration is not None)
 
 

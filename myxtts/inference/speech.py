@@ -70,11 +70,11 @@ class Verdict:
     """Result of the self-check of a sentence."""
 
     confidence: float = 1.0
-    """Lowest score, 0 to 1; below 0.5 is low."""
+    """Lowest score, 0 to 1."""
     reason: str = ""
-    """Main cause of low confidence, the fault with the lowest score; empty if the confidence is not low."""
+    """Main cause of low confidence, the fault with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()
-    """All causes of low confidence."""
+    """All causes of low confidence: low scores, or a probability below the threshold of the `Calibration`."""
     is_calibrated: bool = False
     """Whether one of the scores is the probability that a speech recognizer understands the sentence."""
 
