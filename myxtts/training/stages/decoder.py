@@ -87,7 +87,7 @@ class DecoderStage(Stage):
     def phase(self, step, total):
         training = self.config.training
         warmup, first = training.decoder.spectral_share, SPECTRAL
-        if training.init_from is not None and training.stage == self.name:
+        if training.init_from is not None and training.stage == self.name and warmup < 1:
             warmup, first = training.decoder.discriminator_warmup, JUDGING
         return ADVERSARIAL if step >= warmup * total else first
 
