@@ -74,7 +74,7 @@ def convert(argv: Sequence[str] | None = None) -> int:
         for path in export_coqui(folder, output, arguments.which):
             print(f"Wrote {path}")
         return 0
-    require_kind(arguments.from_coqui, "--from-coqui", (RELEASE, FILE), "a released model.pth, or its folder")
+    require_kind(arguments.from_coqui, "--from-coqui", (RELEASE, FILE), "a model.pth of XTTS v2, or its folder")
     model = find_release(arguments.from_coqui) or Path(arguments.from_coqui)
     for option, path in given.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)

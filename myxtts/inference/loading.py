@@ -28,7 +28,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     Raises:
         CheckpointError: A file or a part that speech needs is missing or damaged.
     """
-    folder = require_kind(folder)
+    also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
+    folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")
     front, config = open_text_front(folder)
     stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
     lacks = {"gpt": "no trained gpt"}

@@ -17,10 +17,10 @@ KINDS = {
     MODEL: "is a model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
     RELEASE: "is a released model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
     "model.bin": "is a recognizer: --recognizer takes it",
-    "model.safetensors": "is one checkpoint, or a model of another program",
+    "model.safetensors": "is one checkpoint or a model of another program: give the folder of a run",
     SETTINGS: "has settings and no checkpoint",
     RUNS: "holds models: give one of them",
-    FOLDER: "has no config.json",
+    FOLDER: "has no config.json. --train-data takes recordings",
     BASE_NAME: "is the bundled model: --init-from base starts from it, ./base is a folder",
     FILE: "is a file, or in one",
     NEW: "is not a folder",
@@ -28,7 +28,7 @@ KINDS = {
 """Kinds of folders by the first file that they have, other kinds of paths and names, and what errors say of them."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 """Kinds of models, and of folders that runs can be written to."""
-FORMS = "the folder of a training run or of `myxtts convert`, base, or hf://owner/name"
+FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 
 
 def kind_of(source: AnyPath) -> str:

@@ -11,7 +11,7 @@ from myxtts.config.checks import UserError, read_bounded, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub.fetching import check_model
-from myxtts.storage.base_model import EXPORT, MODELS, PLACES, require_kind
+from myxtts.storage.base_model import EXPORT, MODELS, PLACES, SETTINGS, require_kind
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
@@ -81,7 +81,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")
     check_device(arguments.device)
     if arguments.ui is not None:
-        require_kind(arguments.ui, "--ui", PLACES, "the folder that holds the runs")
+        require_kind(arguments.ui, "--ui", (*PLACES, SETTINGS), "the folder that holds the runs")
     if arguments.voices is not None:
         require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
     require_port("--port", arguments.host, arguments.port)
