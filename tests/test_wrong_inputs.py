@@ -30,7 +30,7 @@ FILES = {
     "data/metadata.csv": b"a|One two.|One two.\nb|Three four.|Three four.\n",
     "full/mine.txt": b"kept",
     "model/config.json": b"{}",
-    "run/gpt/step_00000001/state.json": b"{}",
+    "run/gpt/step_00000001/manifest.json": b"{}",
     "exported/gpt.onnx": b"",
     "ear/model.bin": b"",
 }

@@ -9,11 +9,11 @@ from myxtts.storage.files import AnyPath, CheckpointError
 BASE_NAME = "base"
 """Name of the bundled model wherever a model folder is expected; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
-EXPORT, MODEL, RELEASE, SETTINGS = "gpt.onnx", "*/*step_*/state.json", "*model.pth", "config.json"
+EXPORT, MODEL, RELEASE, SETTINGS = "gpt.onnx", "*/*step_*/manifest.json", "*model.pth", "config.json"
 RUNS, FOLDER, FILE, NEW = "*/config.json", "**", "file", "new"
 KINDS = {
     EXPORT: "is an exported model: `myxtts serve` and its speak.py speak with it",
-    "*step_*/state.json": "is one stage of {0.parent}: give that folder",
+    "*step_*/manifest.json": "is one stage of {path.parent}: give that folder",
     MODEL: "is a model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
     RELEASE: "is a released model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
     "model.bin": "is a recognizer: --recognizer takes it",
@@ -47,7 +47,7 @@ def require_kind(
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
-    found = KINDS[kind].format(Path(os.path.abspath(source)))
+    found = KINDS[kind].format(path=Path(os.path.abspath(source)))
     raise CheckpointError(f"{what} must be {forms}. {source or '.'} {found}.")
 
 

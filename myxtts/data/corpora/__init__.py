@@ -20,7 +20,7 @@ from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
-from myxtts.storage.base_model import FOLDER, KINDS, MODEL, RELEASE, RUNS, SETTINGS, kind_of
+from myxtts.storage.base_model import EXPORT, FOLDER, KINDS, MODEL, RELEASE, RUNS, SETTINGS, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
@@ -113,11 +113,13 @@ def _refuse_other_kinds(root):
         what = next((what for suffixes, what in _OTHER_FILES.items() if root.suffix.lower() in suffixes), None)
     elif kind in (SETTINGS, RUNS, FOLDER):
         return
+    elif kind == EXPORT:
+        what = "is an exported model, not a data set. `python {0}/speak.py --help` shows how to speak with it"
     else:
-        what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE) else KINDS[kind].format(root)
+        what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE) else KINDS[kind]
     if what:
         name = printable(str(root))
-        message = f"The data set {name} {what.format(shlex.quote(name))}."
+        message = f"The data set {name} {what.format(shlex.quote(name), path=root)}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 
