@@ -84,7 +84,7 @@ def local_folder(
             `base`, the bundled model.
         accept_licence: Accepts the licence of a hub model; else the user is asked, once per commit.
         what: The option that names the model, for errors.
-        kinds: Kinds to accept besides those, from `storage.base_model.KINDS`.
+        kinds: Kinds of folders to accept, keys of `storage.base_model.KINDS`.
 
     Raises:
         UserError: There is no model, it cannot be downloaded or converted, or its licence was not accepted.
