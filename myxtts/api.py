@@ -8,12 +8,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from myxtts.config.checks import ConfigError, UserError, printable, require
+from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
-from myxtts.storage.base_model import require_model_folder
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -146,6 +145,9 @@ def plan(
     require(text_tokens > 0, "--text-tokens", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "--gpu-memory", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
     source = _config_of_source(config.training.init_from)
+    if config.training.init_from and source is None:
+        size = f"The plan is for --model-size {config.model.size}; XTTS v2 is big"
+        say(f"{config.training.init_from} is not fetched to read its size. {size}.")
     model = replace(source.model if source else config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
@@ -170,7 +172,6 @@ def load(
     from myxtts.interchange.hub.fetching import local_folder
 
     folder = local_folder(folder, accept_licence)
-    require_model_folder(folder, "A model (--checkpoint)", exported=False)
     with starting_quietly():
         import_sparingly()
         from myxtts.devices.configuration import configure_for_speech
@@ -223,10 +224,8 @@ def _config_of_source(source):
     """Returns the settings of the model in --init-from; None if there is no such model on this machine."""
     if not source:
         return None
-    from myxtts.interchange.hub.fetching import folder_here  # imports NumPy, which other plans do not need
-    from myxtts.runs.setup import require_source
+    from myxtts.interchange.hub import fetching  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config
 
-    require_source(source)
-    folder = folder_here(source)
-    return None if folder is None else read_config(folder)
+    fetching.check_model(source, "--init-from")
+    return None if fetching.is_hub_name(source) else read_config(fetching.local_folder(source))

@@ -84,7 +84,7 @@ def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, erro
 
 
 FILE_COMMANDS = {
-    "say --checkpoint folder --text one --speaker Ann": "--output",
+    "say --checkpoint base --text one --speaker Ann": "--output",
     "plan --model-size nano": "--json",
     "doctor --seconds 0": "--json",
     "doctor data none": "--report",

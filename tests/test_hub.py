@@ -163,7 +163,7 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     model = XTTS.from_preset(NAME, accept_licence=True)
     folder = Path(model.origin)
     server.repositories["emma/voice"] = {"gpt/step_00000009/manifest.json": b"of an earlier model", "mine.txt": b""}
-    monkeypatch.setattr(loading, "load_model", lambda *given: model if given == (str(folder), "best") else None)
+    monkeypatch.setattr(loading, "load_model", lambda *given: model if given == (folder, "best") else None)
     assert models.push([str(folder), "hf://emma/voice", "--licence", "cc-by-4.0"]) == 0
     assert f"Wrote {server.url}/emma/voice" in capsys.readouterr().out
     there = server.repositories["emma/voice"]

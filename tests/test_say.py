@@ -92,7 +92,7 @@ def test_kept_voice_speaks_as_the_recordings_it_came_from(argv, folder, capsys):
     both = [*argv, folder.parent / "me.wav"]  # several recordings
     assert run(*both, "--text", "one", "--output", "a.wav", "--save-voice", "me.voice") == 0
     checkpoint = argv[:2]
-    assert run(*checkpoint, "--voice", "me.voice", "--text", "one", "--output", "b.wav") == 0
+    assert run(*checkpoint, "--reference-audio", "me.voice", "--text", "one", "--output", "b.wav") == 0
     assert Path("a.wav").read_bytes() == Path("b.wav").read_bytes()
     Voice(np.zeros((1, 3, 5), np.float32), None).save("other.voice")
     line = sentence_of(capsys, say.main, *checkpoint, "--voice", "other.voice", "--text", "one")

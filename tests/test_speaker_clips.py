@@ -11,15 +11,9 @@ from myxtts.data import dataset
 from myxtts.data.dataset import keep_speakers
 from myxtts.data.pipeline import Clip
 from myxtts.inference.voices import stored_voice
+from myxtts.runs.origin import copy_speaker_clips
 from myxtts.storage.files import CheckpointError
-from myxtts.storage.speakers import (
-    SPEAKER_CLIPS,
-    copy_speaker_clips,
-    find_speaker,
-    read_speaker,
-    read_speakers,
-    write_speakers,
-)
+from myxtts.storage.speakers import SPEAKER_CLIPS, find_speaker, read_speaker, read_speakers, write_speakers
 
 
 def make_clips(folder, speaker, lengths, language="en"):

@@ -86,7 +86,7 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
         )
     _require_package("faster_whisper", "eval")
     folder = Path(name)
-    if not folder.is_dir():
+    if is_remote and not (folder / "model.bin").is_file():  # a folder that happens to be called base is none
         folder = _download(name if name.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
     if missing := _missing_files(folder):
         hint = "Models for CTranslate2 are named faster-whisper-…"

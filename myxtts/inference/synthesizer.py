@@ -261,6 +261,8 @@ class Synthesizer:
             voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
             return self._checked(voice, "The given voice")
+        if isinstance(voice, list) and len(voice) == 1 and not isinstance(voice[0], np.ndarray):
+            voice = Path(voice[0])  # may be a .voice file
         if isinstance(voice, str) and self.folder:
             if voice in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
                 return self._checked(stored_voice(self.folder, voice, self.voice), voice)

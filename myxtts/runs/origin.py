@@ -20,11 +20,11 @@ from myxtts.interchange.hub.fetching import full_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run
-from myxtts.storage.base_model import is_base, require_model_folder
+from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_config, vocabulary_path
-from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
 
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
 """Names of all folders of checkpoints that a run can have."""
 TUNE = "training.tune (--tune)"
+MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
@@ -122,6 +123,16 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
         copy_speaker_clips(source, home)
 
 
+def copy_speaker_clips(source: Path, home: Path) -> None:
+    """Copies the speakers' recordings from the run in `source` into the folder of another run."""
+    clips = {}
+    for name, one in read_clips(source / SPEAKER_CLIPS).items():
+        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= MOST_CLIP_BYTES:
+            clips[name] = one.clip.read_bytes(), one.language, one.sources
+    if clips:
+        write_speaker_clips(home, clips)
+
+
 def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
     """Extends the weights of a stage, by name, to `num_text_tokens` text tokens.
 
@@ -173,7 +184,6 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
         raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Name another.")
-    require_model_folder(source, "--init-from")
     stored = read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
@@ -199,7 +209,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
 
 def _source(config):
     """Returns the folder of `training.init_from`; downloads a model of the Hugging Face hub."""
-    return local_folder(config.training.init_from, config.training.accept_licence)
+    return local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
 
 
 def _with_shape(config, stored):

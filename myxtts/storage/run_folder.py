@@ -19,6 +19,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.storage import files
+from myxtts.storage.base_model import MODEL, PLACES, SETTINGS, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.saved_state import config_of
@@ -95,8 +96,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again. Raises
     `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
-    folder = Path(folder)
-    refuse_file(folder)
+    folder = require_kind(folder, "--checkpoint-dir", (*PLACES, MODEL, SETTINGS), "a folder to write to")
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     with ExitStack() as stack:
         try:
@@ -128,13 +128,6 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
                     for place in made:
                         place.rmdir()
             raise
-
-
-def refuse_file(folder: AnyPath, flag: str = "--checkpoint-dir") -> None:
-    """Raises `CheckpointError` if the path of a folder, given for the option `flag`, is a file or leads through one."""
-    for place in (folder := Path(folder), *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise CheckpointError(f"{flag} must be a folder. {place} is a file. Name another.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:

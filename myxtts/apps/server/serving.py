@@ -21,6 +21,7 @@ from myxtts.apps.server.voices import VoiceBook
 from myxtts.config.checks import UserError
 from myxtts.interchange.hub.fetching import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
+from myxtts.storage.base_model import EXPORT, MODELS
 from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
@@ -36,7 +37,7 @@ MOST_CONNECTIONS = 500
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
     """Builds app, speaker, voices and settings from the options; an exported model loads no TensorFlow."""
-    run = local_folder(arguments.checkpoint)
+    run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
     model, speakers, options = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")

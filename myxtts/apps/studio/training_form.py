@@ -12,8 +12,8 @@ from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict
 from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
-from myxtts.interchange.hub.fetching import folder_here
-from myxtts.storage.base_model import is_base
+from myxtts.interchange.hub.fetching import is_hub_name, local_folder
+from myxtts.storage.base_model import PLACES, is_base, kind_of
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import read_json
 from myxtts.storage.run_folder import read_config
@@ -126,8 +126,9 @@ def _model_in(source):
     """Returns size, G2P languages and stages of a model, and whether it is a release; {} if it is not here."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
-    if (folder := folder_here(source)) is None:
+    if is_hub_name(source) or kind_of(source) in PLACES:  # starting the run reports what is not a model
         return {}
+    folder = local_folder(source, what="--init-from")
     config, state = read_config(folder), CheckpointStore(folder / "gpt").newest_state() or {}
     released = config.model.size == RELEASED_SIZE or "converted_from" in state
     stages = tuple(name for name in TUNABLE if CheckpointStore(folder / name).steps())
