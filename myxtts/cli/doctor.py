@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     root = "additional folder for audio files that lists name; can be repeated"
     add("--audio-root", action="append", default=[], **folder, help=root)
     add("--validation", **folder, help="validation set, checked for clips that are in both")
-    add("--language", help="language of recordings without one in the data set (default: identified by the texts, else en)")
+    add("--language", help="language of recordings without one (default: identified by the texts, else en)")
     add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
     add("--min-seconds", type=float, default=0.1, help="minimum clip length")
     add("--max-seconds", type=float, default=11.6, help="maximum clip length")
