@@ -17,7 +17,7 @@ from myxtts.storage.files import new_hasher
 class WaveBatch(NamedTuple):
     """Padded waveforms and token ids, created on the host. B clips, S and R samples at 22 050 Hz, L tokens.
 
-    The last five fields are zeros or have width 0, unless the `StageEntry` has `targets`, `speakers` or `codes`.
+    The last five fields are filled if the `StageEntry` has `targets`, `speakers` or `codes`; else zeros or width 0.
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -190,8 +190,8 @@ class BatchOrder:
     """Order of the training batches over all epochs.
 
     Clips are shuffled, sorted into length buckets and divided into batches of one size. The remainder of a bucket moves
-    to the next longer bucket. In each epoch, the clips that do not fill a last batch are left out at random. If `start`
-    is inside an epoch, that epoch continues with its unused clips.
+    to the next longer bucket. Clips that would not fill the last batch are left out, other ones in each epoch. If
+    `start` is inside an epoch, that epoch continues with its unused clips.
     """
 
     num_samples: Sequence[int]
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded text length of all batches, as `fixed_samples` for waveforms; None: each bucket has its own lengths."""
+    """Padded lengths of waveforms (`fixed_samples`) and texts in all batches; None: each bucket has its own lengths."""
     extra_samples: int = 0
     """Samples reserved in every clip for a random shift."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -260,7 +260,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start for a batch order with other clips or batch size that continues this one at `position`."""
+        """Returns the start for an order of other clips or batch size that continues this order at `position`."""
         epoch, row = self._place(position)
         is_first = epoch == self.start.epoch
         heard = [indices for indices, _ in self._epoch_batches(epoch)[:row]] + [self.start.heard] * is_first

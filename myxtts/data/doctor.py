@@ -282,10 +282,10 @@ def _warnings(corpus, good):
         if fault := _encoding_fault(clip.text)[1]:
             found.append(("text perhaps wrongly encoded", fault))
         if rate < MODEL_SAMPLE_RATE:
-            detail = f"It has {rate} Hz, so nothing above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
+            detail = f"At {rate} Hz, it has no content above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
             found.append(("low sample rate", detail))
         if rate != usual_rate:
-            found.append(("unusual sample rate", f"It has {rate} Hz; most clips have {usual_rate} Hz."))
+            found.append(("unusual sample rate", f"Its rate is {rate} Hz; most clips have {usual_rate} Hz."))
         first = first_uses.setdefault(verdict.content_hash, clip)
         if first is not clip:
             same = "the same text" if first.text == clip.text else "another text"

@@ -36,7 +36,7 @@ _ROWS, _COLUMNS = 8, 128
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Function from samples `(S,)` and their rate in Hz to a unit-length speaker vector `(E,)`."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
-"""Samples of a window for Silero, and of the end of the previous window that precedes it in the input."""
+"""Numbers of samples in the input of Silero: the window, and the end of the previous window before it."""
 _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 

@@ -24,7 +24,7 @@ LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 DOUBT = 0.5
 """Confidence below which a sentence is flagged, and score below which a fault is listed."""
 SURE = 0.96
-"""Calibrated confidence above which further attempts at a sentence are seldom better; see `docs/base.md`."""
+"""Calibrated confidence above which a retry of a sentence is seldom better; see `docs/base.md`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
@@ -74,7 +74,7 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Inputs of a `Calibration`: evenness and sharpness of the attention, and its coverage of the text."""
+    """Returns the inputs of a `Calibration`: evenness and sharpness of the attention, and its coverage of the text."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -119,7 +119,7 @@ def judge(
         return Verdict(0.0, "empty", ("empty",))
     seconds, (least, most) = len(codes) * CODE_SECONDS, rate.band(text)
     beyond = _score(max(seconds / most, least / seconds), *BEYOND_BAND)
-    found = [(beyond, f"lasts {seconds:.1f} s, usual are {least:.1f} to {most:.1f} s")]
+    found = [(beyond, f"lasts {seconds:.1f} s, usually {least:.1f} to {most:.1f} s")]
     if not stopped:
         found.append((0.2, f"did not end within {len(codes)} codes"))
     if (loop := longest_loop(np.asarray(codes))) >= LOOP_CODES:
@@ -159,12 +159,12 @@ def _reading_scores(reading, stopped):
 
 
 def _score(value, full, half):
-    """Score of a value, clipped to 0 to 1: linear, 1 where the value is `full` and 0.5 where it is `half`."""
+    """Scores a value linearly, clipped to 0 to 1: 1 where the value is `full`, and 0.5 where it is `half`."""
     return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Length in codes of the longest segment that repeats one period at least `LOOP_TURNS` times, or 0."""
+    """Returns the length in codes of the longest segment with at least `LOOP_TURNS` equal periods, or 0."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])
@@ -207,7 +207,7 @@ class SecondReading:
 
 
 def _evenness(attention):
-    """Correlation between time and the mean text position of the attention `(C, L)`."""
+    """Returns the correlation between time and the mean text position of the attention `(C, L)`."""
     place, time = attention @ np.arange(attention.shape[1]), np.arange(len(attention))
     spread = place.std() * time.std()
     return ((place - place.mean()) * (time - time.mean())).mean() / spread if spread > 1e-9 else 0.0

@@ -274,7 +274,7 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """Attention of codes to text tokens, `(C, L)`, block-diagonal: one block (`Reading.attention`) per piece.
+        """Returns the attention of codes to text tokens, `(C, L)`, with one diagonal block per piece.
 
         This model must have spoken `speech` in this voice and language.
         """
@@ -288,10 +288,10 @@ class Synthesizer:
         return block_diag(*found)
 
     def warm_up(self, which: str = "short", check: bool = True) -> None:
-        """Traces graphs ahead, so that the first text is spoken as fast as later ones.
+        """Traces graphs in advance, so that the first text is spoken as fast as later ones.
 
         Args:
-            which: `short` traces all graphs (seconds), `all` also compiles every batch shape (minutes), `none` neither.
+            which: `none`, `short` (traces all graphs, seconds) or `all` (also compiles every batch shape, minutes).
             check: Whether to include the graph of the self-check.
         """
         require(which in ("none", "short", "all"), "warm_up", "one of none, short, all", which)

@@ -129,7 +129,7 @@ class SpeechStream(Spoken):
 
     To poll instead of iterating, call `open`, then `more` whenever `ready` until `finished`, and always `close`.
     `pieces` grows with each sentence that is spoken and checked. To delay no audio, a sentence is checked after the
-    audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never repeats a sentence of low confidence.
+    audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never retries a sentence of low confidence.
     Arguments are those of `Synthesizer.stream`.
     """
 

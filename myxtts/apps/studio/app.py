@@ -62,9 +62,9 @@ def _checks_password(password):
 
 
 class Door:
-    """ASGI middleware before the page: refuses requests from other origins, and requests without `token` if given.
+    """ASGI middleware in front of the page: refuses requests from other origins, or (if `token` is set) without it.
 
-    A request with `?token=` and the right value sets a cookie, which later requests need.
+    A request with the right `?token=` sets a cookie, which later requests must have.
     """
 
     def __init__(self, app, token: str | None):
@@ -110,12 +110,12 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page of each language on an app, protected by a password, else by a token for `Door`, if given."""
+    """Mounts the page of each language on an app, protected by a password, or else by a token (see `Door`) if given."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
         page = build_page(studio, language)
-        # Otherwise Gradio accepts any path in a request as an upload, such as a key in the home folder.
+        # Otherwise Gradio accepts any path in a request as an upload, even that of a private key in the home folder.
         page.has_launched = True
         look = dict(css_paths=Path(__file__).with_name("page.css"), ssr_mode=False, footer_links=[], show_error=True)
         limits = dict(max_file_size=MOST_UPLOAD, allowed_paths=[str(studio.home.resolve())])

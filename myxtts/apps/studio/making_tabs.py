@@ -109,7 +109,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Fills the tab Train: settings, plan, start and stop, and the state of the run named in the first box."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, texts, choices.language)
-    # The form has its own line: it is also filled when the page opens, which must not clear the answer to a click.
+    # The form has its own status line: filling it when the page opens must not clear the message of a button.
     filled = parts.state_line("train_form_notice")
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)

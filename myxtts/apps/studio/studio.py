@@ -131,10 +131,10 @@ class Studio:
         return next(own, before if before in {one.language for one in voices} else "")
 
     def speak(self, run: str, text: str, *options, which: str = "best") -> tuple[int, np.ndarray]:
-        """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Repeats sentences of low confidence.
+        """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Retries sentences with low confidence.
 
         `options` are the arguments of `_opened` from `language` on: a code, or "" to detect the language; a recording
-        of the voice, or None and the name of a voice; seed; temperature, 0 for that of the run; speed.
+        of the voice, or None and the name of a voice; seed; temperature, 0 for the run's own; speed.
 
         Raises:
             UserError: The model cannot speak the text.
@@ -144,7 +144,7 @@ class Studio:
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
-        """Speaks a text as `speak` does, but yields the result in parts and repeats no sentences."""
+        """Speaks a text as `speak` does, but yields the audio in parts and does not retry sentences."""
         synthesizer, *manner = self._opened(run, text, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)

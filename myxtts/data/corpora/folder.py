@@ -65,7 +65,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the folder outside the data set that has at least half of the audio `names`, if the user owns it."""
+        """Allows the common folder of the audio outside the data set, if it is the user's and holds half of `names`."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]

@@ -181,7 +181,7 @@ def test_best_has_the_lowest_error_of_those_that_end():
     assert [row.name for row in two] == ["a", "b"]
     spoken = lambda mean, seconds: lambda random: {**errors(mean)(random), "length": (seconds, 2.0)}
     rows, why = comparison(recordings=spoken(1, 2.0), short=spoken(3, 1.0), whole=spoken(6, 1.9)).best()
-    assert [row.name for row in rows] == ["whole"] and "end where they should" in why
+    assert [row.name for row in rows] == ["whole"] and "do not end properly" in why
 
 
 def test_recognizer_that_errs_on_recordings_judges_nothing():
