@@ -124,7 +124,7 @@ def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[
 
 
 def disconnects(server: Server, count: int, voice: str) -> str:
-    """Disconnects clients during the head, before and during the audio; returns what it leaves in the server."""
+    """Disconnects clients during the head, before or during the audio; reports what remains in the server."""
     chosen, before = random.Random(0), server.state()
     body = body_of(3, voice)
 
