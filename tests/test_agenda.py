@@ -1,4 +1,4 @@
-"""Asking a run for more: what is trained, what stays as it is and what is refused, and that it is reported before."""
+"""Requests for more training: what is trained, unchanged or refused, all of it reported in advance."""
 
 import dataclasses
 import re
@@ -30,7 +30,7 @@ def settings_of(corpus, folder, steps=1, **training):
 
 
 def train(config):
-    """Trains; returns the steps that each stage has then, and the step of each when the work was reported."""
+    """Trains; returns each stage's number of steps afterwards, and when the plan was reported."""
     reported = []
 
     def on_agenda(agenda):
@@ -50,7 +50,7 @@ def steps_of(config):
 
 @pytest.fixture(scope="module")
 def tried_out(two_stages, tiny_corpus, tmp_path_factory):
-    """The folder of a run of one step a stage."""
+    """Folder of a run with one step per stage."""
     folder = tmp_path_factory.mktemp("tried_out")
     assert train(settings_of(tiny_corpus, folder))[0] == {"dvae": 1, "gpt": 1}
     return folder
@@ -117,7 +117,7 @@ UNTAKEN = dict(takes_init_from=False, nothing_to_learn=lambda dataset: None)
 
 @pytest.fixture
 def four_stages(monkeypatch):
-    """Two stages more: `speaker` builds on nothing, `decoder` on all three."""
+    """Adds two stages: `speaker` depends on no other, `decoder` on the other three."""
     rates = dict.fromkeys(MODEL_SIZES, 1e-3)
     made = []
     for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
@@ -130,7 +130,7 @@ def four_stages(monkeypatch):
 
 
 def write_stages(folder, steps, finished=True):
-    """Checkpoints of stages of so many steps, each resting on those before."""
+    """Writes checkpoints of stages with these numbers of steps; each stage depends on the ones before."""
     for name, step in steps.items():
         stores = {below: CheckpointStore(folder / below) for below in STAGES[name].builds_on}
         lineage = {below: store.digest(store.steps()[-1]) for below, store in stores.items()}

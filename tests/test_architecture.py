@@ -37,7 +37,7 @@ ROWS = {
 }
 """Row of each package; one may import from a lower row only."""
 DOORS = ("api.py", "training/trainer.py", "training/memory_isolated_trainer.py")
-"""Files of `myxtts/` in the row of `api`, whichever room they are in: users import them, and no room does."""
+"""Files of `myxtts/` that count as part of the row of `api`: users import them, and no room does."""
 ENTRY_ROW = 14
 """`train_main.py`, `utilities/` and `__main__.py` files: doors to what is below, imported by nobody."""
 WITHOUT_TENSORFLOW = ("config", "text")
@@ -62,16 +62,16 @@ APPS_MAY_IMPORT = (
 """The public rooms; an app imports these and itself."""
 TRACING_PACKAGES = ("training", "inference", "interchange")
 MODULE_NAME = re.compile(rf"myxtts\.({'|'.join(ROWS)})(\.[\w.]+)?(:\w+)?")
-"""A string that is an import by another way."""
+"""A string that is used to import a module."""
 HAND_WRITING = {"os": ("replace", "rename"), "tempfile": ("NamedTemporaryFile", "mkstemp")}
-"""What writes whole or not at all by hand; `storage/files.py` does it for everybody."""
+"""Functions for atomic writes, which only `storage/files.py` may use."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_INIT_LINES = 40
 
 
 def find_breaches(root):
-    """Every breach below `root`, as `file:line what`, for `myxtts/`, `utilities/`, `tests/` and `train_main.py`."""
+    """Returns every violation below `root`, as `file:line what`: `myxtts/`, `utilities/`, `tests/`, `train_main.py`."""
     breaches = []
     patterns = ("myxtts/**/*.py", "utilities/**/*.py", "tests/**/*.py", "train_main.py")
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
@@ -136,7 +136,7 @@ def import_breaches(tree, parts, package):
 
 
 def imported_modules(tree, parts):
-    """`(line, dotted module)` of every import, those inside functions too; `from a import b` gives `a.b`."""
+    """Yields `(line, dotted module)` of every import, also inside functions; `from a import b` gives `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
             yield node.lineno, node.value.replace(":", ".")
@@ -156,7 +156,7 @@ def device_breaches(tree, package):
 
 
 def used_names(tree, modules):
-    """`(line, module, name)` for each `module.name` that is read or imported, of `modules`: name used -> module."""
+    """Yields `(line, module, name)` of each read or import of `module.name`; `modules` maps names in use to modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             yield node.lineno, modules[node.value.id], node.attr
@@ -264,7 +264,7 @@ def test_architecture_allows_what_it_should(tmp_path, path, source):
 
 
 def setting_names(settings=None):
-    """Names of the fields of a settings object and of those in it, in mappings too (`training.stages`)."""
+    """Returns the names of all fields of a settings object, nested ones and mappings (`training.stages`) included."""
     settings = settings or XTTSConfig()
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -276,7 +276,7 @@ def setting_names(settings=None):
 
 
 def read_names(root):
-    """Attributes that are read from anything but `self`, outside `config`."""
+    """Returns the attributes that are read from anything but `self`, outside `config`."""
     names = set()
     for path in [*root.glob("myxtts/**/*.py"), *root.glob("utilities/**/*.py")]:
         if "config" in path.relative_to(root).parts:

@@ -1,4 +1,4 @@
-"""Reading and writing audio files, also while their samples come: what comes out, and what is refused."""
+"""Reading and writing audio files, also as streams: results and errors."""
 
 import io
 import os
@@ -20,13 +20,13 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def voice(seconds=0.5, sample_rate=MODEL_SAMPLE_RATE, peak=0.5):
-    """A tone of 220 Hz with vibrato, so that no two samples at its top are alike."""
+    """Returns a tone of 220 Hz with vibrato, so that no two samples at its peaks are equal."""
     time_axis = np.arange(int(seconds * sample_rate)) / sample_rate
     return (peak * np.sin(2 * np.pi * 220 * time_axis + 3 * np.sin(2 * np.pi * 5 * time_axis))).astype(np.float32)
 
 
 def wav_bytes(data, *, channels=1, sample_rate=MODEL_SAMPLE_RATE, bits=16, tag=1, claimed=None, chunks=b""):
-    """A WAV file written by hand, with any lie in its header."""
+    """Writes a WAV file whose header may contain wrong values."""
     block = max(1, channels * bits // 8)
     form = struct.pack(
         "<4sIHHIIHH", b"fmt ", 16, tag, channels, sample_rate, sample_rate * block % 2**32, block % 2**16, bits
@@ -253,7 +253,7 @@ ENCODED = voiced(2.0, 150, 1, sample_rate=ENCODED_RATE)
 
 
 def encode(sound_format, is_open, step=1_700):
-    """The bytes of `ENCODED`, and how many came before the end."""
+    """Returns the bytes of `ENCODED`, and how many were available before the end."""
     encoder = SoundEncoder(sound_format, ENCODED_RATE, is_open)
     early = b"".join(encoder.add(ENCODED[start : start + step]) for start in range(0, len(ENCODED), step))
     return early + encoder.end(), len(early)

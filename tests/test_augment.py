@@ -1,4 +1,4 @@
-"""Changes of voice: what they do to sound, and that they are a function of seed and position."""
+"""Augmentation: its effect on audio, and that it is a function of seed and position."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_switched_off_change_changes_nothing():
 def test_a_worker_makes_of_its_rows_what_one_process_makes_of_them():
     wav = (0.1 * np.random.default_rng(0).standard_normal((4, 8003))).astype(np.float32)
     parts = [disturb(wav[2 * part : 2 * part + 2], 7, 3, (part, 2)) for part in range(2)]
-    # Kernels of some processors sum in another order for another number of rows: 1.5e-7 was seen.
+    # Some processors' kernels sum in another order for another number of rows: differences of 1.5e-7 were seen.
     np.testing.assert_allclose(np.concatenate(parts), disturb(wav, 7, 3), rtol=0, atol=3e-7)
     speeds = [draw_change(2, NUM_MELS, 7, 3, True, (part, 8)).speed for part in range(8)]
     np.testing.assert_array_equal(np.concatenate(speeds), draw_change(16, NUM_MELS, 7, 3, True).speed)

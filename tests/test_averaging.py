@@ -1,4 +1,4 @@
-"""Weight averages: their values, their place, what is validated and saved with them."""
+"""Weight averages: their values, their swap with the weights, and their use in validation and checkpoints."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The bundled model: it speaks at once, training starts from it, and its files are fit for the package."""
+"""The bundled model: synthesis without a checkpoint, fine-tuning, and the files in the package."""
 
 import argparse
 import dataclasses
@@ -47,7 +47,7 @@ def base():
 
 @pytest.fixture
 def language_of(base, monkeypatch, capsys):
-    """The language that `myxtts say` with these arguments would speak in, and what it tells before."""
+    """Returns the language that `myxtts say` would use with these arguments, and its messages."""
     monkeypatch.setattr(Synthesizer, "load", lambda *_, **__: base)
 
     def find(*argv):

@@ -1,4 +1,4 @@
-"""The order of batches: what an epoch covers, that it depends on nothing but position, and how much is padding."""
+"""The order of batches: coverage of an epoch, dependence on the position alone, and share of padding."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from myxtts.data.batch import BatchOrder, SequentialOrder, bucket_bounds
 
 
 def ljspeech_like_lengths(count, seed=0):
-    """Lengths in samples with LJSpeech's spread: 1.1 to 10.1 s, mean 6.6 s, leaning to the long side."""
+    """Returns lengths in samples, distributed as in LJSpeech: 1.1 to 10.1 s, mean 6.6 s, more long clips than short."""
     seconds = 1.1 + 9.0 * np.random.default_rng(seed).beta(2.6, 1.65, count)
     return (seconds * 22050).astype(int)
 

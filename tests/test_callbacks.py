@@ -1,4 +1,4 @@
-"""What a run shows: the words that users and `utilities/compare_logs.py` look for, and TensorBoard."""
+"""Output of a run: the text that users and `utilities/compare_logs.py` look for, and TensorBoard."""
 
 from pathlib import Path
 

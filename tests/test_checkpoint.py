@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, damage noticed, the newest and the best kept."""
+"""Checkpoints: atomic writes, detection of damage, and keeping of the newest and the best."""
 
 import json
 import os
@@ -122,7 +122,7 @@ DAMAGE = {
 
 
 def sign(store, step, name):
-    """Lets the manifest of a checkpoint name a file as it is now."""
+    """Updates the manifest of a checkpoint to the current content of a file."""
     path = store.path(step) / name
     entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
     write_manifest(path.parent, read_manifest(path.parent) | {name: entry})
@@ -271,7 +271,7 @@ def test_assigning_fits_names_and_shapes_or_changes_nothing():
 
 
 def test_copy_made_while_checkpoints_are_written_is_taken_up_where_it_is_whole(tmp_path):
-    """The names are listed at one moment, and files copied at others: before each, another checkpoint is written."""
+    """Copies a folder while it changes: before each file is copied, another checkpoint is written."""
     store, reported = CheckpointStore(tmp_path / "run" / "gpt"), []
     write = lambda step: store.write(step, {"model": {"a": np.full(3, step, np.float32)}}, {}, best=step == 2)
     for step in (1, 2, 3):

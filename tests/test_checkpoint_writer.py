@@ -1,4 +1,4 @@
-"""The thread that writes checkpoints: training goes on meanwhile, and what goes wrong in it comes out."""
+"""The thread that writes checkpoints: training continues meanwhile, and its errors are raised."""
 
 import threading
 
@@ -13,7 +13,7 @@ TENSORS = {"model": {"a": np.arange(3, dtype=np.float32)}}
 
 
 class Disk:
-    """Lets a store's writes wait or fail."""
+    """Delays or fails the writes of a store."""
 
     def __init__(self, monkeypatch):
         self.errors, self.go_on, self.writing = [], threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The command line: flags and files become settings, and one sentence says what a user got wrong."""
+"""The command line: flags and files become settings, and user errors are one-line messages."""
 
 import itertools
 import os
@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def settings_of(*flags):
-    """The configuration that a command line gives."""
+    """Returns the configuration for a command line."""
     return train.config_from_arguments(train.build_parser().parse_args([str(flag) for flag in flags]))
 
 
 @pytest.fixture
 def argv(tiny_corpus, tiny_yaml, tmp_path):
-    """A command line that would train."""
+    """Returns a command line that would train."""
     return ["--train-data", tiny_corpus, "--config", tiny_yaml, "--checkpoint-dir", tmp_path / "run"]
 
 
@@ -182,7 +182,7 @@ def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):
 
 
 def test_terminated_command_leaves_nothing_half_written(tmp_path):
-    """A made-up command that is asked to end while it writes."""
+    """A command for tests that gets SIGTERM while it writes."""
     (tmp_path / "writing.py").write_text(
         "import os, signal, sys, time\n"
         "from myxtts import __main__ as entry\n"

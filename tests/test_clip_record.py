@@ -1,4 +1,4 @@
-"""A run whose clips have changed goes on by identity: in the epoch under way no clip comes twice, none is missed."""
+"""Resuming a run whose clips changed: in the current epoch, no clip is used twice and none is missed."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ BATCH = 4
 
 
 def ordered(names, start=None, batch_size=BATCH):
-    """Clips whose lengths follow from their names, in the order of a run."""
+    """Returns the batch order of clips whose lengths depend on their names."""
     lengths, tokens = [5000 + 137 * sum(name.encode()) for name in names], [len(name) + 1 for name in names]
     clips = [Clip(name, "", (1,) * count, "a", "en", long) for name, count, long in zip(names, tokens, lengths)]
     order = BatchOrder(lengths, tokens, batch_size, num_buckets=3, seed=5, start=start or EpochStart())
@@ -24,13 +24,13 @@ def ordered(names, start=None, batch_size=BATCH):
 
 
 def heard(names, start, positions):
-    """Counts of the clips' names in batches of an order."""
+    """Counts how often each clip is in some batches of an order."""
     order = ordered(names, start).order
     return Counter(names[index] for position in positions for index in order.batch(position).indices)
 
 
 def stored(record):
-    """A record as a checkpoint gives it back."""
+    """Returns a record as it is read from a checkpoint."""
     return ClipRecord.restore(*record.saved(), record.cut.position, "here")
 
 
@@ -48,7 +48,7 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     left = (len(NEW) - len([name for name in NEW if name in before])) // BATCH
     after = heard(NEW, start, range(position, position + left))
     assert not before.keys() & after.keys() and set(after.values()) == {1} and len(after) == left * BATCH
-    # Only what makes no full batch is left out, as in any epoch.
+    # Only clips that do not fill a batch are left out, as in any epoch.
     assert len(set(NEW) - before.keys() - after.keys()) < BATCH
     following = heard(NEW, start, range(position + left, position + left + len(NEW) // BATCH))
     assert set(following.values()) == {1} and len(following) == len(NEW) // BATCH * BATCH
@@ -109,7 +109,7 @@ def test_record_that_is_none_is_refused(arrays, state):
 
 
 class Hearing(Recorder):
-    """Also keeps the clips of each step."""
+    """A `Recorder` that also stores the clips of each step."""
 
     def __init__(self, trainer, stop_after=None):
         super().__init__(trainer, stop_after)

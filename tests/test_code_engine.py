@@ -1,4 +1,4 @@
-"""Drawing codes together: each sentence's are its own, however it is batched, compiled, cut into calls or cancelled."""
+"""Sampling codes together: a sentence's codes do not depend on batching, compilation, calls or cancelled neighbors."""
 
 import dataclasses
 import os
@@ -44,7 +44,7 @@ def voice_latents(number):
 
 
 def all_codes(engine):
-    """The codes of every text of `TEXTS` in a voice of its own, drawn together."""
+    """Samples the codes of all `TEXTS` together, each in its own voice."""
     streams = [engine.open(ids, voice_latents(n), SAMPLED, 3, n) for n, ids in enumerate(TEXTS)]
     engine.finish(streams)
     return [stream.codes for stream in streams]
@@ -62,7 +62,7 @@ def engine(gpt):
 
 @pytest.fixture(scope="module")
 def alone(engine):
-    """Codes of every text drawn alone, and the states that came with them."""
+    """Codes of every text sampled alone, and their latents."""
     found = []
     for number, ids in enumerate(TEXTS):
         stream = engine.open(ids, voice_latents(number), SAMPLED, 3, number)
@@ -73,7 +73,7 @@ def alone(engine):
 
 @pytest.fixture
 def endless(gpt):
-    """No sentence ends by itself."""
+    """Prevents the stop code, so that no sentence ends by itself."""
     before = gpt.audio_head.bias.numpy().copy()
     gpt.audio_head.bias.assign(np.where(np.arange(len(before)) == STOP, -1e9, before))
     yield
@@ -81,7 +81,7 @@ def endless(gpt):
 
 
 def codes_by_teacher_forcing(gpt, ids, latents, sampling, seed, sentence, count):
-    """Each code from a whole pass over all before it, with the noise of its place."""
+    """Samples each code from a full pass over all earlier codes, with the noise of its position."""
     codes, seen = [], np.zeros((1, CONFIG.num_audio_tokens), bool)
     while len(codes) < count and STOP not in codes:
         arrays = (np.array(one, "int32") for one in ([ids], [len(ids)], [[*codes, 0]], [len(codes)]))
@@ -137,7 +137,7 @@ def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
     first = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
     engine.finish([first])
     assert first.codes == alone[2][0]
-    # Batches are filled up, so that few shapes are compiled.
+    # Batches are padded, so that few shapes are compiled.
     assert {rows for rows, _ in engine.steps.shapes} <= {1, 2, 4, 8}
     assert engine.steps.num_traces == 1
 
@@ -174,7 +174,7 @@ def test_repeated_sentence_of_a_text_is_drawn_anew(engine):
 
 @pytest.mark.usefixtures("endless")
 def test_repetition_penalty_sees_every_code_so_far_across_calls(gpt, engine):
-    # All scores are high, so that the penalty takes a code that was drawn out of the running.
+    # All logits are high, so that the penalty excludes codes that were already sampled.
     bias = gpt.audio_head.bias.numpy()
     gpt.audio_head.bias.assign(np.where(np.arange(len(bias)) == STOP, bias, bias + 100.0))
     penalized = dataclasses.replace(GREEDY, repetition_penalty=1000.0)

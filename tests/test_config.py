@@ -1,4 +1,4 @@
-"""Settings: shipped files, presets, includes, and the sentence that a wrong value gives."""
+"""Settings: shipped files, presets, includes, and error messages for wrong values."""
 
 import ast
 import inspect
@@ -127,7 +127,7 @@ def test_auto_and_balanced_are_one_preset():
 
 @pytest.fixture
 def duration_stage():
-    """A stage of a user's own, registered for one test."""
+    """Registers a user-defined stage for one test."""
     rates = dict.fromkeys(MODEL_SIZES, 1e-3) | {"nano": 3e-3}
     defaults = {"weight_decay": 0.5, "max_steps": 7}
     yield register_stage(StageEntry("duration", ("dvae",), rates, defaults=defaults, can_crop=True))

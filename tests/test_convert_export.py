@@ -65,7 +65,7 @@ def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory):
-    """Folder of a run that trained all stages from scratch, and the model."""
+    """Folder of a run that trained all stages from scratch, and its model."""
     tokenizer = XTTSTokenizer.train([("one two three", "en")], 50)
     lengths = dict(max_text_tokens=402, max_audio_tokens=605)
     model = XTTS(replace(RELEASED_SHAPE, num_text_tokens=tokenizer.num_tokens, **lengths), PARTS)

@@ -1,4 +1,4 @@
-"""From a folder to utterances: layouts, encodings, and names that try to leave the folder."""
+"""From a folder to utterances: layouts, encodings, and names that point outside the folder."""
 
 import os
 import unicodedata
@@ -216,7 +216,7 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     ],
 )
 def test_names_cannot_leave_the_folder(tmp_path, monkeypatch, name, reason):
-    monkeypatch.setattr(os, "geteuid", lambda: -1)  # what links lead to is somebody else's
+    monkeypatch.setattr(os, "geteuid", lambda: -1)  # link targets belong to another user
     root = make_corpus(tmp_path / "set", f"{name.format(parent=tmp_path)}|x\nb|y\n")
     make_corpus(tmp_path, None, ["outside"], folder=".")
     (root / "wavs" / "link.wav").symlink_to(tmp_path / "outside.wav")

@@ -1,4 +1,4 @@
-"""Data as people have it: each format on a tiny example, made here, and what `docs/data.md` says of it."""
+"""Corpus formats: each on a tiny generated example, and their documentation in `docs/data.md`."""
 
 import json
 import os
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def audio(*paths):
-    """Writes a second of a sound at each path, of its own for each name."""
+    """Writes a second of audio at each path, different for each name."""
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         phase = np.arange(22050) / (9 + sum(path.name.encode()) % 50)
@@ -251,7 +251,7 @@ def test_audio_in_other_folders_is_the_users_or_needs_their_names(tmp_path, monk
     text(tmp_path / "set" / "list.csv", named + f"{tmp_path}/audio/../private/c.wav|four\n")
     own = load_corpus(tmp_path / "set" / "list.csv")
     assert [u.text for u in own.utterances] == ["one", "three", "again"] and str(tmp_path) in own.notes[0]
-    monkeypatch.setattr(os, "geteuid", lambda: -1)  # all of it is somebody else's
+    monkeypatch.setattr(os, "geteuid", lambda: -1)  # all of it belongs to another user
     refused = [r.reason for r in load_corpus(tmp_path / "set" / "list.csv").rejections]
     assert refused == ["outside the data set", "missing file", *["outside the data set"] * 3]
     text(tmp_path / "lists" / "up.csv", "../audio/a.wav|one\n../private/c.wav|two\n")

@@ -1,4 +1,4 @@
-"""Whatever operation of the disk a kill or a full disk meets, no checkpoint, setting, log, figure or voice is lost."""
+"""A kill or a full disk at any file-system operation loses no checkpoint, setting, log, figure or voice."""
 
 import json
 import logging
@@ -35,26 +35,26 @@ def tensors(value):
 
 
 def values(store):
-    """`{step: value}` of the checkpoints that are sound."""
+    """Returns `{step: value}` of the intact checkpoints."""
     return {step: float(store.read(step, ("model",))[0]["model"]["a"][0]) for step in store.steps()}
 
 
 @pytest.fixture
 def tmp_path():
-    """On a disk in memory where there is one: thousands of files are made and removed."""
+    """Returns a folder, in memory if possible, because tests create and delete thousands of files."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def folders(tmp_path):
-    """Makes empty folders."""
+    """Creates empty folders."""
     return lambda: Path(tempfile.mkdtemp(dir=tmp_path))
 
 
 @pytest.fixture
 def stores(tmp_path, folders):
-    """Makes stores with the checkpoints 1 to 3, of which 1 is the best."""
+    """Creates stores with the checkpoints 1 to 3; 1 is the best."""
 
     def make():
         return CheckpointStore(shutil.copytree(first.folder, folders() / "gpt"))
@@ -70,7 +70,7 @@ def test_newest_and_best_are_there_and_agree_after_a_crash_anywhere_in_a_write(s
     def check(store, outcome):
         store = CheckpointStore(store.folder)  # as another process sees it
         before = {1: 1.0, 2: 2.0, 3: 3.0}
-        # What is read at once, with nothing recovered.
+        # Read at once, before recovery.
         found = values(store)
         written = found.get(step) == 9.0
         assert written or not isinstance(outcome, type(store.folder)), "what was returned is there"
@@ -85,7 +85,7 @@ def test_newest_and_best_are_there_and_agree_after_a_crash_anywhere_in_a_write(s
         assert listed == {"step": store.best_step()}
         names = {entry.name for entry in store.folder.iterdir()}
         assert names == {"best.json", *(f"step_{step:08d}" for step in found)}
-        # And the next checkpoints: the best outlives them.
+        # The best checkpoint is kept when later ones are written.
         for later in (5, 6, 7):
             store.write(later, tensors(later), {})
         assert values(store).items() >= {store.best_step(): found[listed["step"]], 6: 6.0, 7: 7.0}.items()
@@ -269,7 +269,7 @@ def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_
 
 
 def figures(folder):
-    """Steps of all figures that can be read, file by file."""
+    """Returns the steps of all readable figures, file by file."""
     found = []
     for path in sorted(folder.glob("events.*")):
         try:
@@ -281,7 +281,7 @@ def figures(folder):
 
 
 def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tmp_path, caplog):
-    # Written by TensorFlow's own code: no operation of Python's can be made to fail. The limit cuts each size in turn.
+    # TensorFlow's native code writes this file, so Python cannot make it fail; a size limit truncates it at each size.
     def fill(folder, most_bytes):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         file = EventFile(folder)
@@ -310,7 +310,7 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         (cut / whole.name).write_bytes(whole.read_bytes()[:most_bytes])
         file = EventFile(cut)
         file.write(9, lambda: tf.summary.scalar("loss", 9))
-        # Files of one second are in no order.
+        # The order of files from the same second is undefined.
         assert sorted(figures(cut)) == [*range(len(figures(cut)) - 1), 9]
         shutil.rmtree(cut)
     assert logged > 20

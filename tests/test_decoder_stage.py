@@ -1,4 +1,4 @@
-"""The decoder stage: what it is given, what it learns from, and that a run of it can be stopped at any step."""
+"""The decoder stage: its inputs, its losses, and exact resumption at any step."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_when_it_is_spok
         latents = gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded, config.start_audio_token)
         frames = grid.latents_to_frames(latents)[0]
         actual = whole.frames[row, before : before + len(frames)]
-        # The last codes of a clip see what follows it in the batch.
+        # The last codes of a clip depend on the padding after it.
         np.testing.assert_allclose(actual[:-9], frames[:-9], atol=1e-4)
     np.testing.assert_allclose(whole.target[:, : waves.target_wav.shape[1]], waves.target_wav, atol=0)
 
@@ -182,7 +182,7 @@ def train(dataset, foundations, config, stop_after=None):
 
 @pytest.fixture(scope="module")
 def corpus_foundations(tiny_corpus, tmp_path_factory):
-    """The corpus with its configuration, and foundations that fit its vocabulary."""
+    """The corpus with its configuration, and models of earlier stages that fit its vocabulary."""
     dataset = SpeechDataset.open(run_config(tiny_corpus, tmp_path_factory.mktemp("corpus")))
     keras.utils.set_random_seed(3)
     return dataset, {part: XTTS(dataset.config.model, parts=(part,)) for part in FOUNDATIONS}
@@ -206,12 +206,12 @@ def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_founda
     dataset, config = configured(corpus, tmp_path / "whole")
     trainer, reported = train(dataset, foundations, config)
     assert [trainer.stage.phase(step, 4) for step in range(4)] == ["spectral"] * 2 + ["adversarial"] * 2
-    # Discriminators wait while the decoder learns from spectra alone.
+    # Discriminators are not trained while the decoder learns from spectral losses only.
     assert (reported.discriminators[1] == reported.discriminators[2]).all()
     assert (reported.discriminators[3] != reported.discriminators[2]).any()
     assert reported.figures[2]["adversarial"] == 0.0 < reported.figures[3]["adversarial"]
     assert reported.figures[3]["discriminator/real"] > 0
-    # Averages of the decoder are validated and spoken with; there are none of the discriminators.
+    # The decoder's averages are used for validation and speech; discriminators have none.
     assert trainer.train_step.averages() and not any("period" in name for name in trainer.train_step.averages())
     assert trainer.state.history[-1]["mel"] == trainer.state.best[0]
     for stop in (3, None):

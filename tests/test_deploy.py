@@ -1,4 +1,4 @@
-"""The examples in deploy/ name commands and flags that there are, and pass the linters that are installed."""
+"""The examples in deploy/ use existing commands and flags, and pass the installed linters."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ PARSERS = {"prepare": train.prepare_parser, "train": train.build_parser, "serve"
 
 
 def commands():
-    """`(file name, subcommand, flags)` of each call of `myxtts`."""
+    """Yields `(file name, subcommand, flags)` of each call of `myxtts`."""
     for path in SCRIPTS:
         for words in re.findall(r"^(?:srun .*)?myxtts (.*)", path.read_text().replace("\\\n", ""), re.MULTILINE):
             yield path.name, words.split()[0], re.findall(r"(--[a-z-]+)", words)

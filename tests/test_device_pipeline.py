@@ -1,4 +1,4 @@
-"""The buffers between the devices: order, bounds, overlap, errors with their own traceback, and every way to stop."""
+"""The buffers between the devices: order, limits, overlap, errors with their traceback, and stops of all kinds."""
 
 import itertools
 import os
@@ -29,7 +29,7 @@ def kept(batch, position):
 
 
 class Broken(Exception):
-    """What the tests throw."""
+    """Error that the tests raise."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_batches_come_in_order_with_their_positions(capacity):
 
 @pytest.mark.parametrize("capacity", [2, 0])
 def test_reader_that_was_stopped_has_cleaned_up_though_it_is_still_referred_to(capacity):
-    """Left to the end of Python, it would start its last thread there, which never runs: the process would hang."""
+    """A reader that is closed at interpreter exit would start a thread that never runs, and the process would hang."""
     cleaned_up = threading.Event()
 
     def read():
@@ -189,12 +189,12 @@ STOPS = ("reader", "features", "step", "interrupt", "end of data", "enough")
 
 
 def consume(kind, at, draw):
-    """Trains on made-up batches until a stop of this kind at batch `at`; returns how many steps were finished."""
+    """Trains on synthetic batches until a stop of this kind at batch `at`; returns the number of finished steps."""
     data_seconds, step_seconds = (draw.choice([0.0, 0.001, 0.004]) for _ in range(2))
     begin, seen = time.monotonic(), 0
 
     def batches():
-        # Ten thousand batches can be over before a busy machine delivers Ctrl-C; half a minute of them cannot.
+        # A busy machine may deliver Ctrl-C only after ten thousand batches, but not after half a minute of them.
         until_then = itertools.takewhile(lambda _: time.monotonic() < begin + 30, itertools.count())
         for index in range(at) if kind == "end of data" else until_then:
             if kind == "reader" and index == at:
@@ -208,7 +208,7 @@ def consume(kind, at, draw):
         return batch
 
     if kind == "interrupt":
-        # A shell that starts the tests in its background lets them ignore Ctrl-C.
+        # Tests that a shell started in the background ignore Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.001 + 0.004 * at, os.kill, (os.getpid(), signal.SIGINT)).start()
     with DevicePipeline(batches(), prepare, unchanged, draw.choice([1, 1, 2, 5])) as pipeline:

@@ -1,5 +1,5 @@
-"""Computes device plans, and applies them to a stand-in TensorFlow that numbers GPUs like CUDA and TensorFlow, and to
-the real one with logical CPU devices."""
+"""Device plans: computing them, and applying them to a stand-in TensorFlow with CUDA's numbering of GPUs, and to the
+real TensorFlow with logical CPU devices."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The digits benchmark: what it trains on, what its recognizer answers, and what its figures count."""
+"""The digits benchmark: its training data."""
 
 from utilities.benchmarks.digits import HELD_OUT_INDICES, training_folder
 

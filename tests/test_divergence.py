@@ -1,4 +1,4 @@
-"""Runs whose loss is not finite: noticed in time, named in a file, taken back to the last good checkpoint, or ended."""
+"""Runs whose loss is not finite: detection, report file, return to the last good checkpoint, and end."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The data doctor: what it accepts, rejects, warns of and remembers; splits, and clips that are on both sides."""
+"""Checks of data sets: accepted and rejected clips, warnings, cache, validation split, and leakage."""
 
 import csv
 import os
@@ -26,7 +26,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def speech(seconds=0.5, pitch=150, sample_rate=22050, fade=True, peak=0.4):
-    """A vibrating tone that fades at its ends, as a clip of speech does."""
+    """Returns a tone with vibrato that fades in and out like speech."""
     time_axis = np.arange(int(seconds * sample_rate)) / sample_rate
     samples = peak * np.sin(2 * np.pi * pitch * time_axis + 3 * np.sin(2 * np.pi * 5 * time_axis))
     return samples * np.hanning(len(samples)) if fade else samples

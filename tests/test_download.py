@@ -1,4 +1,4 @@
-"""Fetching LJSpeech: a foreign archive cannot write elsewhere or stay half done."""
+"""Download of LJSpeech: an untrusted archive cannot write outside its folder or be unpacked in part."""
 
 import fcntl
 import hashlib
@@ -21,7 +21,7 @@ CORPUS = {"LJSpeech-1.1/metadata.csv": b"a|b|b\n", "LJSpeech-1.1/wavs/a.wav": by
 
 
 class Server(ThreadingHTTPServer):
-    """Sends `content` on the loopback interface; `cut` ends a connection after so many bytes, once."""
+    """Server of `content` on the loopback interface; `cut` breaks one connection after that many bytes."""
 
     content, cut, ranges, status, asked = b"", None, True, None, ()
 
@@ -69,7 +69,7 @@ def tarred(members):
 
 
 def archive(server, content, **overrides):
-    """The `Archive` that the server sends from now on."""
+    """Sets the content of the server; returns its `Archive`."""
     server.content = content
     url = f"http://127.0.0.1:{server.server_port}/a.tar.bz2"
     known = Archive("a.tar.bz2", url, hashlib.sha256(content).hexdigest(), len(content), 200_000)
@@ -91,7 +91,7 @@ def test_corpus_is_unpacked_into_the_folder_and_kept(tmp_path, server):
 @pytest.mark.parametrize("cut", [64, 100, -1])
 @pytest.mark.parametrize("ranges", [True, False])
 def test_download_that_was_cut_off_goes_on_where_it_stopped(tmp_path, server, monkeypatch, cut, ranges):
-    monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # what had come of the last chunk is lost
+    monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # the incomplete last chunk is lost
     known = archive(server, tarred(CORPUS))
     server.cut, server.ranges = cut, ranges
     with pytest.raises(CorpusError, match="The partial download is kept in .*Run the same command again"):

@@ -1,4 +1,4 @@
-"""An exported folder is served without TensorFlow, and with `--format web` speaks in Chromium, as `speak.py` does."""
+"""Exported folders: serving without TensorFlow, and with `--format web` synthesis in Chromium, equal to `speak.py`."""
 
 import http.client
 import http.server

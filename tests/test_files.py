@@ -1,4 +1,4 @@
-"""Files and folders appear whole or not at all, links and devices stay, and one digest names a content."""
+"""Atomic writes of files and folders, preserved links and devices, and digests of contents."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""Starting from another run's weights: vocabulary growth, LoRA, and what a fresh run takes over."""
+"""Starting from another run's weights: vocabulary growth, LoRA, and what a new run copies."""
 
 import dataclasses
 import shutil

@@ -1,4 +1,4 @@
-"""What a run is said to take: memory and disk beside what there is, and the time of all its stages."""
+"""Forecast of a run: required and available memory and disk, and the time of all stages."""
 
 import time
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ WORKS = [StageWork("dvae", None, 20), StageWork("gpt", None, 40)]
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Sets bytes of memory in all and of disk that is free."""
+    """Simulates a total memory and a free disk space, in bytes."""
 
     def has(memory, disk):
         ram = SimpleNamespace(total=memory, limit=None, usable=memory // 2)

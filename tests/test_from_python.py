@@ -1,4 +1,4 @@
-"""Training from Python: trainers made of a configuration alone or with a model, on the devices that were asked for."""
+"""Training from Python: trainers created from a configuration, or with a model, on the requested devices."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 
 
 def bare_config(corpus, folder, **training):
-    """What a user writes: nothing that has to be read off the recordings."""
+    """Returns a configuration as a user writes it, without values that depend on the recordings."""
     training = {"max_validation_batches": 1, **training}
     steps = dict(dvae={"max_steps": 2, "crop_seconds": 0.4}, gpt={"max_steps": 1})
     shape = {"layers": 1, "num_text_tokens": 0}
@@ -29,7 +29,7 @@ def bare_config(corpus, folder, **training):
 
 @pytest.fixture(scope="module")
 def trained(tiny_corpus, tmp_path_factory):
-    """A trainer made of a configuration alone, after training."""
+    """A trainer created from a configuration only, after training."""
     trainer = XTTSTrainer(bare_config(tiny_corpus, tmp_path_factory.mktemp("bare")))
     assert trainer.train().keys() == {"text", "codes"}
     return trainer
@@ -71,7 +71,7 @@ def test_trainer_trains_the_model_that_it_is_given(tiny_corpus, tmp_path):
         held = store.read(store.steps()[-1], ("model",))[0]["model"]
         assert all(np.array_equal(held[name], v.numpy()) for name, v in model.part_weights(part).items())
 
-    # The model knows its tokenizer now: it can be kept, read, and trained on with the DVAE that it brings.
+    # The model has its tokenizer now: it can be saved, loaded, and trained further with its own DVAE.
     model.save_to_preset(tmp_path / "preset")
     read = XTTS.from_preset(tmp_path / "preset")
     assert read.config == model.config and read.parts == model.parts

@@ -1,4 +1,4 @@
-"""The front door, `import myxtts`: lazy names, training by keywords, speaking, and the page that shows them."""
+"""The public API, `import myxtts`: lazy names, training by keywords, speaking, and its documentation page."""
 
 import json
 import re
@@ -130,7 +130,7 @@ def blocks(page="docs/python.md"):
 
 
 def made_tiny(block, shape):
-    """A block of the page with a model and a length that a test can wait for."""
+    """Returns a code block of the page, changed to a small model and few steps."""
     block = block.replace('model_size="nano", max_steps=2000', 'config="tiny.yaml"')
     block = block.replace('ModelConfig(size="nano"),', f"ModelConfig(**{shape!r}),")
     block = block.replace('DataConfig(train_data="recordings")', f"DataConfig(**{TINY_DATA!r})")

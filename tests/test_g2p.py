@@ -1,4 +1,4 @@
-"""Amharic grapheme-to-phoneme conversion, by worked examples, as a setting, and by rules from elsewhere."""
+"""Grapheme-to-phoneme conversion: worked examples in Amharic, eSpeak NG, the setting, and rules of other packages."""
 
 import json
 import sys
@@ -143,7 +143,7 @@ def test_a_loaded_model_reads_as_it_was_trained(tmp_path):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package that says of every German word that it is "bah", and one for Persian that cannot be loaded."""
+    """Installs a package that converts every German word to "bah", and one for Persian that cannot be loaded."""
     (tmp_path / "bahs.py").write_text("def rules(text, alphabet):\n    return ' '.join('bah' for _ in text.split())\n")
     (tmp_path / "bahs-1.dist-info").mkdir()
     (tmp_path / "bahs-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: bahs\nVersion: 1\n")

@@ -1,4 +1,4 @@
-"""Guided attention: what is charged, which head it is about, and that training brings it down."""
+"""Guided attention: its loss, the head that it applies to, and its decrease in training."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from myxtts.training.stages.gpt import DIAGONAL_WIDTH, GPTObjective, off_diagona
 
 
 def charged(attention, num_text, num_codes):
-    """The sum of Tachibana et al., equation 5, times the weight of each place, one place at a time."""
+    """Computes the loss of Tachibana et al., equation 5, one position at a time."""
     total = 0.0
     for code in range(num_codes):
         for place in range(num_text):

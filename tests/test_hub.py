@@ -45,7 +45,7 @@ def release(tmp_path_factory):
 
 @pytest.fixture
 def server(release, tmp_path, monkeypatch):
-    """A hub that has the release, and a user with an empty cache."""
+    """A hub with the release, for a user with an empty cache."""
     with SmallHub() as small:
         small.add("coqui/XTTS-v2", release)
         use_hub(monkeypatch, small.url, tmp_path / "hf")
@@ -53,7 +53,7 @@ def server(release, tmp_path, monkeypatch):
 
 
 def use_hub(monkeypatch, url, home):
-    """Sets what the library reads from `HF_ENDPOINT`, `HF_HOME` and others when it is imported."""
+    """Sets the values that the library reads from `HF_ENDPOINT`, `HF_HOME` and others when it is imported."""
     constants = {"ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_HUB_DISABLE_XET": True}
     constants["HUGGINGFACE_CO_URL_TEMPLATE"] = url + "/{repo_id}/resolve/{revision}/{filename}"
     for name, value in constants.items():

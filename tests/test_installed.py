@@ -1,4 +1,4 @@
-"""The package as it is installed: a wheel away from any checkout has its recipes and takes the first steps."""
+"""The installed package: a wheel outside of any checkout finds its recipes and trains."""
 
 import json
 import os
@@ -42,7 +42,7 @@ print("FOUND" + json.dumps(found))
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the unpacked wheel of the source distribution in it, and nothing of the checkout."""
+    """A folder with the unpacked wheel that was built from the source distribution, outside of the checkout."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("myxtts", "configs"):

@@ -1,4 +1,4 @@
-"""Languages by the names that people give them, and guessed from letters where only one has them."""
+"""Languages by name, and identification by letters and words."""
 
 import pytest
 from test_corpora import make_corpus

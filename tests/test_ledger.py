@@ -1,4 +1,4 @@
-"""The ledger of the training switches: what it observes, and that it notices what does not do what was asked for."""
+"""The ledger of training switches: the effects that it observes, and switches without the requested effect."""
 
 import pytest
 import tensorflow as tf
@@ -18,7 +18,7 @@ from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
 
 FLOAT32 = XTTS
-"""The real class, when a test has put another in its place."""
+"""The real class, for tests that replace it."""
 
 
 def ledger_of(corpus, folder, **training):

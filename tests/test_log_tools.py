@@ -1,4 +1,4 @@
-"""compare_logs.py and analyze_batch_scaling.py, run as users run them, on logs whose figures are known."""
+"""compare_logs.py and analyze_batch_scaling.py, run like users run them, on logs with known figures."""
 
 import json
 import math

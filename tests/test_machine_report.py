@@ -20,7 +20,7 @@ GB = 2**30
 
 @pytest.fixture(autouse=True)
 def memory_of_16_gb(monkeypatch):
-    """psutil reports 16 GB, 12 of them available."""
+    """Lets psutil report 16 GB of memory, 12 of them available."""
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GB, available=12 * GB))
 
 

@@ -1,4 +1,4 @@
-"""The pages in docs/: commands and settings that there are, links that lead somewhere, the same in both languages."""
+"""The pages in docs/: existing commands and settings, valid links, and equal content in both languages."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ PARSERS = {
 
 
 def commands(page):
-    """The lines of a page's shell blocks, continued ones joined."""
+    """Returns the lines of a page's shell blocks; continuation lines are joined."""
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     return "".join(blocks).replace("\\\n", " ").splitlines()
 
@@ -42,7 +42,7 @@ def test_what_a_page_names_is_there(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert "://" in target or (page.parent / target).exists(), target
     if page.name == "CHANGELOG.md":
-        return  # It also names what is gone.
+        return  # It also names removed settings.
     for command in commands(page):
         words = shlex.split(command.rpartition("&& ")[2], comments=True)
         if words[0] == "myxtts" and words[1] in PARSERS:

@@ -1,4 +1,4 @@
-"""Pictures of sound and losses: which scale, which axis, which step; and the figures that they are drawn from."""
+"""Pictures of audio and losses: scales, axes and steps, and the figures behind them."""
 
 import json
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ TIMING = {"avg_ms": 12.0}
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Figures as they were written."""
+    """Returns the figures that were written."""
     found = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, format: found.append(figure))
     return found

@@ -1,4 +1,4 @@
-"""From recordings to batches: what a row holds, what depends on position alone, what is left out."""
+"""From recordings to batches: content of a row, dependence on the position, and clips that are left out."""
 
 import threading
 from dataclasses import replace
@@ -21,7 +21,7 @@ from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCach
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    """Seven clips whose samples tell where they come from: clip i rises from i / 10 to (i + 1) / 10."""
+    """Seven clips whose samples identify clip and position: clip i rises from i / 10 to (i + 1) / 10."""
     folder = tmp_path_factory.mktemp("ramps")
     made = []
     for index, length in enumerate([3000, 5000, 7000, 2500, 4000, 9000, 6000]):
@@ -35,7 +35,7 @@ def clips(tmp_path_factory):
 
 
 def owner(samples):
-    """Which clip a piece of sound comes from."""
+    """Returns the number of the clip that a slice comes from."""
     return int(np.median(samples) * 10)
 
 
@@ -130,7 +130,7 @@ def test_own_clip_span_lies_where_the_sound_is(clips):
             assert shift <= start < end <= batch.wav_lengths[row]
             np.testing.assert_array_equal(batch.conditioning[row, : end - start], batch.wav[row, start:end])
             if clip.num_samples < 3000:
-                # Shorter than the draw: half of it, as in the reference.
+                # If a clip is shorter than the sampled length, half of the clip is used, as in the reference.
                 halves += 1
                 assert end - start == clip.num_samples // 2
     assert halves
@@ -343,7 +343,7 @@ def batch_of_noise(position):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Grows with each batch that is asked for."""
+    """A list that grows with each requested batch."""
     count, prefetch_to = [], pipeline.prefetch_to
 
     class Counted:

@@ -1,4 +1,4 @@
-"""Clips encoded into shards once give the batches and losses that recordings give, whoever makes which shard."""
+"""Shards of encoded clips give the same batches and losses as recordings, whichever process wrote which shard."""
 
 import shutil
 import subprocess
@@ -35,7 +35,7 @@ def run(tiny_corpus, tmp_path_factory):
     dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, home, data={"augment": False}))
     keras.utils.set_random_seed(1)
     model = XTTS(dataset.config.model, parts=("dvae",))
-    # Otherwise one code is the nearest to all that random weights make.
+    # Otherwise the same code would be nearest to all outputs of random weights.
     vectors = model.dvae.mel_to_vectors(np.random.default_rng(0).normal(size=(1, 64, 80)).astype("float32"))
     model.dvae.quantizer.codebook.assign(3 * vectors[0, : model.dvae.num_codes])
     write_run(home, model, dataset.tokenizer, dataset.config)
@@ -44,7 +44,7 @@ def run(tiny_corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shards(run, tmp_path_factory):
-    """Folder of the corpus as one shard. Not to be changed."""
+    """Folder with the corpus as one shard. Tests must not change it."""
     folder = tmp_path_factory.mktemp("shards")
     prepare(run.training.checkpoint_dir, folder, 1, "/CPU:0")
     return folder
@@ -55,7 +55,7 @@ def with_prepared(config, folder):
 
 
 def clips_of(folder):
-    """`{id: {samples and codes}}` of all shards, by a reader of TFRecords, which checks their checksums."""
+    """Returns `{id: {samples and codes}}` of all shards, read with TensorFlow's reader, which verifies checksums."""
     found = {}
     for record in tf.data.TFRecordDataset(sorted(map(str, folder.glob("*.tfrecord")))):
         features = tf.train.Example.FromString(record.numpy()).features.feature

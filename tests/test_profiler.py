@@ -1,4 +1,4 @@
-"""The bottleneck profiler: verdicts as arithmetic, then the real thing on two logical devices."""
+"""The bottleneck profiler: verdicts for given figures, and real measurements on two logical devices."""
 
 import contextlib
 import io

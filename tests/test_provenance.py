@@ -1,4 +1,4 @@
-"""What a checkpoint says that it was made with counts where `config.json` and `vocab.json` say otherwise."""
+"""The settings and vocabulary in a checkpoint take precedence over different `config.json` and `vocab.json` files."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
-    """A run whose GPT's checkpoint says what it was made with."""
+    """A run whose GPT checkpoint has its settings and vocabulary."""
     model, tokenizer, config = made
     folder = write_run(tmp_path / "run", *made)
     weights = {name: variable.numpy() for name, variable in model.part_weights("gpt").items()}
@@ -45,7 +45,7 @@ def change_config(folder, **model):
 
 
 def replace_vocabulary(folder):
-    """Puts the tokens in another order."""
+    """Reorders the tokens of a vocabulary file."""
     document = read_json(folder / "vocab.json")
     vocab = document["model"]["vocab"]
     letters = [token for token in vocab if len(token) == 1]

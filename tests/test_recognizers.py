@@ -24,7 +24,7 @@ DOORS = {
 
 
 class WhisperModel:
-    """Takes the place of faster-whisper's model; keeps what it was opened with."""
+    """Replaces faster-whisper's model; records the arguments of its constructor."""
 
     def __init__(self, folder, **options):
         self.folder, self.options = folder, options
@@ -32,7 +32,7 @@ class WhisperModel:
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A hub with Whisper base for a user with an empty cache, who has faster-whisper."""
+    """A hub with Whisper base, for a user with faster-whisper and an empty cache."""
     package = importlib.util.module_from_spec(importlib.machinery.ModuleSpec("faster_whisper", None))
     package.WhisperModel = WhisperModel
     monkeypatch.setitem(sys.modules, "faster_whisper", package)

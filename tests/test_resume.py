@@ -1,4 +1,4 @@
-"""A run that was stopped and taken up again is, bit for bit, one that was not: losses, weights and optimizer."""
+"""A resumed run equals an uninterrupted one bit for bit: losses, weights and optimizer."""
 
 import contextlib
 import dataclasses
@@ -79,7 +79,7 @@ def stopped(tiny_corpus, tmp_path_factory):
 
 
 def resumed(stopped, folder, **training):
-    """A trainer that resumes a copy of the stopped run, some settings changed."""
+    """Returns a trainer that resumes a copy of the stopped run with some settings changed."""
     dataset, trainer = stopped
     shutil.copytree(trainer.store.folder, Path(folder) / "gpt")
     config = dataclasses.replace(

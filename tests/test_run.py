@@ -35,7 +35,7 @@ def without_command_line(monkeypatch):
 
 
 class Page(RunListener):
-    """A front end: keeps what it would show."""
+    """A front end that records what it would show."""
 
     def __init__(self, config):
         self.run = Run(config, PLAN, [self])
@@ -99,7 +99,7 @@ def test_stopped_run_that_started_anew_is_resumed_and_not_set_aside_again(tiny_c
 
 
 class Dataset:
-    """Of a run whose recordings have been read: settings and a vocabulary."""
+    """Settings and vocabulary of a run after its recordings were read."""
 
     def __init__(self, config):
         self.config, self.tokenizer, self.train, self.speakers = config, self, (), ()

@@ -1,4 +1,4 @@
-"""What a run prints at its end: commands that can be pasted, whatever recordings and settings say."""
+"""Final output of a run: commands that are safe to paste, whatever recordings and settings contain."""
 
 import subprocess
 from pathlib import Path
@@ -42,7 +42,7 @@ def printed_end(capsys, home, text, state=None, step=1, train=(), **clip):
 
 
 def pasted(printed, folder):
-    """Arguments that a shell gives `myxtts` for the printed command."""
+    """Returns the arguments that `myxtts` gets from a shell for the printed command."""
     command = "myxtts() { printf '%s\\0' \"$@\"; }\n" + printed.split("Speak with it:\n")[1]
     shell = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True)
     assert not shell.stderr

@@ -1,4 +1,4 @@
-"""The folder of a run: one writer at a time, nothing half written left over, plain errors where it is no good."""
+"""The folder of a run: one writer at a time, removal of partial files, and clear errors for unusable folders."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The sample corpus: its plan without eSpeak NG, and the real thing where the package is installed."""
+"""The sample corpus: its plan, which needs no eSpeak NG, and its audio if eSpeak NG is installed."""
 
 import sys
 from collections import Counter

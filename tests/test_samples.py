@@ -1,4 +1,4 @@
-"""Sample sentences spoken during training: files, names, pictures, TensorBoard, and weights that move on."""
+"""Sample sentences spoken during training: files, names, pictures, TensorBoard, and use of the current weights."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 @pytest.fixture
 def speaking(tiny_corpus, tmp_path):
-    """A `SampleSpeaker` of two clips whose ids differ after a point only, the GPT it speaks with, and the folder."""
+    """A `SampleSpeaker` of two clips whose ids differ only after a period, its GPT, and the folder."""
     tokenizer = XTTSTokenizer.train([("one two", "en")])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1}, training={"num_samples": 2})
     keras.utils.set_random_seed(0)
@@ -40,7 +40,7 @@ def speaking(tiny_corpus, tmp_path):
 
 
 def tags_of(folder):
-    """How often each tag was written."""
+    """Counts how often each tag was written."""
     return Counter(
         value.tag
         for path in folder.glob("events.*")

@@ -1,4 +1,4 @@
-"""Drawing codes against a plain NumPy implementation that goes code by code, as the reference does."""
+"""Sampling of codes, compared with a simple NumPy implementation that works code by code, like the reference."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, gumbel_nois
 
 
 def kept_by_numpy(row, temperature, top_k, top_p):
-    """Codes that can be drawn from one row, by sorting and adding up."""
+    """Returns the codes that can be sampled from one row, found by sorting and cumulative sums."""
     row = row / temperature
     kept = set(range(len(row)))
     if 0 < top_k < len(row):
@@ -30,14 +30,14 @@ def kept_by_filter(logits, temperature=1.0, top_k=0, top_p=1.0):
 
 
 def draw(logits, sampling, seed, sentence):
-    """One draw from each row; rows are taken as the codes of one sentence."""
+    """Samples one code from each row; the rows count as consecutive codes of one sentence."""
     nothing_seen, noise = np.zeros(logits.shape, bool), gumbel_noise(seed, sentence, 0, *logits.shape)
     return keras.ops.convert_to_numpy(sample(logits, sampling, nothing_seen, noise))
 
 
 def test_top_p_boundaries():
     logits = np.log([[0.5, 0.25, 0.125, 0.125]])
-    # A code goes when it and all below it hold at most 1 - p.
+    # A code is removed if its probability and all lower ones sum to at most 1 - p.
     assert kept_by_filter(logits, top_p=0.5) == [{0}]
     assert kept_by_filter(logits, top_p=0.501) == [{0, 1}]
     assert kept_by_filter(logits, top_p=0.75) == [{0, 1}]
@@ -45,7 +45,7 @@ def test_top_p_boundaries():
 
 
 def test_top_p_counts_what_top_k_left():
-    # Of 0.4, 0.3, 0.2, 0.1 the best two hold 4/7 and 3/7.
+    # Of 0.4, 0.3, 0.2, 0.1, the best two have probabilities 4/7 and 3/7.
     assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.55) == [{0}]
     assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.6) == [{0, 1}]
 
@@ -90,13 +90,13 @@ SETTINGS = [
 
 
 def scores_with_ties():
-    """Logits `(16, 30)` of nine different values, so that the best, the k-th and the last kept one have equals."""
+    """Logits `(16, 30)` with nine different values, so that there are ties at the best, k-th and last kept code."""
     random = np.random.default_rng(5)
     return random.integers(-4, 5, (16, 30)).astype("float32") / 2, random.random((16, 30)) < 0.3
 
 
 def codes_by_numpy(logits, sampling, seen, noise):
-    """Codes of one setting, row by row."""
+    """Returns the codes for one setting, row by row."""
     filtered = np.full_like(logits, HIDDEN)
     best = []
     for row, values in enumerate(logits):

@@ -1,4 +1,4 @@
-"""A checkpoint's `state.json` that lacks a key, or has a wrong type in one, is refused in a sentence."""
+"""A `state.json` with a missing key or a wrong type is refused with a one-line error."""
 
 import json
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ def make_state(config):
 
 
 def places(values, above=()):
-    """Yields the path of each value in nested mappings, but of single settings, which have tests of their own."""
+    """Yields the path of each value in nested mappings, except single settings, which have their own tests."""
     for name, value in values.items():
         yield (*above, name)
         if isinstance(value, dict) and name != "config":
@@ -46,7 +46,7 @@ def edited(values, place, change):
 
 @pytest.fixture
 def stored(tmp_path):
-    """Settings of a run, its state as JSON values, and a way to take one up as a resumed run does."""
+    """Settings of a run, its state as JSON values, and a function that loads a state like a resumed run."""
     config = tiny_run_config(training={"overtraining_patience": 1, "checkpoint_dir": str(tmp_path)})
     whole, more = make_state(config)
     whole.history.append({"step": 2, "loss": 1.0})

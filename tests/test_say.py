@@ -1,4 +1,4 @@
-"""`myxtts say`: text from anywhere, sound to anywhere, and every mistake reported before the first sound."""
+"""`myxtts say`: sources of text, outputs of audio, and errors that are reported before the first audio."""
 
 import functools
 import io
@@ -52,7 +52,7 @@ def loaded_once():
 
 @pytest.fixture
 def argv(folder, tmp_path, monkeypatch):
-    """A command line that lacks what is said."""
+    """A command line without the text."""
     monkeypatch.chdir(tmp_path)
     return ["--checkpoint", str(folder), "--reference-audio", str(folder.parent / "me.wav")]
 

@@ -1,4 +1,4 @@
-"""Which sentences are doubted, and what is done about it."""
+"""The self-check: flagged sentences and their reasons, calibration, and retries."""
 
 import re
 
@@ -26,7 +26,7 @@ ENGLISH = rule_of_thumb("en")
 
 
 def good(seconds, seed=0):
-    """Codes of a fluent sentence: changing, with sounds held for up to half a second and one pause of a second."""
+    """Returns codes as of a fluent sentence, with some held for up to half a second and a pause of a second."""
     random = np.random.default_rng(seed)
     codes = np.repeat(random.integers(0, 1024, 400), random.integers(1, 11, 400) ** 2 // 9 + 1)
     codes = codes[: round(seconds / CODE_SECONDS)]
@@ -36,7 +36,7 @@ def good(seconds, seed=0):
 
 
 def reading(places, tokens, gain=0.5, surprise=0.0, stop=-0.1):
-    """What the GPT says of codes that look at `places`; nothing speaks against them unless the values do."""
+    """Returns a `Reading` with attention at `places`; without fault unless the other values have one."""
     attention = np.full((len(places), tokens), 0.2 / (tokens - 1))
     attention[np.arange(len(places)), places] = 0.8
     logs = np.append(np.full(len(places), -1.0), stop)
@@ -218,12 +218,12 @@ def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_grif
     assert len(judged) == 3 and judged[2][0] != judged[1][0]
     verdicts = [worse, fine]
     assert speak(retries=5)[0] == judged[1][0] and len(judged) == 2
-    # By default one more attempt, with a calibrated confidence three, unless it is high.
+    # The default is one retry, or three with a calibrated confidence that is not high.
     sure, unsure = (Verdict(confidence, "", (), is_calibrated=True) for confidence in (0.97, 0.9))
     for verdicts[:], attempts in (([worse, bad], 2), ([unsure] * 4, 4), ([unsure, sure], 2)):
         speak(retries=None)
         assert len(judged) == attempts
-    # The same every time, and a listener hears what has sound.
+    # Results are reproducible, and the listener gets only sentences with audio.
     verdicts, heard = [worse, fine], []
     assert speak(5, lambda samples, *rest: heard.append((len(samples), *rest)) or 0.25)[0] == codes
     shares = [share for codes, share in judged if codes]

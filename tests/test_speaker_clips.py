@@ -1,4 +1,4 @@
-"""Speakers keep their names: each leaves a short recording with the run, and is found by name."""
+"""Voices of training speakers: a run stores a short recording of each, and finds it by name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The speaker stage: voices are distinguished, judged on voices that training never heard, and runs resume exactly."""
+"""The speaker stage: training, validation on held-out voices, and exact resumption."""
 
 import functools
 import logging
@@ -32,7 +32,7 @@ VOICES, FRAMES, BANDS = 12, 40, 64
 
 @pytest.fixture(autouse=True)
 def small_encoder(monkeypatch):
-    """Two blocks instead of sixteen: they are what takes time to trace."""
+    """Uses two blocks instead of sixteen, because tracing them takes most of the time."""
     monkeypatch.setattr("myxtts.models.speaker_encoder.SpeakerEncoder", SMALL)
     monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1))
 
@@ -41,7 +41,7 @@ def test_equal_error_rate_of_worked_examples():
     assert equal_error_rate(np.array([0.8, 0.9]), np.array([0.1, 0.2, 0.3])) == 0.0
     assert equal_error_rate(np.array([0.1, 0.2]), np.array([0.8, 0.9])) == 1.0
     assert equal_error_rate(np.ones(3), np.ones(5)) == 0.5
-    # One of four is on the wrong side, on either side.
+    # One of four is on the wrong side of the threshold, in both classes.
     assert equal_error_rate(np.array([0.3, 0.7, 0.8, 0.9]), np.array([0.6, 0.1, 0.2, 0.0])) == pytest.approx(0.25)
     random = np.random.default_rng(0)
     same, different = random.normal(1, 1, 4000), random.normal(-1, 1, 9000)
@@ -115,7 +115,7 @@ def clips_of(**counts):
 
 
 def chosen(train, validation=()):
-    """What the stage trains on and is judged on, and the stage."""
+    """Returns the data set with the chosen clips, the stage, and its reason to train nothing."""
     config = tiny_run_config(data={"num_speakers": len({clip.speaker for clip in train})}, model=CHANNELS)
     stage = stage_of("speaker", config)
     dataset = SpeechDataset(config, train, list(validation), None, {})
@@ -144,7 +144,7 @@ def test_two_voices_are_both_trained_and_one_teaches_nothing():
 
 
 def mels(voices, seed):
-    """Clips of voices that differ in which bands move together, under noise; nothing else tells them apart."""
+    """Noisy clips of voices that differ only in which bands vary together."""
     patterns = np.random.default_rng(5).standard_normal((VOICES, 2, BANDS))
     random = np.random.default_rng(seed)
     courses = random.standard_normal((len(voices), FRAMES, 2))
@@ -214,7 +214,7 @@ def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
 
 @on_logical_devices
 def on_devices(mode):
-    """Figures and weights of a step on one model device or on two."""
+    """Returns figures and weights after a step on one or two model devices."""
     from myxtts.models import speaker_encoder
     from myxtts.training.trainer import XTTSTrainer
 

@@ -1,4 +1,4 @@
-"""Sound while it is drawn: the same as the whole, early, without gaps, cancelled when nobody listens."""
+"""Streaming: audio equals the whole, starts early, has no gaps, and stops when the client disconnects."""
 
 import logging
 import time
@@ -65,7 +65,7 @@ def many_windows(monkeypatch):
 
 @pytest.fixture
 def slow_codes(monkeypatch):
-    """Codes come more slowly than they sound, whatever else the machine does."""
+    """Slows down sampling, so that codes always come more slowly than real time."""
     slow = lambda steps, *given, draw=TensorflowSteps.draw: time.sleep(0.1) or draw(steps, *given)
     monkeypatch.setattr(TensorflowSteps, "draw", slow)
 
@@ -114,7 +114,7 @@ def test_sentence_of_a_stream_is_judged_once_the_next_one_sounds(synthesizer, vo
 
 
 def test_windows_without_their_context_would_differ(synthesizer, voice, monkeypatch):
-    # So the equality above is not for want of a difference to see.
+    # Shows that the equality above is not trivial.
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1).samples
     monkeypatch.setattr(type(synthesizer.model.decoder), "history_frames", 0, raising=False)
     monkeypatch.setattr(synthesizer.model.decoder, "history_frames", 0, raising=False)
@@ -143,7 +143,7 @@ def test_closed_stream_frees_its_rows(synthesizer, voice):
     stream.close()
     synthesizer.engine.wait(lambda: not synthesizer.engine._rows)
     assert stream.num_rows == 0 and list(stream) == []
-    # One that is never begun takes no row, and one that is dropped gives its rows back.
+    # A stream that is never started uses no row, and one that is deleted frees its rows.
     dropped = synthesizer.stream(TEXT, voice, "en", SAMPLED)
     assert dropped.num_rows == 0
     next(dropped)
@@ -206,7 +206,7 @@ def test_speed_is_the_interpolation_of_the_reference(speed):
     x = np.random.default_rng(0).standard_normal((37, 3)).astype("float32")
     expected = keras.ops.convert_to_numpy(interpolate_linearly(x[None], 1 / speed))[0]
     np.testing.assert_allclose(spoken_faster(x, speed), expected, atol=1e-5)
-    # What is known of an unfinished sequence does not change later.
+    # Results for an unfinished sequence do not change later.
     for length in range(1, 37):
         part = spoken_faster(x[:length], speed, finished=False)
         np.testing.assert_array_equal(part, spoken_faster(x, speed)[: len(part)])

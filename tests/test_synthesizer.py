@@ -1,4 +1,4 @@
-"""Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
+"""Synthesis with a tiny random model: audio, seeds, sentences, limits, and required files of a folder."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def voice(synthesizer):
 
 @pytest.fixture
 def biased(synthesizer):
-    """Sets the score of an audio token; put back afterwards."""
+    """Sets the bias of an audio token, and restores it afterwards."""
     bias = synthesizer.model.gpt.audio_head.bias
     before = bias.numpy().copy()
 
@@ -75,7 +75,7 @@ def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice, biased):
 
 @pytest.mark.usefixtures("without_griffin_lim")
 def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
-    # A random model likes the start code as much as any other; it stands for no sound.
+    # A random model would sample the start code as often as any other, but it is not audio.
     biased(synthesizer.config.model.start_audio_token, 4.0)
     codes = np.concatenate([synthesizer.speak("one", voice, "en", seed=seed).codes for seed in range(3)])
     assert len(codes) and codes.min() >= 0 and codes.max() < synthesizer.config.model.num_codes
@@ -127,7 +127,7 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     for one, after in zip(speech.pieces, (*speech.pieces[1:], None)):
         sound = speech.samples[round(one.start_seconds * 22050) : round(one.end_seconds * 22050)]
         assert len(sound) == 1024 * len(one.codes) and sound.all()
-        # No step at the edges against the silence around.
+        # No discontinuity at the edges next to silence.
         assert abs(sound[0]) < 0.01 and abs(sound[-1]) < 0.01
         assert after is None or after.start_seconds > one.end_seconds
 
@@ -182,7 +182,7 @@ def test_reference_is_cut_into_chunks_of_the_training_length(synthesizer):
     assert chunks_of(synthesizer, 0.3, "repeat") == [(0, second)]
     assert chunks_of(synthesizer, 1.2, "repeat") == [(0, second)]
     assert chunks_of(synthesizer, 1.8, "repeat") == [(0, second), (second, second)]
-    # The reference's way: the last piece as it is, dropped when it is short and there are others.
+    # As in the reference: the last chunk is not padded, and dropped if it is short and not the only one.
     assert chunks_of(synthesizer, 2.2, "zeros") == [(0, second), (second, second)]
     assert chunks_of(synthesizer, 2.5, "zeros") == [(0, second), (second, second), (2 * second, second // 2)]
     assert chunks_of(synthesizer, 0.2, "zeros") == [(0, second // 5)]
@@ -272,7 +272,7 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     speech = with_decoder.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     assert speech.sample_rate == 24000 and np.isfinite(speech.samples).all()
     assert speech.mel.shape == (4 * len(speech.codes), 80)
-    # 1024 samples at 22 050 Hz for each code and for what comes after the last.
+    # 1024 samples at 22 050 Hz for each code and for the latent after the last code.
     assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + 1)) < 300
     for other in (np.zeros((1, 5), np.float32), np.zeros(16, np.float32), None):
         with pytest.raises(SpeechError, match="a voice of another model"):

@@ -1,4 +1,4 @@
-"""What batches bring for stages that make sound: the recordings at 24 kHz, in step; whose they are."""
+"""Batches of the stages `decoder` and `speaker`: synchronous audio at 24 kHz, and speakers."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ SOURCE_RATES = (24000, 48000, 8000)
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    """A recording per rate of `SOURCE_RATES`, by two speakers."""
+    """One recording for each rate of `SOURCE_RATES`, by two speakers."""
     folder, made = tmp_path_factory.mktemp("clips"), []
     for index, rate in enumerate(SOURCE_RATES):
         path = folder / f"{index}.wav"
@@ -74,7 +74,7 @@ def test_slices_of_both_rates_show_the_same_sound(clips):
         low = batch.wav[row, : batch.wav_lengths[row]].astype(np.float64)
         high = batch.target_wav[row, : batch.target_lengths[row]]
         again = soxr.resample(high, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[: len(low)]
-        # Both ends of a slice are cut off hard, which each rate rings around in its own way.
+        # Slices are cut without a fade, which causes different ringing at each rate.
         inner = slice(600 + MAX_SHIFT_SAMPLES, len(again) - 600)
         error = again[inner] - low[: len(again)][inner]
         assert np.sqrt(np.mean(error**2)) < 0.01 * np.sqrt(np.mean(low[inner] ** 2)), index

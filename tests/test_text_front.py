@@ -1,4 +1,4 @@
-"""How a text becomes pieces for a model that has learned from short texts alone."""
+"""Splitting of texts for models that were trained on short texts only."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The training command: a run from recordings to speech, left alone, repeated, spoken with and stopped by signals."""
+"""The training command: a whole run, its repetition, synthesis with it, and stops by signals."""
 
 import json
 import os

@@ -60,7 +60,7 @@ def quadratic_step(accumulation=1, precision="float32", start=2.0, xla=False, em
 
 
 def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8):
-    """Loshchilov and Hutter 2019, algorithm 2, with the epsilon of PyTorch."""
+    """AdamW in NumPy: Loshchilov and Hutter 2019, algorithm 2, with PyTorch's epsilon."""
     m, v = np.zeros_like(weight), np.zeros_like(weight)
     for t, (gradient, rate) in enumerate(zip(gradients, rates), 1):
         m = betas[0] * m + (1 - betas[0]) * gradient
@@ -88,7 +88,7 @@ def test_update_is_adamw_with_decay_on_kernels_alone(decay):
 
 
 def test_epsilon_stands_beside_the_corrected_root():
-    # A gradient as large as epsilon halves the step; with epsilon before the correction it would be a sixth.
+    # If the gradient equals epsilon, the step is halved; with epsilon before the bias correction it would be a sixth.
     objective, step = quadratic_step(start=0.0)
     step([tf.fill((2, 3), 5e-9)], 0.1, (0, 0))
     np.testing.assert_allclose(objective.weights["layer/kernel"].numpy(), 0.05, rtol=1e-3)

@@ -18,7 +18,7 @@ from myxtts.training.watching.callbacks import Callback
 
 
 class Recorder(Callback):
-    """Keeps what a trainer says, and stops it after `stop_after` steps."""
+    """Records the events of a trainer, and stops it after `stop_after` steps."""
 
     def __init__(self, trainer=None, stop_after=None):
         self.losses, self.validation, self.calls, self.ledgers = {}, {}, [], []
@@ -54,7 +54,7 @@ def open_run(corpus, folder, **sections):
         "checkpoint_every_steps": 2,
         **sections.pop("training", {}),
     }
-    # One layer and one shape: what these tests take is the time to trace.
+    # One layer and one shape, because tracing takes most of the time of these tests.
     model, data = {"layers": 1, **sections.pop("model", {})}, {"num_buckets": 1, **sections.pop("data", {})}
     return SpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
 
@@ -64,7 +64,7 @@ def dvae_trainer(dataset):
 
 
 def frozen_dvae(config):
-    """A DVAE whose codebook holds real vectors of its own, so that codes differ."""
+    """A DVAE whose codebook has its encoder's outputs, so that codes differ."""
     keras.utils.set_random_seed(2)
     model = XTTS(config.model, parts=("dvae",))
     random = np.random.default_rng(0)
@@ -76,7 +76,7 @@ def frozen_dvae(config):
 
 @pytest.fixture(scope="module")
 def dvae_run(tiny_corpus, tmp_path_factory):
-    """An unbroken DVAE run of six steps: its dataset, trainer and recorder."""
+    """An uninterrupted DVAE run of six steps: its dataset, trainer and recorder."""
     dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
     trainer, recorder = dvae_trainer(dataset), Recorder()
     trainer.train(dataset, [recorder])
@@ -85,7 +85,7 @@ def dvae_run(tiny_corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gpt_run(tiny_corpus, tmp_path_factory, dvae_run):
-    """An unbroken GPT run of six steps on the codes of `dvae_run`."""
+    """An uninterrupted GPT run of six steps on the codes of `dvae_run`."""
     dataset = open_run(
         tiny_corpus, tmp_path_factory.mktemp("gpt_run"), gpt={"max_steps": 6}, training={"sample_every_steps": 4}
     )

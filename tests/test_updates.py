@@ -1,4 +1,4 @@
-"""Several updates in one step: a generator and a discriminator that take turns, each with a state of its own."""
+"""Several updates in one step: a generator and a discriminator that alternate, each with its own state."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ class Pair:
 
 
 class Discriminate(Objective):
-    """Rows of the data to 1, made ones to 0."""
+    """Discriminator objective: data rows to 1, generated rows to 0."""
 
     loss_weights = {"real": 1.0, "made": 1.0}
 
@@ -50,7 +50,7 @@ class Discriminate(Objective):
 
 
 class Generate(Objective):
-    """Made rows to 1, as this step's discriminator sees them."""
+    """Generator objective: generated rows to 1, by the discriminator that this step has just updated."""
 
     loss_weights = {"adversarial": 1.0}
 
@@ -79,7 +79,7 @@ def pair_step(strategy=None, accumulation=1, precision="float32", ema=0.0):
 
 
 class Adam:
-    """Kingma and Ba 2015, algorithm 1."""
+    """Adam in NumPy: Kingma and Ba 2015, algorithm 1."""
 
     def __init__(self, weight, betas):
         self.weight, self.betas, self.time = weight.astype("float64"), betas, 0
@@ -97,7 +97,7 @@ class Adam:
 
 
 def numpy_pair(steps, rate):
-    """The same training in NumPy: the discriminator first, then the generator against the one just updated."""
+    """Trains in NumPy: first the discriminator, then the generator against the updated discriminator."""
     shift, weight = Adam(np.zeros(2), SETTINGS.betas), Adam(np.array([0.3, -0.2]), DISCRIMINATOR.betas)
     rows = ROWS.astype("float64")
     for _ in range(steps):
@@ -138,7 +138,7 @@ def test_update_that_is_not_finite_is_skipped_alone():
 
 @on_logical_devices
 def mirrored_pair(accumulation):
-    """Weights after five steps on two replicas, each replica's, and where they live."""
+    """Trains for five steps on two replicas; returns each replica's weights and their devices."""
     plan = plan_of("mirrored")
     strategy = tf.distribute.MirroredStrategy(list(plan.model_devices), tf.distribute.ReductionToOneDevice())
     pair, step = pair_step(strategy, accumulation)

@@ -1,4 +1,4 @@
-"""Voices: kept in files, blended, remembered by what their recordings hold."""
+"""Voices: files, blends, and the cache by the content of recordings."""
 
 from types import SimpleNamespace
 
@@ -66,7 +66,7 @@ def test_voice_is_remembered_by_the_content_of_its_recordings(tmp_path, monkeypa
     soundfile.write(tmp_path / "b.wav", sounds[0], 22050, subtype="FLOAT")
     first = listen(tmp_path / "a.wav")
     assert listen(tmp_path / "b.wav") is listen(sounds[0]) is first and len(made) == 1
-    # Other content under the same name is another voice; of three, the one not used for longest is forgotten.
+    # Other content under the same name is another voice; the least recently used of three leaves the cache.
     soundfile.write(tmp_path / "a.wav", sounds[1], 22050, subtype="FLOAT")
     assert not np.allclose(listen(tmp_path / "a.wav").latents, first.latents)
     assert listen(sounds[0]) is first and len(made) == 2
@@ -82,7 +82,7 @@ def test_voice_is_remembered_by_the_content_of_its_recordings(tmp_path, monkeypa
 
 @pytest.fixture(scope="module")
 def encoder(eagerly):
-    """A `VoiceEncoder` whose model hears nothing."""
+    """A `VoiceEncoder` with a model that returns constants."""
     gpt = SimpleNamespace(mel_to_latents=lambda mel: tf.zeros((len(mel), 2, 4)))
     model = SimpleNamespace(gpt=gpt, normalize_mel=lambda mel: mel, parts=())
     return VoiceEncoder(model, tiny_run_config(data={"conditioning_seconds": (0.6, 1.0)}))

@@ -1,4 +1,4 @@
-"""Workers connect, exchange values, refuse different settings, train as one, and end together when one is lost."""
+"""Workers: connection, exchange of values, refusal of different settings, joint training, and loss of a worker."""
 
 import json
 import socket

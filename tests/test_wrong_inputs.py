@@ -34,7 +34,7 @@ ROWS = [line.split(" | ") for line in TABLE.strip().splitlines()]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with what the commands name."""
+    """A folder with the files that the commands name."""
     home = tmp_path_factory.mktemp("wrong")
     for name in ("data/wavs", "empty", "full", "model"):
         (home / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`myxtts make-dataset` on planted recordings: where it cuts, whose text a clip gets, what becomes of each second."""
+"""`myxtts make-dataset` on synthetic recordings with known times: cuts, texts of clips, and dropped segments."""
 
 import csv
 import json
@@ -47,13 +47,13 @@ def contents(folder):
 
 
 def clip_bounds(folder):
-    """`(start, end, text)` of each clip, in seconds of the recording."""
+    """Returns `(start, end, text)` of each clip; times in seconds of the recording."""
     rows = [row for row in read_segments(folder) if row["verdict"] == "kept"]
     return [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows]
 
 
 def right_share(planted, folder):
-    """Share of the planted speech that lies whole in a clip with exactly the texts spoken in it."""
+    """Returns the share of the planted speech that is in clips with exactly its text."""
     good = 0.0
     for start, end, text in clip_bounds(folder):
         inside = [k for k, (a, b) in enumerate(planted.spoken) if a >= start - 0.01 and b <= end + 0.01]
@@ -70,7 +70,7 @@ def planted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(planted, tmp_path_factory):
-    """A set made of late and drifting subtitles. Not to be changed."""
+    """A data set made from late and drifting subtitles. Tests must not change it."""
     folder = tmp_path_factory.mktemp("made")
     planted.write_srt(folder / "talk.srt", 1.4, 0.001)
     assert make(planted.path, "--subtitles", folder / "talk.srt", "--output", folder / "set", "--speaker", "emma") == 0
@@ -193,7 +193,7 @@ def test_recognizer_command_gives_the_texts(planted, tmp_path):
 
 
 class Counts:
-    """A recognizer that hears the same in everything, and may be interrupted."""
+    """A recognizer that always returns the same text, and can be interrupted."""
 
     def __init__(self, stop_after=10**9, hears="some words"):
         self.calls, self.stop_after, self.hears = 0, stop_after, hears
@@ -245,7 +245,7 @@ def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
 
 
 class ByPitch:
-    """An encoder of voices: one vector for high, another for low, of every 1.6 s."""
+    """A speaker encoder: returns one vector for high and another for low pitch, for every 1.6 s."""
 
     def parts(self, samples, sample_rate):
         size = int(1.6 * sample_rate)
@@ -322,7 +322,7 @@ def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, ca
 
 
 def opened_by_train(folder, *words):
-    """Settings of the run that `myxtts train` opens, which is not trained."""
+    """Returns the settings of the run that `myxtts train` opens, without training it."""
     by_energy = mock.patch("myxtts.hearing.networks.find_silero", return_value=None)
     with by_energy, mock.patch("myxtts.runs.run.Run.open", side_effect=UserError("opened")) as opening:
         assert command.main(["train", *map(str, words), "--checkpoint-dir", str(folder / "run")]) == 2

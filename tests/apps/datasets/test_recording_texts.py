@@ -1,4 +1,4 @@
-"""Texts of recordings: what is kept of a cue, whose clock runs how, and which speech holds which sentence or word."""
+"""Texts of recordings: cleaning of cues, synchronization of subtitles, and alignment of texts with speech."""
 
 from dataclasses import replace
 
@@ -82,7 +82,7 @@ def test_transcript_falls_into_sentences_and_long_ones_into_clauses(tmp_path):
 
 
 def speech_of(count, seed):
-    """Starts and ends of sentences, in seconds."""
+    """Returns starts and ends of sentences, in seconds."""
     random = np.random.default_rng(seed)
     lengths, pauses = random.uniform(1.5, 6, count), random.uniform(0.3, 1.2, count)
     starts = np.cumsum(pauses + np.concatenate([[0], lengths[:-1]]))
@@ -111,7 +111,7 @@ def pieces_of(starts, ends):
 
 
 def atoms_of(starts, ends, pieces):
-    """`(first, last, numbers of the texts)` of each atom without doubt."""
+    """Returns `(first, last, numbers of the texts)` of each atom without a `reason`."""
     atoms = [one for one in align(starts, ends, pieces) if one.reason != LOW_CONFIDENCE]
     return [(one.first, one.last, one.text.replace("a", "").split()) for one in atoms]
 
@@ -171,7 +171,7 @@ def times_of(planted, recognizer):
 
 def test_words_that_were_heard_find_the_sentences(planted, monkeypatch):
     np.testing.assert_allclose(times_of(planted, HearsPlanted(planted)), planted.spoken, atol=0.02)
-    # What a good recognizer did not hear is something else, but for a word for which there is just the time.
+    # Text that a good recognizer misses is not in the recording, except a word that just fits into the gap.
     monkeypatch.setattr(alignment, "_MISHEARD_LETTERS", 100)
     assert times_of(planted, HearsPlanted(planted, wrong=5))[4] == pytest.approx(planted.spoken[4], abs=1.1)
     monkeypatch.setattr(alignment, "_MISHEARD_LETTERS", 3)

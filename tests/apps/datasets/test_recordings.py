@@ -1,4 +1,4 @@
-"""What is heard in a recording before it is cut: loudness, levels, speech, pauses, and their quietest points."""
+"""Analysis of a recording before it is cut: loudness, levels, speech, pauses, and their quietest points."""
 
 import os
 import subprocess
@@ -105,7 +105,7 @@ def test_forced_cuts_lie_in_dips():
 
 
 def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
-    """A stand-in for ffmpeg gives the sound of the file that it is asked for."""
+    """Uses a stand-in for ffmpeg that returns the audio of the requested file."""
     with wave.open(str(tmp_path / "sound.wav"), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes(np.arange(1600, dtype="<i2").tobytes())

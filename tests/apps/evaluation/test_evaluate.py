@@ -1,4 +1,4 @@
-"""`myxtts evaluate`: the same sentences for all, the pages whole, and a sentence for everything that can be wrong."""
+"""`myxtts evaluate`: all models get the same sentences, reports are complete, and wrong input is one error message."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ def quick_intervals(monkeypatch):
 
 @pytest.fixture(scope="module")
 def run(tiny_corpus, tmp_path_factory):
-    """Folder of an untrained run on `tiny_corpus`, which says that it had ten of the twelve clips."""
+    """Folder of an untrained run on `tiny_corpus`, whose list of clips has ten of the twelve."""
     from myxtts.models.xtts import XTTS
     from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -67,14 +67,14 @@ def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_
     found = sentences_of_data(tiny_corpus, [run], "en", 100)
     assert {one.id for one in found} == held and all(one.seen for one in found)
     assert all(Path(one.voice).stem not in held for one in found)
-    # What has come since was not trained on, whoever says it.
+    # Clips that were added later were not trained on, whatever their speaker.
     more = make_tiny_corpus(tmp_path / "more")
     (more / "metadata.csv").open("a").write("new_one|one|one\n")
     (more / "speakers.csv").open("a").write("new_one,new\n")
     shutil.copy(more / "wavs" / "low_six.wav", more / "wavs" / "new_one.wav")
     later = {one.id: one for one in sentences_of_data(more, [run], "en", 100)}
     assert set(later) == held | {"new_one"} and later["new_one"].seen is False
-    # Another data set is new to the run as a whole.
+    # All clips of another data set count as held out.
     (more / "metadata.csv").write_text("new_one|one|one\n")
     assert [one.seen for one in sentences_of_data(more, [run], "en", 100)] == [None]
 
@@ -95,7 +95,7 @@ def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color
     assert mcd["recordings"] == mcd["others"] == 0 < mcd["mine"]
     assert len([one for one in written["spoken"] if one["row"] == "mine"]) == 2 * count
     assert written["differences"][0]["to"] == "others"
-    # The recognizer hears "one" in everything, so that its figures say nothing of the model.
+    # The recognizer always returns "one", so its figures are unreliable.
     assert "not judged" in reported and rows["mine"]["figures"]["all"]["cer"]["value"] > 15
     assert "Not available: DNSMOS" in reported and "pip install" in reported
     with open(output / "evaluation.csv", newline="") as file:
@@ -158,7 +158,7 @@ def judged(sentence, seed, **parts):
 
 
 def comparison(**rows):
-    """Rows of 30 sentences; each value gives the parts of the figures for a random generator."""
+    """Returns rows of 30 sentences; each value is a function from a random generator to the parts of the metrics."""
     sentences = [Sentence(f"s{number}", "text", "en", "ann", "a.wav", "b.wav") for number in range(30)]
     made = []
     for name, parts in rows.items():

@@ -1,4 +1,4 @@
-"""Figures of evaluation against independent computations and in known order; intervals against what they claim."""
+"""Metrics against independent computations and in a known order; coverage of the confidence intervals."""
 
 import zlib
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ RATE = 22050
 
 
 def sentence(words, pitch_hz, seed=0):
-    """A buzz that takes another color for each of the `words`, numbers up to 3, with gaps between them."""
+    """Returns a buzz with another timbre for each of the `words` (numbers up to 3), and gaps between them."""
     parts = []
     for place, word in enumerate(words):
         parts += [voiced(0.22, pitch_hz * (1 - 0.03 * place), word, seed=seed + place), np.zeros(RATE // 25)]
@@ -109,7 +109,7 @@ def test_repeated_groups_of_codes():
 
 
 def planted_sentences(kind, generator, count):
-    """Sums and sizes of sentences said three times, whose errors differ from sentence to sentence."""
+    """Returns sums and sizes for sentences that are spoken three times, with error rates that differ by sentence."""
     if kind == "share":
         return generator.binomial(3, generator.beta(0.2, 5, count)).astype(float), np.full(count, 3.0)
     size = 3.0 * generator.integers(20, 90, count)
@@ -180,7 +180,7 @@ def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch):
 
 
 class LoopingModel:
-    """As faster-whisper's, one that loops where it may repeat itself."""
+    """Replaces faster-whisper's model; it loops unless repetition is forbidden."""
 
     model, supported_languages = SimpleNamespace(is_multilingual=True), ["en"]
 

@@ -1,4 +1,4 @@
-"""The HTTP server as its clients see it: a live one on this machine, with a tiny random model."""
+"""The HTTP server from its clients' point of view: a running server with a tiny random model."""
 
 import base64
 import http.client
@@ -143,7 +143,7 @@ def test_nobody_hears_anybody_else(live, synthesizer):
 
 
 def begin(live, text=LONG):
-    """Asks, and does not read."""
+    """Sends a request and does not read the response."""
     body = json.dumps(dict(model="tts-1", input=text, voice="low", response_format="pcm")).encode()
     connection = socket.create_connection(("127.0.0.1", live.port), timeout=300)
     head = ["POST /v1/audio/speech HTTP/1.1", "Host: localhost", "Content-Type: application/json"]

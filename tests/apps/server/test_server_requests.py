@@ -1,4 +1,4 @@
-"""Requests that a server must not fall over: each is answered in OpenAI's form, in bounded time, and writes nothing."""
+"""Invalid requests: each gets an error in OpenAI's format in bounded time, and writes nothing."""
 
 import json
 import socket
@@ -107,7 +107,7 @@ def test_path_that_is_none(live, method, path, status):
 
 
 def raw(live, head, body=b"", seconds=10):
-    """Sends bytes and returns what comes until the server closes or answers."""
+    """Sends bytes; returns what the server sends until it has answered or closed the connection."""
     with socket.create_connection(("127.0.0.1", live.port), timeout=seconds) as connection:
         connection.sendall(head + body)
         return connection.recv(4096)
@@ -139,6 +139,6 @@ def test_half_requests_are_closed_and_keep_nobody_out(tmp_path, monkeypatch):
                 assert one.recv(10) == b""
             except ConnectionError:
                 pass
-        # A body that nothing reads is not waited for: uploads are off.
+        # The server does not wait for a body that nothing reads: uploads are off.
         head = b"PUT /v1/audio/voices/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
         assert b" 404 " in raw(live, head, seconds=5)

@@ -1,4 +1,4 @@
-"""What is said of texts as chat programs send them, and which voice a foreign name means."""
+"""Cleaning of texts from chat programs, and mapping of voice names of other servers."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The Wyoming protocol as Home Assistant speaks it: a live server, the official client."""
+"""The Wyoming protocol as Home Assistant uses it: a running server and the official client."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def live(tmp_path_factory):
 
 
 def talk(live, *events, last):
-    """Sends events; returns those that come, up to one of type `last`."""
+    """Sends events; returns the received events, up to one of type `last`."""
 
     async def conversation():
         found = []

@@ -1,4 +1,4 @@
-"""Journeys through the page in Chromium, as a user with eyes, mouse and microphone takes them."""
+"""Use of the page in Chromium, with mouse, keyboard and microphone."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ def served(tmp_path_factory):
 
 
 def sentences_of_buzzes(count, rate):
-    """Sentences of 2.6 s with pauses between them, whose level rises and falls as that of speech, `(S,)` at a rate."""
+    """Returns sentences of 2.6 s with pauses between them and a level that varies like speech, `(S,)`."""
     hush = lambda seconds: 3e-4 * np.random.default_rng(0).standard_normal(int(seconds * rate))
     parts = [hush(0.7)]
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What happens to the files of a run or data set when two pages, two uploads or the trash want them."""
+"""Conflicts over the files of a run or data set: two pages, two uploads, or the trash."""
 
 import subprocess
 

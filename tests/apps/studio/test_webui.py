@@ -1,4 +1,4 @@
-"""What stands behind the page: the ordinary commands as processes, and the run folder as the state."""
+"""The code behind the page: commands as processes, and the state of a run from its folder."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_curves_of_each_stage_hold_training_beside_validation_and_forget_what_a_
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
 def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
     folder = tmp_path / "run"
-    # As what a shell starts in the background: it ignores Ctrl-C until it takes steps.
+    # Like a process that a shell started in the background, it ignores Ctrl-C until its first step.
     holds = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     holds += "from myxtts.storage.run_folder import own_run_folder\n"
     holds += f"with own_run_folder({str(folder)!r}):\n"
@@ -200,7 +200,7 @@ WORDS = {"en": ("one two", "three"), "fa": ("سلام", "حال شما"), "am": 
 
 @pytest.fixture(scope="module")
 def converted_release(released, tmp_path_factory):
-    """A converted model of the released shape with as many text rows as its vocabulary has. Not to be changed."""
+    """A converted model of the released shape, with a text row per vocabulary token. Tests must not change it."""
     from released_model import convert, write_release
     from test_convert_export import RELEASED_SHAPE
 
