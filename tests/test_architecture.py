@@ -296,7 +296,7 @@ def test_every_setting_is_read_outside_config():
     assert set(setting_names()) - read_names(ROOT) == set()
 
 
-def test_a_setting_that_nobody_reads_is_found(tmp_path):
+def test_an_unused_setting_is_found(tmp_path):
     (tmp_path / "myxtts/training").mkdir(parents=True)
     (tmp_path / "myxtts/config").mkdir()
     (tmp_path / "myxtts/training/a.py").write_text("x = config.seen\nself.own = 1\nprint(self.own)\nconfig.written = 2")
@@ -334,16 +334,16 @@ def test_import_of_the_package_loads_nothing_else():
 
 
 @pytest.mark.parametrize("command, flag", [("train_main.py", "--model-size"), ("myxtts/__main__.py", "doctor")])
-def test_help_loads_neither_tensorflow_nor_anything_else_that_takes_long(command, flag):
+def test_help_loads_neither_tensorflow_nor_other_slow_modules(command, flag):
     printed, loaded = run_and_list_modules(HELP.format(command=command))
     assert flag in printed and loaded <= {"yaml", "_yaml"}
 
 
-def test_module_loaded_on_the_way_is_found():
+def test_indirectly_loaded_module_is_found():
     assert "numpy" in run_and_list_modules("import myxtts, numpy")[1]
 
 
 @pytest.mark.parametrize("given, settled", [("", "1"), ("os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'", "0")])
-def test_products_of_onednn_are_on_unless_somebody_says_otherwise(given, settled):
+def test_onednn_is_on_unless_the_environment_turns_it_off(given, settled):
     code = f"import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS', None)\n{given}\nimport myxtts\n"
     assert run_and_list_modules(code + "print(os.environ['TF_ENABLE_ONEDNN_OPTS'])")[0].strip() == settled

@@ -36,7 +36,7 @@ def test_slowed_clip_always_fits_its_room():
     assert lengths.numpy().tolist() == [8192, 5000]
 
 
-def test_loop_goes_on_from_its_start():
+def test_loop_continues_from_its_start():
     loop = tone(MODEL_SAMPLE_RATE / 64, 4096, 4096)[None]  # a whole number of periods: it has no seam
     played = change_speed_of_loop(tf.constant(loop), tf.constant([1.25])).numpy()[0]
     expected = np.sin(2 * np.pi * 1.25 * np.arange(4096) / 64)
@@ -56,7 +56,7 @@ def test_switched_off_change_changes_nothing():
     assert (change.speed.numpy() == 1.0).all() and not change.offset.numpy().any()
 
 
-def test_a_worker_makes_of_its_rows_what_one_process_makes_of_them():
+def test_rows_of_a_worker_equal_those_of_one_process():
     wav = (0.1 * np.random.default_rng(0).standard_normal((4, 8003))).astype(np.float32)
     parts = [disturb(wav[2 * part : 2 * part + 2], 7, 3, (part, 2)) for part in range(2)]
     # Some processors' kernels sum in another order for another number of rows: differences of 1.5e-7 were seen.

@@ -122,7 +122,7 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
         (Stub(fails=0, whole=False), "step 8 .*--batch-size 3"),
     ],
 )
-def test_out_of_memory_that_cannot_be_mended_is_one_sentence(stub, words):
+def test_out_of_memory_without_a_remedy_is_one_error_message(stub, words):
     with pytest.raises(OutOfMemory, match=words):
         batching_of(stub).take_step([Rows(tf.range(6))], 0.1, (0, 7))
 

@@ -51,7 +51,7 @@ def test_epoch_covers_every_clip_but_fewer_than_a_batch(count, batch_size):
         assert len(np.unique(seen)) == len(seen) == count - count % batch_size
 
 
-def test_clips_left_out_of_an_epoch_differ_from_epoch_to_epoch():
+def test_clips_left_out_differ_between_epochs():
     order = make_order(ljspeech_like_lengths(11))
     left = set()
     for epoch in range(12):

@@ -31,12 +31,12 @@ def test_cleaned_text_equals_the_reference(language):
 
 
 @pytest.mark.parametrize("row", (Path(__file__).parent / "data/read_aloud.txt").read_text("utf-8").splitlines())
-def test_text_is_read_as_a_speaker_reads_it(row):
+def test_text_is_expanded_as_spoken(row):
     language, text, words = row.split(" | ")
     assert clean_text(text, language) == words
 
 
-def test_persian_keeps_non_joiners_and_diacritics_and_drops_what_is_not_seen():
+def test_persian_keeps_non_joiners_and_diacritics_and_drops_invisible_characters():
     assert clean_text("می\u200c\u200cرود\u200c .", "fa") == "می\u200cرود ."
     assert clean_text("می روم، نمی دانم کتاب ها و بهترین های آن را", "fa") == "می‌روم، نمی‌دانم کتاب‌ها و بهترین‌های آن را"
     assert clean_text("می¬رود می\u200bرود", "fa") == "می\u200cرود می\u200cرود"

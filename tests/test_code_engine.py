@@ -154,7 +154,7 @@ def test_codes_are_the_same_on_one_thread_as_on_all_of_the_machine(alone):
 
 @pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("limit", [1, 15, 16, 17, 0])
-def test_limit_is_kept_and_said(gpt, engine, limit):
+def test_limit_is_enforced_and_reported(gpt, engine, limit):
     longer = engine.open(TEXTS[1], voice_latents(1), GREEDY, max_codes=40)
     stream = engine.open(TEXTS[0], voice_latents(0), GREEDY, max_codes=limit)
     engine.finish([stream, longer])
@@ -164,7 +164,7 @@ def test_limit_is_kept_and_said(gpt, engine, limit):
     np.testing.assert_allclose(stream.latents(), keras.ops.convert_to_numpy(expected)[0], atol=1e-4)
 
 
-def test_repeated_sentence_of_a_text_is_drawn_anew(engine):
+def test_repeated_sentence_of_a_text_is_sampled_independently(engine):
     same, other_sentence, other_seed = (
         engine.open(TEXTS[2], voice_latents(2), SAMPLED, seed, sentence) for seed, sentence in ((3, 2), (3, 1), (4, 2))
     )
@@ -204,7 +204,7 @@ def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, end
 
 
 @pytest.mark.usefixtures("endless")
-def test_cancelled_row_is_gone_before_the_next_codes_and_the_thread_ends(engine):
+def test_cancelled_row_leaves_before_the_next_codes_and_the_thread_ends(engine):
     streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
     engine.wait(lambda: all(stream.codes for stream in streams))
     streams[1].cancelled = True
@@ -217,7 +217,7 @@ def test_cancelled_row_is_gone_before_the_next_codes_and_the_thread_ends(engine)
 
 
 @pytest.mark.parametrize("method", ["read", "move", "draw"])
-def test_error_of_the_draws_is_raised_by_those_who_wait_and_the_next_ones_are_drawn(gpt, alone, monkeypatch, method):
+def test_sampling_error_is_raised_in_waiting_threads_and_later_sentences_work(gpt, alone, monkeypatch, method):
     engine = engine_of(gpt)
     with monkeypatch.context() as patch:
         patch.setattr(engine.steps, method, mock.Mock(side_effect=MemoryError))

@@ -66,7 +66,7 @@ def stores(tmp_path, folders):
 
 
 @pytest.mark.parametrize("step, best", [(3, True), (4, True), (4, False)])
-def test_newest_and_best_are_there_and_agree_after_a_crash_anywhere_in_a_write(stores, monkeypatch, step, best):
+def test_newest_and_best_are_consistent_after_a_crash_anywhere_in_a_write(stores, monkeypatch, step, best):
     def check(store, outcome):
         store = CheckpointStore(store.folder)  # as another process sees it
         before = {1: 1.0, 2: 2.0, 3: 3.0}
@@ -139,7 +139,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("shared", [(), ("dvae",)])
-def test_a_run_is_set_aside_as_one_or_not_at_all_after_a_crash_anywhere(folders, monkeypatch, shared):
+def test_a_run_is_set_aside_completely_or_not_at_all_after_a_crash_anywhere(folders, monkeypatch, shared):
     moved = [name for name in ("dvae", "gpt", "samples", "vocab.json", "config.json", "none") if name not in shared]
 
     def make():
@@ -208,14 +208,14 @@ def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, f
 
 
 @pytest.mark.parametrize("direction, every", [("in", 31), ("out", 11)])
-def test_a_converted_model_is_whole_or_not_there_after_a_crash_anywhere(
+def test_a_converted_model_is_complete_or_absent_after_a_crash_anywhere(
     tmp_path, monkeypatch, released, direction, every
 ):
     # Some of the operations: hundreds are the same for another tensor. `faults.py --only conversions` takes each.
     assert crash_conversion(monkeypatch, tmp_path, released, direction, every) > 5 * every
 
 
-def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_path, folders, monkeypatch):
+def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(tmp_path, folders, monkeypatch):
     def speak(jobs, *_):
         for job in jobs:
             Path(job.path).write_bytes(job.text.encode())
@@ -242,7 +242,7 @@ def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_pat
     crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder.parent)
 
 
-def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_anywhere(folders, monkeypatch):
+def test_log_keeps_all_lines_in_order_after_a_crash_anywhere(folders, monkeypatch):
     old, logged = "12:00:00 INFO of before\n", [f"line {number}" for number in range(4)]
     monkeypatch.setattr(logging.getLogger("myxtts"), "handlers", [logging.NullHandler()])
     monkeypatch.setattr(logging.getLogger("myxtts"), "propagate", False)

@@ -134,7 +134,7 @@ SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
 
 
 @pytest.mark.parametrize("shape", DATA)
-def test_data_of_every_shape_is_read_whole(shape, tmp_path, capsys, monkeypatch):
+def test_data_of_every_layout_is_read_completely(shape, tmp_path, capsys, monkeypatch):
     (tmp_path / "my set").mkdir()
     monkeypatch.chdir(tmp_path)
     path = DATA[shape](tmp_path / "my set")
@@ -205,7 +205,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("shape", OTHERS)
-def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys, monkeypatch):
+def test_other_inputs_are_refused_with_the_command_for_them(shape, tmp_path, capsys, monkeypatch):
     make, answer = OTHERS[shape]
     (tmp_path / "my set").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -224,6 +224,6 @@ def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys
     assert plan([str(path), "--model-size", "nano"]) == 2 * (shape == "nothing")
 
 
-def test_audio_beside_a_single_list_is_not_called_unused(tmp_path):
+def test_audio_beside_a_single_list_is_not_reported_as_unused(tmp_path):
     DATA["train.csv and val.csv"](tmp_path)
     assert not any("Not used" in note for note in load_corpus(tmp_path / "train.csv").notes)

@@ -75,7 +75,7 @@ def waves():
     return WaveBatch(**{name: tf.constant(value) for name, value in fields.items()})
 
 
-def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_when_it_is_spoken(preparation, foundations, waves):
+def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_in_synthesis(preparation, foundations, waves):
     whole, grid, config = preparation(waves), preparation.grid, run_config().model
     before = grid.history_frames
     gpt, codes = foundations["gpt"].gpt, foundations["dvae"].dvae
@@ -116,7 +116,7 @@ def test_a_slice_with_its_context_is_a_part_of_the_whole(preparation, decoder, w
     assert len(starts) > 4
 
 
-def test_slices_are_drawn_again_where_they_are_silent_and_depend_on_position_alone(preparation, waves):
+def test_silent_slices_are_sampled_again_and_depend_on_position_only(preparation, waves):
     silent = 0
     for position in range(20):
         cut = preparation(waves, position)
@@ -127,7 +127,7 @@ def test_slices_are_drawn_again_where_they_are_silent_and_depend_on_position_alo
         np.testing.assert_array_equal(one, other)
 
 
-def test_speaker_vector_is_of_either_clip_and_of_a_random_stretch_in_training_alone(preparation, waves):
+def test_speaker_vector_is_from_either_clip_and_from_a_random_slice_only_in_training(preparation, waves):
     validation = preparation(waves).speaker.numpy()
     other = [(preparation(waves, position).speaker.numpy() == validation).all(axis=1) for position in range(16)]
     assert 0.2 < np.mean(other) < 0.8
@@ -141,7 +141,7 @@ def test_speaker_vector_is_of_either_clip_and_of_a_random_stretch_in_training_al
     np.testing.assert_allclose(preparation(long).speaker, whole, atol=1e-5)
 
 
-def test_validation_is_the_mel_distance_of_whole_copies(preparation, decoder, waves):
+def test_validation_is_the_mel_distance_of_whole_resyntheses(preparation, decoder, waves):
     stage = DecoderStage(run_config(), dict.fromkeys(FOUNDATIONS))
     stage.model = type("Model", (), {"decoder": decoder})()
     (objective,) = stage.validated([])
@@ -201,7 +201,7 @@ def weights_of(folder) -> dict[str, Iterable]:
     return {name: store.digest(step, name) for name in ("model", "discriminators", "optimizer", "trained")}
 
 
-def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_foundations, tmp_path):
+def test_phases_alternate_and_a_run_is_resumed_bit_for_bit(corpus_foundations, tmp_path):
     corpus, foundations = corpus_foundations
     dataset, config = configured(corpus, tmp_path / "whole")
     trainer, reported = train(dataset, foundations, config)

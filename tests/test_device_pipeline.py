@@ -54,7 +54,7 @@ def test_batches_come_in_order_with_their_positions(capacity):
 
 
 @pytest.mark.parametrize("capacity", [2, 0])
-def test_reader_that_was_stopped_has_cleaned_up_though_it_is_still_referred_to(capacity):
+def test_stopped_reader_is_closed_although_it_is_still_referenced(capacity):
     """A reader that is closed at interpreter exit would start a thread that never runs, and the process would hang."""
     cleaned_up = threading.Event()
 
@@ -156,7 +156,7 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
 
 @pytest.mark.parametrize("capacity", [2, 0])
 @pytest.mark.parametrize("where", ["read", "prepare", "transfer"])
-def test_error_of_the_producer_comes_out_after_the_batches_before_it(capacity, where):
+def test_error_of_the_producer_is_raised_after_the_batches_before_it(capacity, where):
     def passing(here, batch):
         if (here, batch) == (where, 3):
             raise Broken(where)
@@ -173,7 +173,7 @@ def test_error_of_the_producer_comes_out_after_the_batches_before_it(capacity, w
     assert "passing" in [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
 
 
-def test_close_may_come_first_or_twice_and_ends_the_batches():
+def test_close_can_be_called_first_or_twice_and_ends_the_batches():
     never_asked = DevicePipeline(range(3), kept, unchanged)
     never_asked.close()
     assert next(never_asked, None) is None
@@ -235,7 +235,7 @@ def test_every_stop_ends_the_producer(seed):
     assert ended == {"interrupt": KeyboardInterrupt, "end of data": at, "enough": at + 1}.get(kind, Broken)
 
 
-def test_pipeline_that_is_let_go_ends_its_producer():
+def test_deleted_pipeline_ends_its_producer():
     pipeline = DevicePipeline(range(100), kept, unchanged)
     assert next(pipeline) == 0 and producers()
     del pipeline

@@ -157,7 +157,7 @@ class PlacementTest(unittest.TestCase):
             for name, device in found["variables"].items():
                 self.assertEqual(device, "/CPU:1", f"{name} of the {stage} stage")
 
-    def test_weights_slots_loss_scale_and_accumulators_are_all_looked_at(self):
+    def test_weights_slots_loss_scale_and_accumulators_are_all_checked(self):
         names = self.found["gpt"]["variables"]
         weights = [name for name in names if name.startswith("gpt/")]
         accumulators = [name for name in names if name.startswith("accumulator/")]

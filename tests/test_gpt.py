@@ -146,7 +146,7 @@ def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     np.testing.assert_allclose(to_numpy(states), hidden[:, : codes.shape[1]], atol=1e-5)
 
 
-def test_rows_of_unlike_age_share_a_row_of_the_cache(gpt, inputs):
+def test_rows_of_different_age_share_cache_positions(gpt, inputs):
     # The second row begins when the first has three codes; cache positions before its start are masked.
     latents, text, text_lengths, codes, _ = inputs
     alone = next(cached_decoding(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4]))

@@ -93,7 +93,7 @@ def accepted(corpus, config, folder):
     return code, json.loads(Path(folder, "gpu_report.json").read_text())
 
 
-def test_case_goes_through_on_virtual_devices(tiny_corpus, tiny_yaml, tmp_path):
+def test_case_runs_on_virtual_devices(tiny_corpus, tiny_yaml, tmp_path):
     code, report = accepted(str(tiny_corpus), str(tiny_yaml), str(tmp_path))
     assert code == 0 and report["virtual"] and not any(row["verdict"] == "pass" for row in report["judgements"])
     found = report["measured"]["profile"]["dual"]

@@ -127,7 +127,7 @@ def gradients_of(rule, batch, phase):
     return gradients.get_concrete_function().graph
 
 
-def test_batches_are_divided_and_looked_at_by_kernels():
+def test_batches_are_divided_and_inspected_by_kernels():
     batch = DecoderBatch(*(tf.TensorSpec((4, 8), dtype) for dtype in ("int32", "float32", "bool") * 2))
     divide = tf.function(lambda batch: equal_parts(batch, 2), input_signature=[batch])
     first = tf.function(lambda field: tf.reshape(field, (-1,))[0], input_signature=[batch[1]])

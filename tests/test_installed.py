@@ -91,7 +91,7 @@ def test_installed_package_trains_a_step_and_writes_only_in_its_folder(installed
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_wheel_says_what_an_index_shows(installed):
+def test_wheel_has_the_metadata_of_an_index(installed):
     metadata = next(installed.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
     lines = {"Name: myxtts", f"Version: {myxtts.__version__}", "Classifier: License :: OSI Approved :: MIT License"}
     assert lines <= set(metadata.splitlines())

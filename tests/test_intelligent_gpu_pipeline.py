@@ -121,7 +121,7 @@ class MultiGPUModeTest(unittest.TestCase):
         cls.found = command(*flags.split(), "--model-start-delay", "0.3")
         cls.lines = cls.found["lines"]
 
-    def test_says_who_does_what_in_order(self):
+    def test_reports_the_roles_of_devices_in_order(self):
         expected = [
             "Configuring Multi-GPU Mode...",
             "Data Processing GPU: 0",
@@ -157,7 +157,7 @@ class MultiGPUModeTest(unittest.TestCase):
         traces = [line for line in self.lines if "Traces of the train step" in line]
         self.assertEqual(traces, ["  Traces of the train step: 1"] * (len(STAGES) - len(LEFT_OUT)))
 
-    def test_report_has_what_is_watched(self):
+    def test_report_has_the_monitored_figures(self):
         report = "\n".join(self.lines[position(self.lines, "FINAL REPORT, stage gpt") :])
         for pattern in (
             r"Avg: \d+\.\dms, Std: \d+\.\dms",
@@ -181,7 +181,7 @@ class SingleGPUBufferedModeTest(unittest.TestCase):
     def setUpClass(cls):
         cls.lines = command("--buffer-size", "9", speaks=False)["lines"]
 
-    def test_says_so_and_trains_with_the_same_pipeline(self):
+    def test_reports_its_mode_and_trains_with_the_same_pipeline(self):
         start = position(self.lines, "Intelligent GPU Pipeline: Single-GPU Buffered Mode")
         self.assertEqual(
             self.lines[start + 1 : start + 5],

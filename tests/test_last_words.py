@@ -50,7 +50,7 @@ def test_speakers_take_turns_with_the_sentences_asked_for(ended):
     assert all(words.path.is_file() and words.doubts == ("too short",) for words in spoken)
 
 
-def test_without_such_sentences_each_speaker_says_one_that_was_held_out(ended):
+def test_without_given_sentences_each_speaker_says_a_held_out_one(ended):
     config, dataset, speaker = ended
     last_words.speak_last_words(config, dataset, "/CPU:0")
     assert sorted(speaker.heard) == [("one", "b1.wav", "en"), ("two", "a2.wav", "en")]

@@ -61,7 +61,7 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     assert max(map(len, lines)) <= 120 and " ".join(precision_row.reason.split()[:4]) in str(ledger)
 
 
-def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypatch):
+def test_ledger_reports_switches_without_effect(tiny_corpus, tmp_path, monkeypatch):
     # A model of another policy than the run's, averages that stand still, and no compiler.
     monkeypatch.setattr("myxtts.training.stages.base.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
     monkeypatch.setattr(UpdateRule, "update_averages", lambda rule, step: None)

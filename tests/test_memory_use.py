@@ -300,13 +300,13 @@ def peaks_by_blocks():
     return peaks
 
 
-def test_what_one_block_made_again_is_let_go_before_the_next(peaks):
+def test_recomputed_values_of_a_block_are_freed_before_the_next(peaks):
     # Inputs and weight gradients take 0.6 MB per block, recomputed values about 8 MB.
     peaks = peaks["by_blocks"]
     assert peaks["8"] < 2 * peaks["1"], peaks
 
 
-def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
+def test_graph_shows_which_blocks_are_recomputed_and_the_kind_of_attention():
     def facts(*memory_use):
         graph = gpt_gradients("float32", *memory_use)[2]
         return recomputed_blocks(graph), attention_forms(graph)

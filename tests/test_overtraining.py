@@ -57,7 +57,7 @@ def test_other_courses_are_not_overtraining(pairs):
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
+def test_detector_restored_from_json_equals_an_uninterrupted_one(cut):
     pairs = LEARNS + OVERTRAINS
     before, after = OvertrainingDetector(5), OvertrainingDetector(5)
     feed(before, pairs[:cut])

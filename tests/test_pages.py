@@ -37,7 +37,7 @@ def commands(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_what_a_page_names_is_there(page):
+def test_names_on_a_page_exist(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert "://" in target or (page.parent / target).exists(), target
@@ -66,7 +66,7 @@ def test_both_languages_show_the_same_commands(name):
     assert english == persian
 
 
-def test_messages_that_the_page_on_troubles_explains_are_said():
+def test_messages_on_the_troubleshooting_page_exist():
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     for message in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE):
         assert message.partition(" as damaged")[0] in SOURCES, message

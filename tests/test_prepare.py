@@ -65,7 +65,7 @@ def clips_of(folder):
     return found
 
 
-def test_batches_and_losses_are_those_of_the_recordings(run, shards):
+def test_batches_and_losses_equal_the_recordings(run, shards):
     recorded, prepared = SpeechDataset.open(run), SpeechDataset.open(with_prepared(run, shards))
     foundations, lineage = load_foundations(prepared.config, "gpt", "/CPU:0")
     stage = STAGE_CLASSES["gpt"](recorded.config, foundations)
@@ -96,7 +96,7 @@ def test_augmented_clips_take_the_samples_and_compute_their_codes(run, shards, c
     assert "data.augment is on" in caplog.text
 
 
-def test_shards_made_in_any_order_hold_what_one_holds_and_are_not_made_twice(run, shards, tmp_path, capsys):
+def test_shards_written_in_any_order_equal_one_shard_and_are_not_rewritten(run, shards, tmp_path, capsys):
     home, train_data = run.training.checkpoint_dir, run.data.train_data
     for number in (1, 2, 0):
         with pytest.raises(UserError, match="has no manifest.json"):
@@ -133,7 +133,7 @@ def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path,
     assert [name for name in before if before[name] != after[name]] == [wav.stem]
 
 
-def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
+def test_a_stop_loses_only_the_shard_in_progress(run, shards, tmp_path):
     home, prepared = run.training.checkpoint_dir, tmp_path / "shards"
     prepare(home, prepared, 2, "/CPU:0", 0)
     first = (prepared / f"{shard_name(0, 2)}.tfrecord").stat().st_mtime_ns
@@ -159,7 +159,7 @@ def test_a_stop_loses_the_shard_in_progress_alone(run, shards, tmp_path):
     assert clips_of(prepared) == clips_of(shards)
 
 
-def test_what_does_not_belong_together_is_refused(run, shards, tmp_path, tiny_corpus):
+def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corpus):
     prepared = PreparedClips.open(shards)
     with pytest.raises(UserError, match="codes of another DVAE"):
         prepared.require_dvae("0" * 32)

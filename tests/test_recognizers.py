@@ -82,6 +82,6 @@ def test_damaged_or_foreign_model_is_refused_and_a_damaged_one_downloaded_again(
 
 
 @pytest.mark.parametrize("asked", ["whisper", "gigantic", "echo", "no-such-folder/whisper-base"])
-def test_what_is_no_recognizer_gets_the_names_of_those_there_are(asked):
+def test_unknown_recognizer_is_an_error_that_lists_the_known_ones(asked):
     with pytest.raises(UserError, match=f"tiny, base, .*hf://owner/name.*{{wav}}.*Received: {asked}"):
         settle_recognizer(asked)

@@ -234,7 +234,7 @@ def validated(mode):
     return twice, stage.seen, plan.model_devices, evaluator._traced.experimental_get_tracing_count()
 
 
-def test_validation_is_spread_over_the_replicas_and_equals_that_of_one():
+def test_validation_on_replicas_equals_validation_on_one():
     (one, again), seen, _, _ = validated("single")
     assert one == again and len(seen) == 10 and one["rows"] == sum(ROWS - position for position in range(5))
     (two, twice), seen, devices, traces = validated("mirrored")

@@ -50,14 +50,14 @@ def test_top_p_counts_what_top_k_left():
     assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.6) == [{0, 1}]
 
 
-def test_repetition_penalty_moves_seen_codes_away_from_being_drawn():
+def test_repetition_penalty_lowers_the_probability_of_seen_codes():
     logits = np.array([[2.0, -2.0, 2.0, -2.0, 0.0]], "float32")
     seen = np.array([[True, True, False, False, True]])
     penalized = keras.ops.convert_to_numpy(penalize_repetition(logits, seen, 5.0))
     np.testing.assert_allclose(penalized, [[0.4, -10.0, 2.0, -2.0, 0.0]])
 
 
-def test_draws_follow_the_probabilities():
+def test_samples_follow_the_probabilities():
     logits = np.tile(np.log([0.1, 0.2, 0.3, 0.4]).astype("float32"), (40_000, 1))
     sampling = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0)
     codes = draw(logits, sampling, 3, 4)
@@ -114,7 +114,7 @@ def codes_by_numpy(logits, sampling, seen, noise):
     return (filtered + noise).argmax(axis=1).tolist()
 
 
-def test_codes_equal_those_of_numpy_for_numbers_for_tensors_and_for_values_by_row():
+def test_codes_equal_numpy_for_numbers_tensors_and_values_by_row():
     logits, seen = scores_with_ties()
     noise = gumbel_noise(3, 11, 0, *logits.shape)
     traces = []

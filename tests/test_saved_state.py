@@ -63,7 +63,7 @@ def stored(tmp_path):
 
 
 @pytest.mark.parametrize("change", WRONG, ids=str)
-def test_any_key_that_is_missing_or_of_a_wrong_type_is_a_sentence_or_does_no_harm(stored, change):
+def test_any_missing_or_mistyped_key_is_an_error_message_or_harmless(stored, change):
     _, state, take_up = stored
     take_up(state)
     refused = 0
@@ -76,7 +76,7 @@ def test_any_key_that_is_missing_or_of_a_wrong_type_is_a_sentence_or_does_no_har
     assert refused > 5
 
 
-def test_run_is_opened_on_states_that_lack_keys_with_a_sentence_or_not_at_all(stored, tmp_path):
+def test_run_with_missing_state_keys_opens_or_is_one_error_message(stored, tmp_path):
     config, state, _ = stored
     for stage in ("gpt", "dvae"):
         CheckpointStore(tmp_path / stage).write(2, {"model": {}}, {"position": 0})

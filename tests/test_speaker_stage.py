@@ -49,7 +49,7 @@ def test_equal_error_rate_of_worked_examples():
     assert equal_error_rate(same, random.normal(1, 1, 4000)) == pytest.approx(0.5, abs=0.02)
 
 
-def test_pairs_that_are_scored_have_a_clip_of_a_judged_voice():
+def test_scored_pairs_have_a_clip_of_a_held_out_voice():
     vectors = np.eye(5, dtype=np.float32)[[0, 0, 1, 2, 3]]
     same, different = verification_scores(vectors, np.array([7, 7, 7, 2, -1]), np.array([1, 1, 1, 0, 1], bool))
     assert sorted(same) == [0.0, 0.0, 1.0] and list(different) == [0.0] * 3
@@ -122,7 +122,7 @@ def chosen(train, validation=()):
     return stage.choose_clips(dataset), stage, stage.nothing_to_learn(dataset)
 
 
-def test_voices_are_left_out_to_be_judged_by_and_keep_their_numbers():
+def test_voices_are_held_out_for_validation_and_keep_their_numbers():
     train = clips_of(a=9, b=9, c=100, d=9, e=2)
     dataset, stage, reason = chosen(train, clips_of(a=1))
     assert reason is None and dataset.speakers == tuple("abcde")
@@ -164,7 +164,7 @@ def small_stage(**training):
     return stage_of("speaker", config), config.stage("speaker")
 
 
-def test_error_falls_on_voices_never_heard_and_is_chance_where_labels_mean_nothing():
+def test_error_falls_on_unseen_voices_and_is_chance_for_random_labels():
     stage, settings = small_stage()
     stage.active.assign(([1.0] * 8 + [0.0] * 4) * 3)
     objective = stage.updates(settings)[0].objective
@@ -189,7 +189,7 @@ def moving(stage):
 
 
 @untraced()
-def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
+def test_statistics_are_updated_once_per_finite_step():
     stage, settings = small_stage()
     objective, strategy = stage.updates(settings)[0].objective, tf.distribute.OneDeviceStrategy("/CPU:0")
     batch, start = mels(np.arange(6), seed=0), moving(stage)
@@ -231,7 +231,7 @@ def on_devices(mode):
         speaker_encoder.SpeakerEncoder = whole
 
 
-def test_two_replicas_learn_as_one_with_the_statistics_of_the_whole_batch():
+def test_two_replicas_equal_one_with_the_statistics_of_the_whole_batch():
     (one_step, one), (two_step, two) = on_devices("dual"), on_devices("mirrored")
     assert two_step == pytest.approx(one_step, rel=1e-4)
     for name, (value,) in one.items():
@@ -295,7 +295,7 @@ def trains_speaker(config):
     return next(work for work in works if work.stage == "speaker").trains
 
 
-def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
+def test_one_voice_ends_the_stage_at_once_and_the_run_continues(tmp_path, caplog):
     corpus = make_tiny_corpus(tmp_path / "corpus")
     (corpus / "speakers.csv").unlink()
     with caplog.at_level(logging.WARNING, "myxtts"):
@@ -307,7 +307,7 @@ def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
     assert not trains_speaker(watcher.run.config)
 
 
-def test_an_encoder_that_another_run_brought_stays_as_it_is(tiny_corpus, tmp_path):
+def test_an_encoder_from_another_run_is_not_changed(tiny_corpus, tmp_path):
     watcher, _ = run_speaker(tiny_corpus, tmp_path / "source", steps=1)
     tensors, state = CheckpointStore(tmp_path / "source/speaker").read(1, ["model"])
     CheckpointStore(tmp_path / "run/speaker").write(0, tensors, {**state, TAKEN_FROM: str(tmp_path / "source")})

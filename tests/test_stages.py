@@ -85,7 +85,7 @@ def test_padding_that_is_not_finite_does_not_reach_the_loss():
     assert float(masked_squared_error(logits, tf.zeros((1, 2, 3)), mask)) == 0.0
 
 
-def test_conditioning_clip_is_left_out_of_the_loss_in_every_row():
+def test_conditioning_clip_is_masked_from_the_loss_in_every_row():
     mask = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
     spans = np.array([[1, 3], [0, 2], [0, 0]], "int32")
     expected = [[1, 0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]]
@@ -180,7 +180,7 @@ def test_dvae_starts_with_a_codebook_of_real_vectors(dvae_stage):
     assert len(np.unique(codebook.round(5), axis=0)) > 4
 
 
-def test_batch_that_is_not_finite_does_not_get_into_the_codebook(dvae_stage):
+def test_non_finite_batch_does_not_change_the_codebook(dvae_stage):
     batch = dvae_batch()
     dvae_stage.prepare_step(batch._replace(mel=batch.mel * np.nan), 50, (1, 2))
     assert np.isfinite(dvae_stage.model.dvae.quantizer.codebook.numpy()).all()

@@ -63,7 +63,7 @@ def biased(synthesizer):
     bias.assign(before)
 
 
-def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice, biased):
+def test_speech_has_the_duration_of_its_codes(synthesizer, voice, biased):
     biased(synthesizer.config.model.stop_audio_token, 2.0)
     speech = synthesizer.speak("one two", voice, "en", seed=3)
     assert speech.sample_rate == 22050 and speech.samples.dtype == np.float32 and speech.samples.ndim == 1
@@ -81,7 +81,7 @@ def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
     assert len(codes) and codes.min() >= 0 and codes.max() < synthesizer.config.model.num_codes
 
 
-def test_model_without_a_voice_of_its_own_asks_for_one(synthesizer):
+def test_model_without_voices_requires_one(synthesizer):
     with pytest.raises(SpeechError, match="No voice given"):
         synthesizer.speak("one two")
 
@@ -94,7 +94,7 @@ def test_speech_depends_on_its_seed_alone(synthesizer, voice):
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_cut_speech_says_so(synthesizer, voice, biased, caplog):
+def test_cut_speech_is_reported(synthesizer, voice, biased, caplog):
     biased(synthesizer.config.model.stop_audio_token, -1e9)
     with caplog.at_level(logging.WARNING, "myxtts.inference"):
         speech = synthesizer.speak("one", voice, "en")
@@ -102,7 +102,7 @@ def test_cut_speech_says_so(synthesizer, voice, biased, caplog):
     assert f"{synthesizer.config.model.max_codes} codes" in caplog.text
 
 
-def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, biased, caplog):
+def test_speech_that_ends_at_once_is_silence_and_reported(synthesizer, voice, biased, caplog):
     biased(synthesizer.config.model.stop_audio_token, 1e9)
     with caplog.at_level(logging.WARNING, "myxtts.inference"):
         speech = synthesizer.speak("one", voice, "en")
@@ -136,21 +136,21 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     "text, language, words",
     [*((text, "en", "no text") for text in ("", "   ", "?!")), ("one", "xx", "xx"), ("eins", "de", "[de]")],
 )
-def test_text_that_cannot_be_spoken_is_one_sentence(synthesizer, voice, text, language, words):
+def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, text, language, words):
     with pytest.raises(SpeechError) as error:
         synthesizer.speak(text, voice, language)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_sentence_that_the_vocabulary_has_no_letter_of_is_left_out(synthesizer, voice):
+def test_sentence_without_known_letters_is_dropped(synthesizer, voice):
     speech = synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
     assert speech.pieces and not any("ض" in piece.text for piece in speech.pieces)
     with pytest.raises(SpeechError, match="no letter or digit"):
         synthesizer.speak("ضضض", voice, "en")
 
 
-def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
+def test_voice_from_files_equals_voice_from_arrays(synthesizer, tmp_path):
     sound, path = voiced(1.0, 150, 1), tmp_path / "voice.wav"
     soundfile.write(path, sound, MODEL_SAMPLE_RATE, subtype="FLOAT")
     of_array, of_path, of_list = (synthesizer.voice(reference).latents for reference in (sound, str(path), [path]))
@@ -196,7 +196,7 @@ def run_folder(synthesizer, tokenizer, tmp_path):
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_loaded_model_speaks_as_the_one_that_was_saved(synthesizer, voice, run_folder):
+def test_loaded_model_speaks_like_the_saved_one(synthesizer, voice, run_folder):
     loaded = Synthesizer.load(run_folder)
     assert loaded.config == synthesizer.config
     request = ["one two"], [voice], ["en"], GREEDY
@@ -225,7 +225,7 @@ def test_best_and_last_checkpoint_are_distinguished(synthesizer, run_folder):
         ("gpt/step_00000004/model.safetensors", "cut short", ["model.safetensors", "bytes instead of"]),
     ],
 )
-def test_folder_that_lacks_a_part_is_named_with_the_way_out(run_folder, name, content, words):
+def test_missing_part_of_a_folder_is_an_error_with_a_hint(run_folder, name, content, words):
     path = run_folder / name
     path.write_text(content) if content else path.rename(run_folder / "elsewhere")
     with pytest.raises(CheckpointError) as error:
@@ -281,7 +281,7 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
 
 
-def test_decoder_asks_for_its_speaker_encoder_and_griffin_lim_does_without(with_decoder, tokenizer, tmp_path):
+def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder, tokenizer, tmp_path):
     folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
     assert set(load_model(folder).parts) == set(PARTS)
     (folder / "speaker").rename(tmp_path / "speaker")

@@ -127,7 +127,7 @@ def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
     assert not trainer.store.read(4, ())[1]["finished"]
 
 
-def test_validation_loss_has_no_chance_in_it(gpt_run):
+def test_validation_loss_is_deterministic(gpt_run):
     dataset, trainer, recorder = gpt_run
     loader = dataset.validation_loader("gpt")
     losses = trainer.watch.evaluate(loader)
@@ -161,7 +161,7 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer.state.best, trainer.state.history = kept
 
 
-def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_run, dvae_run, tmp_path):
+def test_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_resumed(gpt_run, dvae_run, tmp_path):
     dataset, trainer, _ = gpt_run
     shutil.copytree(trainer.store.folder, tmp_path / "gpt")
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
@@ -241,7 +241,7 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
 
 
 @pytest.mark.slow
-def test_ten_clips_can_be_learned_by_heart(tiny_corpus, tmp_path):
+def test_ten_clips_can_be_overfitted(tiny_corpus, tmp_path):
     dataset = open_run(
         tiny_corpus,
         tmp_path,

@@ -110,7 +110,7 @@ def numpy_pair(steps, rate):
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_updates_take_turns_as_in_numpy(accumulation):
+def test_updates_alternate_as_in_numpy(accumulation):
     pair, step = pair_step(None, accumulation)
     for number in range(5):
         figures = step(list(tf.split(tf.constant(ROWS), accumulation)), 0.05, (0, number))
@@ -122,7 +122,7 @@ def test_updates_take_turns_as_in_numpy(accumulation):
     assert figures["loss"] == figures["generator/loss"] and bool(figures["finite"])
 
 
-def test_update_that_is_not_finite_is_skipped_alone():
+def test_only_the_non_finite_update_is_skipped():
     pair, step = pair_step(precision="mixed_float16")
     made = pair.made
     step.rules[1].objective.pair = type("Broken", (), {"made": lambda self, b: made(b) * np.inf, "score": pair.score})()
@@ -156,7 +156,7 @@ def mirrored_pair(accumulation):
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_pair_learns_the_same_on_two_replicas(accumulation):
+def test_pair_trains_equally_on_two_replicas(accumulation):
     for replicas, expected in zip(mirrored_pair(accumulation), numpy_pair(5, 0.05)):
         assert len(replicas) == 2
         np.testing.assert_array_equal(*replicas)

@@ -59,7 +59,7 @@ def written(home):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_wrong_input_is_a_sentence_and_costs_nothing(home, capsys, row):
+def test_wrong_input_is_an_error_message_before_any_work(home, capsys, row):
     before = written(home)
     said = sentence_of(capsys, main, *shlex.split(row[0]))
     assert all(part in said for part in row[1:]), said

@@ -59,7 +59,7 @@ def by_color(monkeypatch):
     monkeypatch.setattr(measuring.DNSMOS, "load", lambda: None)
 
 
-def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
+def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
     from myxtts.data.corpora import load_corpus
     from myxtts.data.doctor import split_by_hash
 
@@ -79,7 +79,7 @@ def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_
     assert [one.seen for one in sentences_of_data(more, [run], "en", 100)] == [None]
 
 
-def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
+def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     others = tmp_path / "others"
     shutil.copytree(tiny_corpus, others)
     output = tmp_path / "judged"
@@ -107,7 +107,7 @@ def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color
     assert {Path(name).name for name in re.findall('src="(sounds/[^"]+)"', page)} == files != set()
 
 
-def test_texts_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
+def test_texts_are_spoken_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     texts = tmp_path / "texts.txt"
     texts.write_text("# two sentences\none two\n\nthree\n", encoding="utf-8")
     voice = str(tiny_corpus / "wavs" / "low_six.wav")
@@ -127,7 +127,7 @@ def spoken(tmp_path, by_color):
     return folder
 
 
-def test_model_in_the_box_needs_no_data_and_is_called_base_wherever_the_package_lies(spoken, monkeypatch, capsys):
+def test_bundled_model_needs_no_data_and_is_called_base(spoken, monkeypatch, capsys):
     monkeypatch.chdir(spoken.parent)
     assert main(["evaluate", "base", "--language", "ja"]) == 2
     assert "en, de" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def comparison(**rows):
     return Comparison(made, sentences, Tools(recognizer=object()))
 
 
-def test_best_has_the_lowest_error_of_those_that_end():
+def test_best_has_the_lowest_error_among_models_that_finish_sentences():
     errors = lambda mean, limit=0: lambda random: {"cer": (random.poisson(mean), 40.0), "limit": (float(limit), 1.0)}
     found = comparison(recordings=errors(1), a=errors(6), b=errors(2), endless=errors(1, 1))
     rows, why = found.best()
@@ -184,7 +184,7 @@ def test_best_has_the_lowest_error_of_those_that_end():
     assert [row.name for row in rows] == ["whole"] and "do not end properly" in why
 
 
-def test_recognizer_that_errs_on_recordings_judges_nothing():
+def test_recognizer_with_errors_on_recordings_is_not_used():
     bad = lambda random: {"cer": (random.poisson(9), 40.0)}
     found = comparison(recordings=bad, a=bad, b=lambda random: {"cer": (0.0, 40.0)})
     assert found.not_judged() and "not judged" in as_text(found) and "Best: b" not in as_text(found)

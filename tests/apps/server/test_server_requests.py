@@ -61,18 +61,18 @@ def refused(answer, *allowed):
 
 
 @pytest.mark.parametrize("voice", [*VOICES, "link", "broken"])
-def test_voice_that_is_none(live, voice):
+def test_invalid_voice_is_refused(live, voice):
     assert refused(live.ask("POST", "/v1/audio/speech", {**GOOD, "voice": voice}))["param"].startswith("voice")
 
 
 @pytest.mark.parametrize("name, value", FIELDS)
-def test_field_that_is_wrong(live, name, value):
+def test_invalid_field_is_refused(live, name, value):
     error = refused(live.ask("POST", "/v1/audio/speech", {**GOOD, name: value}), 400, 404)
     assert error["param"].split(".")[0] == name
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_body_that_is_no_request(live, body):
+def test_invalid_body_is_refused(live, body):
     refused(live.ask("POST", "/v1/audio/speech", body))
 
 
@@ -102,7 +102,7 @@ def test_request_that_a_foreign_page_could_send_is_refused(live, header, value, 
         ("PUT", "/v1/audio/voices/low", 409),
     ],
 )
-def test_path_that_is_none(live, method, path, status):
+def test_unknown_path_is_refused(live, method, path, status):
     refused(live.ask(method, path, b"x" if method == "PUT" else None), status)
 
 
@@ -123,7 +123,7 @@ def test_bodies_too_large_or_too_slow_and_bytes_of_other_protocols_are_refused(l
     assert b" 400 " in raw(live, head + b"Content-Length: -5\r\n\r\n")
 
 
-def test_half_requests_are_closed_and_keep_nobody_out(tmp_path, monkeypatch):
+def test_incomplete_requests_are_closed_and_do_not_block_others(tmp_path, monkeypatch):
     monkeypatch.setattr("myxtts.apps.server.serving.HEAD_SECONDS", 1.0)
     (tmp_path / "run").mkdir()
     voices = write_voices(tmp_path / "voices")

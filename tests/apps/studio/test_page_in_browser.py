@@ -142,7 +142,7 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.wait(lambda: (home / "_trash/talk").is_dir(), "the trash")
 
 
-def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tiny_corpus):
+def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tiny_corpus):
     home, port, patience = tmp_path / "runs", free_port(), dict(seconds=PATIENCE_SECONDS)
     with page_server(home, port), Page(port) as page:
         page.tab("train")
@@ -178,7 +178,7 @@ def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tin
         page.picture("stopped")
 
 
-def test_what_is_wrong_is_reported_in_a_sentence_and_a_release_is_imported(served, tmp_path):
+def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
     with Page(served[1], size=(360, 900)) as page:
         page.tab("data")
         page.write("data_folder", str(tmp_path / "nowhere"))
