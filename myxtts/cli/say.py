@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns the text, or None, and the lines of a batch, or None; sets language, g2p and sampling in `arguments`."""
+    """Returns `(text, None)`, or `(None, lines)` for a batch; sets language, g2p and sampling in `arguments`."""
     from myxtts.cli import say_batch
     from myxtts.inference.text_front import open_text_front
     from myxtts.storage.speakers import find_speaker

@@ -270,7 +270,7 @@ def _clips(inspection, name, tokenizer, config):
 def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
     """Stores a recording of each training speaker in a run's folder, unless the stored ones are up to date.
 
-    At most `MOST_SPEAKERS` are stored, the ones with the most speech. Returns the names of the others.
+    Stores the `MOST_SPEAKERS` speakers with the most speech, and returns the names of all other speakers.
     """
     by_speaker = defaultdict(list)
     for clip in clips:

@@ -139,7 +139,7 @@ def inspect_corpus(
 def summarize(inspection: Inspection) -> str:
     """Returns a text with the totals, the count and first clip of each reason, and the notes.
 
-    If most clips are rejected for a reason, its line also has the detail of the first clip.
+    The line of a reason that rejects more than half of all clips also has the detail of the first clip.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -197,7 +197,7 @@ class PreparedClips:
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 
     def read_samples(self, path: str) -> np.ndarray:
-        """Returns the samples `(S,)` int16 of an adopted clip. Raises `AudioError` or `OSError` for bad shards."""
+        """Returns the samples `(S,)` int16 of a recording passed to `adopt`. Raises `AudioError` or `OSError`."""
         shard, clip = self._by_path[path]
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 

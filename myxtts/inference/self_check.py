@@ -28,7 +28,7 @@ SURE = 0.96
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Ratios of a duration to the nearest limit of the usual band at which the score is 1 and 0.5."""
+"""Factors beyond the limit of the usual duration, too long or too short, at which the score is 1 and 0.5."""
 LEAST_FOLLOWING = 0.5
 """Evenness and sharpness below which the attention does not follow the text and is ignored."""
 Listener = Callable[[np.ndarray, int, str, str], float]

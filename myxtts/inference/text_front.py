@@ -107,7 +107,7 @@ def _pause_seconds(piece):
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
     """Loads the text front end and the configuration of the model in a folder, without weights and TensorFlow.
 
-    `g2p` are the languages whose text is converted to phonemes; None uses the languages of the training.
+    `g2p` are the languages whose text is converted to phonemes; by default the same as in training.
 
     Raises:
         CheckpointError: A file is missing or damaged.

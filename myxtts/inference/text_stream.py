@@ -48,7 +48,7 @@ class Sentence:
         """Whether the first audio was returned."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence. Each `attempt` has other random numbers; `hurry` is as in `CodeStream`."""
+        """Queues the sentence. Each `attempt` has different random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
@@ -130,7 +130,7 @@ class SpeechStream(Spoken):
     To poll instead of iterating, call `open`, then `more` whenever `ready` until `finished`, and always `close`.
     `pieces` grows with each sentence that is spoken and checked. To delay no audio, a sentence is checked after the
     audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never retries a sentence of low confidence.
-    Arguments are those of `Synthesizer.stream`.
+    The arguments are explained in `Synthesizer.stream`.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):

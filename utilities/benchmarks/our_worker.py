@@ -170,7 +170,7 @@ def speaking_model(size):
 
 
 def config_of(shape, **options):
-    """Returns the configuration of a model of layers, width and heads as in `shape`."""
+    """Returns a model's configuration; `shape` has its numbers of layers and heads, and its width."""
     released = dict(num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, conditioning_heads=shape["heads"])
     return ModelConfig("big", **released, **shape, **options)
 

@@ -3,7 +3,7 @@
     python utilities/benchmarks/serving.py --checkpoint runs/mine --clients 1 4 16 32 --disconnects 1000
 
 `myxtts serve` runs in its own process, the clients are threads. The checkpoint may be a run, `base` or an exported
-folder. Each number of clients requests the same texts; the audio is compared with that of a single client.
+folder. Each number of clients requests the same texts; the audio is compared with the audio of one client.
 """
 
 import argparse

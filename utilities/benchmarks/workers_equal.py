@@ -5,7 +5,7 @@
 
 Prints for each case and stage the largest relative difference of the losses and gradient norms, in training and in
 validation, with its step. The workers start each stage from the earlier stages of the single process, so differences
-come from that stage only. Shapes are tiny, learning rates those of the size normal, augmentation is on and dropout off,
+come from that stage only. Shapes are tiny, learning rates as for the size normal, augmentation is on and dropout off,
 because replicas have different dropout masks.
 
 Sums are computed in another order, and rounding errors grow with the steps, exponentially if a large learning rate

@@ -113,7 +113,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns the pieces of each segment, `{segment: (first, last)}`, and (segment, piece) pairs with any overlap."""
+    """Returns the pieces of each segment, `{segment: (first, last)}`, and all (segment, piece) pairs that overlap."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []

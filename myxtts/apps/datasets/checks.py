@@ -143,7 +143,7 @@ def _rate_deviations(clips):
 
 
 def _level_and_noise(survey, start, end):
-    """Returns the levels of speech and noise in dB; noise is measured in pauses, or as a percentile without pauses."""
+    """Returns the levels of speech and noise in dB; the noise is the level of pauses, else the 5th percentile."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0

@@ -43,7 +43,7 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording leaves the lines of all other recordings unchanged.
 
-    The record of a recording in `sources/` is written last; without it, the recording's clips and lines are replaced.
+    The record of a recording in `sources/` is written last. If it is missing, the recording's clips are made again.
     """
 
     def __init__(self, path: Path):

@@ -66,7 +66,7 @@ def count_letters(text: str) -> int:
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether the suffix of a file is one of subtitles; other files are transcripts."""
+    """Whether a file has the suffix of a subtitle format; other files are transcripts."""
     return path.suffix.lower() in SUBTITLES
 
 
@@ -197,10 +197,10 @@ def _one_line(text):
 def synchronize(
     cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray, path: Path | None = None
 ) -> tuple[list[Piece], str]:
-    """Corrects offset and drift of subtitles by segments of speech with `starts` and `ends` in seconds.
+    """Corrects the offset and drift of subtitles; `starts` and `ends` are the times of speech segments in seconds.
 
-    Four-minute windows of cues are correlated with the speech, by activity and by segment starts. A robust line through
-    the peaks is then refined on the starts. The same fit with reversed cues estimates the share of random matches.
+    Four-minute windows of cues are correlated with the speech. A robust line is fitted through the peaks, then refined
+    to match the starts of segments. The same fit with reversed cues estimates how many cues match by chance.
 
     Returns:
         The cues with corrected times, and a note on the correction ("" for a correction below 0.1 s).
@@ -229,7 +229,7 @@ def synchronize(
 def _fit(times, starts, ends):
     """Fits the times of cues to speech; returns offset in seconds, drift, and the share of cues that match.
 
-    The best line is chosen from one candidate per frame-rate ratio, the line with the most support by window peaks.
+    For each frame-rate ratio, the line through most peaks is refined; the line with the most matches is returned.
     """
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
@@ -251,7 +251,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Returns two signals of segments, their zero-mean activity and their smoothed starts, `(T,)` each at `_RATE`."""
+    """Returns two signals, `(T,)` each at `_RATE`: speech activity with zero mean, and smoothed starts of segments."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -282,7 +282,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift on cue starts with a shrinking tolerance; returns both, and the share of matches."""
+    """Refines offset and drift by cue starts, with a shrinking tolerance; returns both, and the share of matches."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
@@ -312,7 +312,7 @@ def _fit_line(times, starts, offset, drift):
 
 
 def _nearest(times, edges):
-    """Returns the distance of each time to the nearest edge, in seconds."""
+    """Returns the signed distance from each time to the nearest edge, in seconds."""
     right = np.searchsorted(edges, times)
     left, right = edges[np.maximum(right - 1, 0)] - times, edges[np.minimum(right, len(edges) - 1)] - times
     return np.where(np.abs(left) < np.abs(right), left, right)

@@ -75,7 +75,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model; 0 is the similarity of different speakers, 1 of recordings of one."""
+"""Minimum speaker similarity of the best model: 0 is like a different speaker, 1 like a recording of the speaker."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that select the best model, by priority."""
 
@@ -207,7 +207,7 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """Estimates of all metrics for each row, by group of sentences: `all` and those of `groups`."""
+        """Estimates of all metrics for each row, by group of sentences: `all` and each key of `groups()`."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: _by_name(partial(self.figure, row, ids=ids))
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
@@ -219,7 +219,7 @@ class Comparison:
         return [_by_name(partial(self.difference, first, row)) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Returns the difference second minus first of a metric on the sentences of both rows, or None without any."""
+        """Returns second minus first of a metric, on the sentences measured in both rows; None if there are none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -227,7 +227,7 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns the unscaled value of a metric of a row without its interval, or None if it was not measured."""
+        """Returns the value of a metric of a row, unscaled and without interval; None if it was not measured."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
@@ -237,7 +237,7 @@ class Comparison:
 
     @property
     def compared(self) -> list[Row]:
-        """Rows of models and of folders of audio files, which are compared; the others are references."""
+        """Rows that are compared: models and folders of audio files, not recordings and resyntheses."""
         return [row for row in self.rows if row.kind in ("model", "files")]
 
     def missing(self) -> dict[str, str]:

@@ -51,9 +51,9 @@ def choose_sentences(
     """Returns the sentences for all subjects.
 
     Args:
-        data: Data set with recordings (default: the first one of the runs that exists).
+        data: Data set with recordings (default: the first data set of a run that still exists).
         texts: Text file with one sentence per line, used instead of the data set.
-        voices: Reference recordings, cycled over the sentences.
+        voices: Reference recordings, used in turn for the sentences.
         language: Language of texts and clips without one (default: the runs' language, else English for texts).
         count: Maximum number of sentences.
         folder: Empty folder for eSpeak NG recordings, with which the bundled model is compared.
@@ -133,7 +133,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 
 
 def _espeak_data(folder, language):
-    """Creates a data set for the bundled model, held-out sentences spoken by eSpeak NG; returns the folder."""
+    """Creates a data set for the bundled model: held-out sentences that eSpeak NG speaks. Returns its folder."""
     code = get_language(language).code
     voices = [voice for voice in VOICES if voice.language == code]
     if not voices:

@@ -25,7 +25,7 @@ from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
 ANSWER_SECONDS = 2.0
-"""Minimum time at a shutdown for sending the responses to requests that it ends."""
+"""Minimum time that a shutdown leaves for sending the responses of aborted requests."""
 HEAD_SECONDS = 10.0
 """Time limit for receiving the head of a request."""
 MOST_IN_TURNS = 32
@@ -176,7 +176,7 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
 
     async def shutdown(self, sockets=None):
-        """Rejects queued texts, finishes the texts in progress, and ends the rest after the time limit."""
+        """Rejects queued texts and finishes the texts in progress; aborts those that exceed the time limit."""
         self.speaker.refuse_more()
         end = time.monotonic() + self.config.timeout_graceful_shutdown
         while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:

@@ -105,12 +105,12 @@ def plain_text(text: str) -> str:
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at its pauses; returns seconds of silence before it, and `(part, seconds of silence after it)`.
+    """Splits a text at marks such as `[pause: 2s]`; returns the initial silence in seconds, and `(part, pause)` pairs.
 
-    Parts without letters and digits are left out. Without any part, the silence lasts `SILENCE_SECONDS` or more.
+    Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
 
     Raises:
-        ApiError: The pauses are longer than `MOST_PAUSE_SECONDS` in all.
+        ApiError: The sum of the pauses is above `MOST_PAUSE_SECONDS`.
     """
     parts = [("", 0.0)]
     first, *rest = _PAUSE.split(plain_text(text))
@@ -167,7 +167,7 @@ def make_job(
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns `requested` if given, else `usual` (of voice or server) unless a language of `among` fits better."""
+    """Returns `requested` if given, else the default `usual`, unless the text's letters fit another one of `among`."""
     if requested:
         try:
             return get_language(requested).code

@@ -53,7 +53,7 @@ class VoiceBook:
         speakers: Names of the voices that come with the model, each with its language.
         folder: Folder with one file per voice; its content may change at any time.
         aliases: Other names for voices. Without an alias, a name in `OPENAI_VOICES` selects a voice of the text's
-            language, and a Kokoro name one of its own language; both prefer a voice of the same sex, such as `en_f1`.
+            language, and a Kokoro name a voice of the language in the name, both of the same sex if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias names no voice.
@@ -70,7 +70,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must name the server's voices. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. For equal names, `.voice` files precede recordings, which precede speakers."""
+        """Returns all voices by name; of equal names, the `.voice` file is used, else the recording in the folder."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)

@@ -34,7 +34,7 @@ MOST_POINTS = 600
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a terminated process."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
-"""Start of the lines that libmpg123 and CTranslate2 print, thousands for some recordings; they are not shown."""
+"""Beginning of lines that libmpg123 and CTranslate2 print, sometimes by the thousand; they are not shown."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """Training processes that this server started, by the run's folder."""
 
@@ -168,7 +168,7 @@ def _start(arguments, output):
 
 
 def _end_of(path):
-    """Returns the end of a file as text; "" without the file."""
+    """Returns the end of a file as text; "" if the file does not exist."""
     with suppress(OSError), open(path, "rb") as file:
         return _printed(file)
     return ""

@@ -46,7 +46,7 @@ class Preset(NamedTuple):
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
     """Returns the initial form for a run in `folder` that starts from `source`, a value of `--init-from`.
 
-    If `recipe` is None, the form has the settings of the run in `folder` if it exists, else of a recipe for the source.
+    If `recipe` is None, the form shows the settings of the run in `folder`, or for a new run a recipe for the source.
 
     Raises:
         UserError: The source or the run is damaged.
@@ -78,7 +78,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Returns the values of the form for a configuration; None for a flag whose several settings differ."""
+    """Returns the values of the form for a configuration; None for a flag of several settings with different values."""
     nested = config.to_dict()
     values = {name: _value_in(nested, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
