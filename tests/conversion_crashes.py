@@ -1,4 +1,4 @@
-"""Conversions in both directions that crash at each, or some, of their file system operations."""
+"""Runs conversions in both directions, with a crash at each (or every n-th) file system operation in turn."""
 
 import itertools
 import shutil

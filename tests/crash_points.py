@@ -37,7 +37,7 @@ POWER_CUTS = ("power cut, all renames lost", "power cut, some renames kept", "po
 
 
 class Killed(BaseException):
-    """Raised where the process dies; code that runs afterwards, such as clean-up, has no effect."""
+    """Raised where the simulated process dies; code that runs afterwards, such as clean-up, has no effect."""
 
 
 class CrashPoints:

@@ -1,4 +1,4 @@
-"""Requests for more training: what is trained, unchanged or refused, all of it reported in advance."""
+"""Requests for more training: which stages are trained, kept or refused, and that this is reported in advance."""
 
 import dataclasses
 import re

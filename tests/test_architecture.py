@@ -1,4 +1,4 @@
-"""The rules of docs/architecture.md on the syntax tree: who may import whom, what each room alone may do, and sizes."""
+"""Checks the syntax tree for the rules of docs/architecture.md: imports, what only one package may do, and sizes."""
 
 import ast
 import os
@@ -35,11 +35,11 @@ ROWS = {
     "apps": 12,
     "__main__": 13,
 }
-"""Row of each package; one may import from a lower row only."""
+"""Row of each package; a package may import only from lower rows."""
 DOORS = ("api.py", "training/trainer.py", "training/memory_isolated_trainer.py")
-"""Files of `myxtts/` that count as part of the row of `api`: users import them, and no room does."""
+"""Files of `myxtts/` that are in the row of `api`, because users import them and no package does."""
 ENTRY_ROW = 14
-"""`train_main.py`, `utilities/` and `__main__.py` files: doors to what is below, imported by nobody."""
+"""Row of `train_main.py`, `utilities/` and `__main__.py` files: entry points, which no other file imports."""
 WITHOUT_TENSORFLOW = ("config", "text")
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
 MODELS_MAY_IMPORT = ("keras", "numpy")
@@ -59,7 +59,7 @@ APPS_MAY_IMPORT = (
     "hearing",
     "interchange",
 )
-"""The public rooms; an app imports these and itself."""
+"""The public packages; an app may import these and itself."""
 TRACING_PACKAGES = ("training", "inference", "interchange")
 MODULE_NAME = re.compile(rf"myxtts\.({'|'.join(ROWS)})(\.[\w.]+)?(:\w+)?")
 """A string that is used to import a module."""

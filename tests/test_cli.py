@@ -90,7 +90,7 @@ FILE_COMMANDS = {
     "doctor data none": "--report",
 }
 FOLDER_COMMANDS = dict.fromkeys(["convert --from-coqui none", "convert --to-coqui none"], "--output")
-"""They make the folders that lack."""
+"""These commands create missing parent folders."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`myxtts convert --from-coqui`: all layouts of a release become the same model, which speaks; errors name flaws."""
+"""`myxtts convert --from-coqui`: all layouts of a release give the same model, which speaks; errors name the fault."""
 
 import functools
 import json

@@ -25,7 +25,7 @@ LIMITS = {
     "stage": 4,
     "training switch": 3,
 }
-"""Maximum number of files of each change, in the order of the page."""
+"""Maximum number of files that each change in docs/extending.md touches, in the order of the page."""
 COPIED = ("myxtts", "tests", "docs", "configs", "pyproject.toml", "README.md", "train_main.py")
 WITHOUT_TENSORFLOW = ("language", "corpus format")
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; `git apply` reads the diffs")

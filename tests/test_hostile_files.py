@@ -36,7 +36,7 @@ READERS = {
 
 
 def refusal(path):
-    """Error message for a file, read in a process limited to 20 s of processor time and 2 GB."""
+    """Returns the error message for a file that a process with limits of 20 s of CPU time and 2 GB reads."""
     program = f"""
 import sys
 from myxtts.config.checks import UserError

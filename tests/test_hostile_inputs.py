@@ -1,6 +1,6 @@
 """Generated inputs for every parser of files from elsewhere: each is read or refused, in bounded time.
 
-`MYXTTS_EXAMPLES=20000 python -m pytest tests/test_hostile_inputs.py` gives them thousands more.
+`MYXTTS_EXAMPLES=20000 python -m pytest tests/test_hostile_inputs.py` generates thousands more.
 """
 
 import logging

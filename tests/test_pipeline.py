@@ -312,7 +312,7 @@ def test_recording_that_vanishes_in_a_run_is_named(tmp_path):
 
 
 def test_end_of_the_data_does_not_wait_for_the_reader_to_be_destroyed(monkeypatch):
-    """TensorFlow's own may take a minute for that."""
+    """TensorFlow may take a minute to destroy its own reader."""
     may_end, ended = threading.Event(), []
 
     class Reader:

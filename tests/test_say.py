@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded_once():
-    """The same model for every command: tracing its graphs takes seconds."""
+    """Loads the model once for all commands, because tracing its graphs takes seconds."""
     load = functools.cache(Synthesizer.load)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Synthesizer, "load", load)
@@ -52,7 +52,7 @@ def loaded_once():
 
 @pytest.fixture
 def argv(folder, tmp_path, monkeypatch):
-    """A command line without the text."""
+    """Returns arguments of `myxtts say`: a model and a voice, but no text."""
     monkeypatch.chdir(tmp_path)
     return ["--checkpoint", str(folder), "--reference-audio", str(folder.parent / "me.wav")]
 

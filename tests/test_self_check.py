@@ -26,7 +26,7 @@ ENGLISH = rule_of_thumb("en")
 
 
 def good(seconds, seed=0):
-    """Returns codes as of a fluent sentence, with some held for up to half a second and a pause of a second."""
+    """Returns codes like those of fluent speech: some are repeated for up to half a second, and a pause lasts 1 s."""
     random = np.random.default_rng(seed)
     codes = np.repeat(random.integers(0, 1024, 400), random.integers(1, 11, 400) ** 2 // 9 + 1)
     codes = codes[: round(seconds / CODE_SECONDS)]
@@ -36,7 +36,7 @@ def good(seconds, seed=0):
 
 
 def reading(places, tokens, gain=0.5, surprise=0.0, stop=-0.1):
-    """Returns a `Reading` with attention at `places`; without fault unless the other values have one."""
+    """Returns a `Reading` with attention at `places`; the default values of the other arguments cause no fault."""
     attention = np.full((len(places), tokens), 0.2 / (tokens - 1))
     attention[np.arange(len(places)), places] = 0.8
     logs = np.append(np.full(len(places), -1.0), stop)

@@ -1,4 +1,4 @@
-"""Evaluation while training: what is heard, which checkpoint it makes the best one, and when it ends a stage."""
+"""Evaluation during training: what is measured, which checkpoint becomes the best, and when a stage ends early."""
 
 import pytest
 from test_trainer import Recorder, dvae_trainer, frozen_dvae, open_run

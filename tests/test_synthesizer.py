@@ -260,7 +260,7 @@ def test_configuration_of_a_far_larger_part_than_its_weights_is_refused(tmp_path
 
 @pytest.fixture(scope="module")
 def with_decoder(synthesizer, tokenizer):
-    """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
+    """A synthesizer with a waveform decoder, and the GPT and DVAE of `synthesizer`."""
     config = synthesizer.config
     model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("speaker", "decoder")))
     return Synthesizer(model, tokenizer, config)

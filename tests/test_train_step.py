@@ -25,7 +25,7 @@ def strategy():
 
 
 class Quadratic:
-    """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, with weights whose names fall in both decay groups."""
+    """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, for weights with and without weight decay."""
 
     loss_weights = {"square": 1.0}
 

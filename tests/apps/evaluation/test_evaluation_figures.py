@@ -1,4 +1,4 @@
-"""Metrics against independent computations and in a known order; coverage of the confidence intervals."""
+"""Metrics equal independent computations and rank damaged speech correctly; coverage of confidence intervals."""
 
 import zlib
 from types import SimpleNamespace

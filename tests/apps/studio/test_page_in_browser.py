@@ -17,7 +17,7 @@ MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
 MISSING += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}")
 PATIENCE_SECONDS = 1200
-"""For what trains; machines may have much else to do."""
+"""Time limit for tests that train, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
