@@ -110,6 +110,9 @@ def test_calibrated_confidence_is_a_probability_and_low_if_there_is_a_fault():
     evenness = np.corrcoef(clear.attention @ np.arange(20), np.arange(100))[0, 1]
     expected = 1 / (1 + np.exp(2 - 3 * evenness - 2 * 0.8 - 0.8))
     assert verdict == Verdict(pytest.approx(expected, abs=0.005), "", (), True)
+    limits = calibration._replace(doubt=expected - 0.1, doubt_of_several=expected + 0.1)
+    flagged = [judge(TEXT, good(4.6), True, ENGLISH, clear, calibration=limits, several=n > 1).doubts for n in (1, 4)]
+    assert [len(doubts) for doubts in flagged] == [0, 1]
     strict = judge(TEXT, good(4.6), True, ENGLISH, clear, calibration=calibration._replace(intercept=-9.0))
     assert strict.confidence < 0.5 and strict.doubts == (strict.reason,)
     assert judge(TEXT, good(4.6), True, ENGLISH, fault, calibration=calibration).confidence < 0.5

@@ -22,9 +22,7 @@ CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Fewest codes (1.5 s) and repetitions of a loop, and its longest period in codes."""
 DOUBT = 0.5
-"""Confidence below which a sentence is flagged, and score below which a fault is listed."""
-SURE = 0.96
-"""Calibrated confidence above which a retry of a sentence is seldom better; see `docs/base.md`."""
+"""Score below which a fault is listed, and confidence below which a sentence is flagged without a `Calibration`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
@@ -60,6 +58,12 @@ class Calibration(NamedTuple):
     intercept: float
     weights: dict[str, float]
     """Weight of each feature."""
+    doubt: float = DOUBT
+    """Probability below which the first attempt at a sentence is flagged."""
+    doubt_of_several: float = DOUBT
+    """Probability below which the best of several attempts is flagged; the best one usually has a higher value."""
+    sure: float = 0.96
+    """Probability above which further attempts are seldom better."""
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
@@ -87,9 +91,9 @@ class Verdict(NamedTuple):
     confidence: float
     """Lowest score, 0 to 1. With a `Calibration` one of the scores is the probability of being understood."""
     reason: str = ""
-    """Fault with the lowest score; empty if no score is below `DOUBT`."""
+    """Fault with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()
-    """All faults with a score below `DOUBT`."""
+    """All faults with a score below `DOUBT`, or with a probability below the threshold of the `Calibration`."""
     is_calibrated: bool = False
     """Whether the confidence is a probability."""
 
@@ -103,6 +107,7 @@ def judge(
     wrong_share: float | None = None,
     unspoken_share: float = 0.0,
     calibration: Calibration | None = None,
+    several: bool = False,
 ) -> Verdict:
     """Computes the scores of a sentence and summarizes them.
 
@@ -114,6 +119,7 @@ def judge(
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Share of the letters of the text that the model has no token for.
         calibration: Makes the confidence a probability; requires `reading`.
+        several: Whether the best of several attempts is used, so that `doubt_of_several` applies instead of `doubt`.
     """
     if not len(codes):
         return Verdict(0.0, "empty", ("empty",))
@@ -131,11 +137,14 @@ def judge(
         found.append((_score(unspoken_share, 0.0, 0.1), lacking))
     if wrong_share is not None:
         found.append((_score(wrong_share, 0.1, 0.35), f"CER {100 * wrong_share:.0f} %"))
+    doubts = [(score, phrase) for score, phrase in found if score < DOUBT]
     if calibration is not None:
         probability = calibration(features(reading)), "may not be understood"
-        found = [probability, *(one for one in found if one[0] < DOUBT)]
+        found = [probability, *doubts]
+        if probability[0] < (calibration.doubt_of_several if several else calibration.doubt):
+            doubts.insert(0, probability)
     confidence, reason = min(found)
-    doubts = tuple(phrase for score, phrase in found if score < DOUBT)
+    doubts = tuple(phrase for _, phrase in doubts)
     return Verdict(confidence, reason if doubts else "", doubts, calibration is not None)
 
 

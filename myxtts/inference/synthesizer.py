@@ -182,7 +182,8 @@ class Synthesizer:
             max_codes: Maximum number of codes per sentence; 0 is the model's limit.
             speed: Factor of the speaking rate; the pitch does not change.
             retries: Maximum number of further attempts at a sentence with a confidence below `self_check.DOUBT`, or
-                `SURE` if calibrated. The attempt with the highest confidence is used. None: 3 if calibrated, else 1.
+                `Calibration.sure` if calibrated. The attempt with the highest confidence is used. None: 3 if
+                calibrated, else 1.
             listener: Speech recognizer for the self-check, such as `hearing.recognizers.Listening`.
             progress: Called with the number of spoken pieces and the number of all pieces.
 

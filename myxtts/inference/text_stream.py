@@ -10,7 +10,7 @@ import numpy as np
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
-from myxtts.inference.self_check import DOUBT, SURE, Listener, Verdict, judge
+from myxtts.inference.self_check import DOUBT, Listener, Verdict, judge
 from myxtts.inference.speech import Spoken, SpokenPiece, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
@@ -41,6 +41,8 @@ class Sentence:
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
+        self.code, known = get_language(manner.language).code, synthesizer.calibration
+        self.calibration = known if known and self.code in known.languages else None
         self.stream: CodeStream | None = None
         self.verdict: Verdict | None = None
         self.start_seconds, self.end_seconds = 0.0, 0.0
@@ -72,32 +74,35 @@ class Sentence:
             self.is_heard = True
         return samples, ended
 
-    def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
-        """Runs the self-check of the finished sentence; a `listener` also transcribes `samples` `(S,)`."""
+    def check(
+        self, listener: Listener | None = None, samples: np.ndarray | None = None, several: bool = False
+    ) -> Verdict:
+        """Runs the self-check of the finished sentence; a `listener` also transcribes `samples` `(S,)`.
+
+        `several` is as in `judge`.
+        """
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
-        code, known = get_language(language).code, synthesizer.calibration
-        calibration = known if known and code in known.languages else None
-        rate = synthesizer.rates.get(code) or rule_of_thumb(language)
+        rate = synthesizer.rates.get(self.code) or rule_of_thumb(language)
         reading, wrong_share = None, None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration)
+        found = text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, self.calibration
+        self.verdict = judge(*found, several=several)
         return self.verdict
 
     def best(self, retries: int | None, listener: Listener | None) -> np.ndarray:
         """Returns the samples `(S,)` of the attempt with the highest confidence; see `Synthesizer.batch`."""
-        found = []
+        most, enough, found = (3, self.calibration.sure, []) if self.calibration else (1, DOUBT, [])
+        most = most if retries is None else retries
         for attempt in itertools.count():
             if attempt:
                 self.open(attempt=attempt)
             self.synthesizer.engine.finish([self.stream])
             samples, _ = self.more()
-            found.append((self.check(listener, samples), self.stream, samples))
-            calibrated = self.verdict.is_calibrated
-            most = (3 if calibrated else 1) if retries is None else retries
-            if attempt >= most or self.verdict.confidence >= (SURE if calibrated else DOUBT):
+            found.append((self.check(listener, samples, most > 0), self.stream, samples))
+            if attempt >= most or self.verdict.confidence >= enough:
                 break
         self.verdict, self.stream, samples = max(found, key=lambda one: one[0].confidence)
         return samples

@@ -1,12 +1,14 @@
 """The training corpus of the bundled model: six languages in two synthetic voices of eSpeak NG.
 
-Nine clips in ten are random words of the language, weighted by the square root of their frequency (package `wordfreq`;
-Speer 2022), so that each sound occurs in many contexts. Amharic, which `wordfreq` lacks, has words of random syllables.
-The other clips are sentences of the sample corpus's grammars, without its held-out sentences.
+Half of the English clips are example sentences of WordNet (Miller 1995), with the rhythm of real sentences. Most other
+clips are random words, weighted by the square root of their frequency (package `wordfreq`; Speer 2022), so that each
+sound occurs in many contexts. Amharic, which `wordfreq` lacks, has words of random syllables. One clip in ten is a
+sentence of the sample corpus's grammars. Sentences that evaluate the model are left out.
 """
 
 import csv
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -21,13 +23,19 @@ LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am"
 PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
 """Pitch range of each eSpeak NG voice variant, a man and a woman; narrow, since codes represent pitch poorly."""
 WORDS_PER_MINUTE = (140, 185)
-CLIPS = {"en": 16000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}
+CLIPS = {"en": 32000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}
 """Number of clips of each language, half of them in each voice."""
 FREQUENT_WORDS = 20000
 WORD_LETTERS = (1, 14)
 WORDS_A_SENTENCE = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10)
 """Sentence lengths, sampled uniformly."""
 GRAMMAR_SHARE = 0.1
+EXAMPLE_SHARE = 0.5
+"""Share of WordNet's examples in English."""
+WORDNET = Path("/usr/share/wordnet")
+"""Folder of WordNet 3.0, of the Debian package `wordnet-base`."""
+EXAMPLE = re.compile(r"[A-Za-z][A-Za-z' ,]*[.!?]?")
+EXAMPLE_WORDS = (2, 20)
 ENDS = {"am": ("።", "።", "፧"), "fa": (".", ".", "؟", "!")}
 COMMAS = {"am": "፣", "fa": "،"}
 JOBS_A_PROCESS = 2000
@@ -59,6 +67,23 @@ def random_sentences(language: str, count: int, seed: str) -> list[str]:
     return [text[0].upper() + text[1:] for text in texts]
 
 
+def evaluated(text: str) -> str:
+    """Returns a sentence in the form in which the held-out ones are compared."""
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def example_sentences() -> list[str]:
+    """Returns WordNet's examples of how words are used, without the sentences that evaluate the model."""
+    files = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*_sentences.txt")]
+    held_out = {evaluated(line.rpartition("|")[2]) for text in files for line in text.splitlines()}
+    if not WORDNET.is_dir():
+        raise SystemExit(f"{WORDNET} is missing. Install WordNet 3.0 there: apt-get install wordnet-base")
+    glosses = "".join(path.read_text(encoding="utf-8") for path in sorted(WORDNET.glob("data.*")))
+    texts, (fewest, most) = sorted({text.strip() for text in re.findall(r'"([^"\n]+)"', glosses)}), EXAMPLE_WORDS
+    texts = [text for text in texts if EXAMPLE.fullmatch(text) and fewest <= len(text.split()) <= most]
+    return [text[0].upper() + text[1:] + "." * text[-1].isalpha() for text in texts if evaluated(text) not in held_out]
+
+
 def make_base_corpus(root: Path, seed: int = 0) -> Path:
     """Creates the corpus in `root`, in the LJSpeech layout with `speakers.csv`, unless it exists; returns `root`."""
     if (root / "metadata.csv").is_file():
@@ -72,6 +97,8 @@ def make_base_corpus(root: Path, seed: int = 0) -> Path:
             speaker, draw = f"{language}_{variant}", random.Random(f"{seed} {language} {variant}")
             clips = CLIPS[language] // len(PITCHES)
             texts = draw.choices(known, k=round(clips * GRAMMAR_SHARE))
+            if language == "en":
+                texts += draw.sample(example_sentences(), round(clips * EXAMPLE_SHARE))
             texts += random_sentences(language, clips - len(texts), f"{seed} {speaker}")
             for number, text in enumerate(texts):
                 name, pitch = f"{speaker}_{number:05d}", draw.randint(*PITCHES[variant])

@@ -1,6 +1,6 @@
 """Calibrates the self-check of the bundled model: the probability that a recognizer understands a spoken sentence.
 
-    python utilities/base/calibrate_confidence.py --recognizer whisper-base
+    python utilities/base/calibrate_confidence.py --recognizer base
 
 The model speaks the English sentences of `confidence_sentences.txt`: as it is, and with noise on the weights of the GPT
 or of the decoder. Some of its speech is also paired with the texts of other sentences. The coefficients written to the
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
-from myxtts.hearing.recognizers import Listening, Whisper
-from myxtts.inference.self_check import CONFIDENCE_FILE, DOUBT, Calibration, features
+from myxtts.hearing.recognizers import Listening, open_recognizer
+from myxtts.inference.self_check import CONFIDENCE_FILE, Calibration, features
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import stored_voice
 from myxtts.storage.base_model import BASE_FOLDER
@@ -31,6 +31,10 @@ UNDERSTOOD = 1 / 3
 """Highest CER of a sentence that counts as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
 """Standard deviations of the noise on the weights of each part, relative to those of the weights."""
+AS_TRAINED, ATTEMPTS = "as trained", 4
+"""Kind of the sentences spoken by the unchanged model, and how many times it speaks each, as `say` does at most."""
+FLAGGED = 0.08
+"""Share of understood sentences that the thresholds flag; on other texts up to a tenth is acceptable."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 
@@ -56,8 +60,8 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
             yield {"number": claimed(number), "kind": kind, "wrong": wrong, "features": features(reading)}
 
     some = [number for number in range(len(texts)) if number % 10 in (0, 1, 4, 5)]
-    for seed in (0, 1):
-        yield from spoken("as trained", range(len(texts)), seed)
+    for seed in range(ATTEMPTS):
+        yield from spoken(AS_TRAINED, range(len(texts)), seed)
     yield from spoken("another text", some, 0, lambda number: (number + 10) % len(texts))
     for part, strength in [(part, strength) for part, strengths in SPOILT.items() for strength in strengths]:
         weights = synthesizer.model.part_weights(part).values()
@@ -85,16 +89,33 @@ def fitted(rows: list[dict]) -> Calibration:
     return Calibration([LANGUAGE], float(intercept - weights @ mean), dict(zip(names, weights.tolist())))
 
 
+def with_thresholds(calibration: Calibration, rows: list[dict]) -> Calibration:
+    """Chooses the probabilities below which the first attempt at a sentence, and the best of several, are flagged."""
+    first, best, by_text = [], [], {}
+    for row in rows:
+        if row["kind"] == AS_TRAINED:
+            by_text.setdefault(row["number"], []).append((calibration(row["features"]), row["wrong"] <= UNDERSTOOD))
+    for attempts in by_text.values():
+        first += attempts
+        for start in range(len(attempts)):
+            turned = attempts[start:] + attempts[:start]
+            best.append(next((one for one in turned if one[0] >= calibration.sure), max(turned)))
+    limits = [float(np.quantile([sure for sure, is_right in group if is_right], FLAGGED)) for group in (first, best)]
+    return calibration._replace(doubt=round(limits[0], 2), doubt_of_several=round(limits[1], 2))
+
+
 def tables(rows: list[dict]) -> str:
     """Formats two tables: flagged sentences of each kind, and the understood share by range of confidence."""
     halves = [[row for row in rows if row["number"] % 2 == half] for half in (0, 1)]
-    rows, judges = halves[0] + halves[1], [fitted(halves[1])] * len(halves[0]) + [fitted(halves[0])] * len(halves[1])
+    rows, judges = halves[0] + halves[1], [with_thresholds(fitted(half), half) for half in halves[::-1]]
+    judges = [judges[0]] * len(halves[0]) + [judges[1]] * len(halves[1])
     sure = np.array([judge(row["features"]) for judge, row in zip(judges, rows)])
+    doubted = sure < np.array([judge.doubt for judge in judges])
     right, kinds = np.array([row["wrong"] <= UNDERSTOOD for row in rows]), np.array([row["kind"] for row in rows])
     lines = ["| sentences | not understood | of them flagged | understood | of them flagged |", "|" + "---|" * 5]
     for kind in ("all", *dict.fromkeys(kinds)):
         own = (kinds == kind) | (kind == "all")
-        cells = [str(n) for group in (own & ~right, own & right) for n in (group.sum(), (sure[group] < DOUBT).sum())]
+        cells = [str(n) for group in (own & ~right, own & right) for n in (group.sum(), doubted[group].sum())]
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     lines += ["", "| confidence | sentences | mean confidence | share understood |", "|" + "---|" * 4]
     for low in np.arange(0, 1, 0.2):
@@ -107,14 +128,14 @@ def tables(rows: list[dict]) -> str:
 def main() -> int:
     """Measures unless `--work` exists, writes the coefficients and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recognizer", type=Path, required=True, help="folder of a Whisper model")
+    parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
     parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file of the measurements")
     arguments = parser.parse_args()
     if not arguments.work.is_file():
-        listener = Listening(Whisper(arguments.recognizer))
+        listener = Listening(open_recognizer(arguments.recognizer))
         write_json(arguments.work, list(measured(Synthesizer.load(BASE_FOLDER), listener)))
     rows = read_json(arguments.work)
-    write_json(BASE_FOLDER / CONFIDENCE_FILE, fitted(rows)._asdict())
+    write_json(BASE_FOLDER / CONFIDENCE_FILE, with_thresholds(fitted(rows), rows)._asdict())
     print(tables(rows))
     return 0
 
