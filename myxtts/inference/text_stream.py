@@ -88,8 +88,8 @@ class Sentence:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        found = text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, self.calibration
-        self.verdict = judge(*found, several=several)
+        codes, stopped, known = stream.codes, stream.stopped, self.calibration
+        self.verdict = judge(text, codes, stopped, rate, reading, wrong_share, unspoken, known, several)
         return self.verdict
 
     def best(self, retries: int | None, listener: Listener | None) -> np.ndarray:
