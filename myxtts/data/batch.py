@@ -15,7 +15,7 @@ from myxtts.storage.files import new_hasher
 
 
 class WaveBatch(NamedTuple):
-    """Padded waveforms and token ids, created on the host. B clips, S and R samples at 22 050 Hz, L tokens.
+    """Padded waveforms and token ids of B clips, created on the host: S and R samples at 22 050 Hz, L tokens.
 
     The last five are zeros or of width 0, unless the `StageEntry` needs them (`targets`, `speakers`, `codes`).
     """
@@ -71,7 +71,7 @@ def noise_batch(
 
 
 class DVAEBatch(NamedTuple):
-    """Training batch of the DVAE, computed on the data device. T mel frames, a multiple of 4."""
+    """Training batch of the DVAE, computed on the data device: T mel frames per clip, where T is a multiple of 4."""
 
     index: object  # `(B,)` int32
     mel: object  # `(B, T, num_mels)` float32, normalized log-mel

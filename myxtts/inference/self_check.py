@@ -22,7 +22,7 @@ CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Fewest codes (1.5 s) and repetitions of a loop, and its longest period in codes."""
 DOUBT = 0.5
-"""Score below which a fault is listed, and confidence below which a sentence is flagged without a `Calibration`."""
+"""Score below which a fault is listed; if there is no `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
