@@ -195,7 +195,7 @@ def _require_sense(named, config, start):
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
-        hint = "Add --train-data DIR, or leave --language out; --sample-languages selects those of the sample corpus"
+        hint = "Add --train-data DIR, or leave --language out; --sample-languages is for the sample corpus"
         raise ConfigError(f"{rule}. {hint}.")
     if named.get("sample_languages") is not None and recordings:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"

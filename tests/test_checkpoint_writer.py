@@ -83,7 +83,7 @@ def test_failed_writes_are_reported_and_survived_until_they_are_too_many(writer,
         "The checkpoint of step 2",
         "The checkpoint of step 3",
     ]
-    assert "No space left on device. The last good one is that of step 1. Training continues; try 2 of 3" in caplog.text
+    assert "No space left on device. The last good one is of step 1. Training continues; try 2 of 3" in caplog.text
     disk.errors.append(full())
     writer.start(4, TENSORS, {})
     with pytest.raises(CheckpointError, match="step 4 could not be written.*of step 1.*try 3 of 3"):

@@ -191,7 +191,7 @@ class SpeakerEncoder(Layer):
 
 
 def make_speaker_encoder(config: ModelConfig, **kwargs) -> SpeakerEncoder:
-    """Creates the speaker encoder of a model; `kwargs` are those of `keras.layers.Layer`."""
+    """Creates the speaker encoder of a model; `kwargs` are arguments of `keras.layers.Layer`."""
     return SpeakerEncoder(SPEAKER_NUM_MELS, config.speaker_channels, embedding_width=config.speaker_width, **kwargs)
 
 

@@ -54,7 +54,7 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
 
 
 def is_start(state: dict | None) -> bool:
-    """Whether a checkpoint's state is that of step 0: weights from another run, before any training in this one."""
+    """Whether a checkpoint's state is from step 0: weights of another run, before any training in this run."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
