@@ -59,7 +59,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` without settings."""
+    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if there are none."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -79,7 +79,7 @@ def read_config(folder: Path) -> XTTSConfig:
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else of `vocab.json`."""
+    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
     own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
     if own is None:  # an imported model or an older checkpoint
         return beside
@@ -138,7 +138,7 @@ def refuse_file(folder: AnyPath, flag: str = "--checkpoint-dir") -> None:
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves the files `names` of a run, as far as they exist, into a new folder `before_reset`, and returns its path.
+    """Moves those files `names` of a run that exist into a new folder `before_reset`, and returns its path.
 
     Folders in `shared` are copied instead, because the next run needs them too. After an error all files are moved
     back; after a kill `own_run_folder` does that.
