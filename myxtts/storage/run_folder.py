@@ -59,7 +59,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, with the model shape of its GPT checkpoint; raises `CheckpointError` if they are missing."""
+    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if missing."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
