@@ -70,7 +70,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 
     Speech begins 12 dB (less at low SNR) above the noise floor (10th percentile of the 30 s around a frame) and ends at
     most 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital silence
-    is not detected. With `probabilities`, the model detects speech and the levels find its edges.
+    is not detected. If `probabilities` are given, the model detects speech and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
