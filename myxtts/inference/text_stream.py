@@ -150,7 +150,7 @@ class SpeechStream(Spoken):
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences spoken so far; with `check`, only the ones already checked."""
+        """Sentences spoken so far; if `check`, only the sentences that have been checked."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property

@@ -258,7 +258,7 @@ class XTTSTokenizer:
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
         """Returns the ids of a written text: the language's tag, then the tokens of the cleaned text.
 
-        Raises `ValueError` if the vocabulary has no tag for the language; with `allow_missing_tag`, the tag becomes
+        Raises `ValueError` if the vocabulary has no tag for the language; if `allow_missing_tag`, the tag becomes
         unknown tokens, as in the reference. Raises `ImportError` if a package for the language is not installed.
         """
         language = get_language(language)
