@@ -48,7 +48,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
 
 
 def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
-    """Opens a run with its devices and recordings, ready to train. The arguments are those of `train`."""
+    """Opens a run with its devices and recordings, ready to train; takes the arguments of `train`."""
     start = start_options(named)
     config = configure(config, **named)
     from myxtts.data.corpora import TextsMissing
@@ -182,7 +182,7 @@ def load(
 
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
-    """Loads a model with its trained weights as a Keras model. Arguments and errors are those of `load`."""
+    """Loads a model with its trained weights as a Keras model; arguments and errors are the same as for `load`."""
     from myxtts.interchange.hub.fetching import local_folder
 
     with starting_quietly():
@@ -196,7 +196,7 @@ def _require_sense(named, config, start):
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
-        hint = "Add --train-data DIR, or leave --language out; --sample-languages selects those of the sample corpus"
+        hint = "Add --train-data DIR, or leave --language out; --sample-languages is for the sample corpus"
         raise ConfigError(f"{rule}. {hint}.")
     if named.get("sample_languages") is not None and recordings:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
@@ -221,7 +221,7 @@ def _require_sense(named, config, start):
 
 
 def _config_of_source(source):
-    """Returns the settings of the model in --init-from; None if there is no such model on this machine."""
+    """Returns the settings of the model in --init-from; None if the model is not on this machine."""
     if not source:
         return None
     from myxtts.interchange.hub import fetching  # imports NumPy, which other plans do not need

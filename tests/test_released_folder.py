@@ -38,7 +38,7 @@ def test_commands_open_it(release, tmp_path, capsys):
         myxtts.train(checkpoint_dir=release)
 
 
-def test_what_is_no_release_stays_as_it_is(tmp_path):
+def test_other_folders_are_not_converted(tmp_path):
     with pytest.raises(UserError, match="has no config.json"):
         local_folder(tmp_path)
     assert main(["say", "--checkpoint", str(tmp_path / "none.pth"), "--text", "a"]) == 2

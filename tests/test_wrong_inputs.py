@@ -40,7 +40,7 @@ DOORS, OTHERS = (Path(__file__).parent / "data/doors.txt").read_text(encoding="u
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with what the commands name."""
+    """A folder with the files that the commands name."""
     home = tmp_path_factory.mktemp("wrong")
     for name in ("data/wavs", "empty", *(str(Path(name).parent) for name in FILES)):
         (home / name).mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def written(home):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_wrong_input_is_a_sentence_and_costs_nothing(home, capsys, row):
+def test_wrong_input_is_an_error_message_before_any_work(home, capsys, row):
     before = written(home)
     said = sentence_of(capsys, main, *shlex.split(row[0]))
     assert all(part in said for part in row[1:]), said

@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--text", help="the text")
     one.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
     one.add_argument("--batch", metavar="FILE", help="a list of texts; see below")
-    text.add_argument("--language", help="language of the text (default: that of --speaker if known, else en)")
+    text.add_argument("--language", help="language of the text (default: the speaker's or detected)")
     g2p = "grapheme-to-phoneme conversion: am, espeak or none (default: as in training)"
     text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=g2p)
     voice = parser.add_argument_group("voice")
@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns the text, or None, and the lines of a batch, or None; sets language, g2p and sampling in `arguments`."""
+    """Returns `(text, None)`, or `(None, lines)` for a batch; sets language, g2p and sampling in `arguments`."""
     from myxtts.cli import say_batch
     from myxtts.inference.text_front import open_text_front
     from myxtts.storage.speakers import find_speaker

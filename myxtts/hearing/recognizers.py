@@ -42,7 +42,7 @@ class Word(NamedTuple):
 
 
 class Listening:
-    """Listener of the self-check (`inference.self_check.Listener`) that uses a speech recognizer."""
+    """`inference.self_check.Listener` that scores audio by the CER of a speech recognizer."""
 
     def __init__(self, recognizer: Recognizer):
         self.recognizer = recognizer
@@ -54,7 +54,7 @@ class Listening:
 
 
 def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
-    """Loads a recognizer by name; has the arguments and errors of `settle_recognizer`."""
+    """Loads a recognizer by name; see `settle_recognizer` for arguments and errors."""
     return settle_recognizer(name, thorough)()
 
 
@@ -214,7 +214,7 @@ class Command:
         except ValueError as error:
             raise UserError(f"--recognizer (or --aligner) must be a valid command: {error}.") from None
         if shutil.which(self._words[0]) is None:
-            raise UserError(f"--recognizer: the command {self._words[0]} is not there. Install it or give its path.")
+            raise UserError(f"--recognizer: the command {self._words[0]} was not found. Install it or give its path.")
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
         name = f"The recognizer {self._words[0]}"

@@ -37,7 +37,7 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Fills in the origin: for a new run the requested one, else that of the run in the folder.
+    """Fills in the origin: for a new run from the request, else from the run in the folder.
 
     Returns the configuration, and the settings of the run in the folder (None for a new run). Raises `UserError` if the
     request differs from the origin of that run, or if the source lacks something.
@@ -101,7 +101,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """Writes a checkpoint of step 0, with weights of `training.init_from`, for each stage that has no checkpoint.
 
-    The parts in `taken` are copied unchanged. With `is_new`, the voices of the source are copied too.
+    The parts in `taken` are copied unchanged. If `is_new`, the voices of the source are copied, too.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -213,7 +213,7 @@ def _source(config):
 
 
 def _with_shape(config, stored):
-    """Fills in model and sampling of the source, and lowers default limits of clip lengths to those of the model.
+    """Fills in model and sampling of the source, and lowers default limits of clip lengths to the model's limits.
 
     Limits that the user gave are not changed; `XTTSConfig` raises an error if the model does not permit them.
     """

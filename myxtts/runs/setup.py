@@ -90,7 +90,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in the training set; returns settings and device plan.
 
-    With `download`, it downloads LJSpeech into `data.train_data` if it is missing. `devices` are further arguments of
+    If `download`, it downloads LJSpeech into `data.train_data` if it is missing. `devices` are further arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
@@ -107,7 +107,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the addresses of workers: from Slurm for `--workers slurm`, from `TF_CONFIG` without `--workers`."""
+    """Fills in the addresses of workers: from Slurm for `--workers slurm`, from `TF_CONFIG` if there is no flag."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)

@@ -55,12 +55,12 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
 
 
 def is_start(state: dict | None) -> bool:
-    """Whether a checkpoint's state is that of step 0: weights from another run, before any training in this one."""
+    """Whether a checkpoint's state is from step 0: weights of another run, before any training in this run."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` without settings."""
+    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if missing."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -80,7 +80,7 @@ def read_config(folder: Path) -> XTTSConfig:
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else of `vocab.json`."""
+    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
     own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
     if own is None:  # an imported model or an older checkpoint
         return beside
@@ -131,7 +131,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves the files `names` of a run, as far as they exist, into a new folder `before_reset`, and returns its path.
+    """Moves those files `names` of a run that exist into a new folder `before_reset`, and returns its path.
 
     Folders in `shared` are copied instead, because the next run needs them too. After an error all files are moved
     back; after a kill `own_run_folder` does that.

@@ -44,7 +44,7 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
 
 
 def speaker_names(folder: AnyPath) -> list[str]:
-    """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty without the file."""
+    """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty if there is no such file."""
     path = Path(folder) / SPEAKERS_FILE
     if not path.is_file():
         return []

@@ -43,7 +43,7 @@ class Subject(NamedTuple):
 def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
     """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; gives each subject a unique name.
 
-    Other folders get the checkpoint `which`. `local_folder` downloads a model of the hub and returns its folder.
+    A plain `FOLDER` gets the checkpoint `which`. `local_folder` downloads a Hugging Face model and returns its folder.
 
     Raises:
         UserError: A folder does not exist.
@@ -73,7 +73,7 @@ def check_output(folder: Path) -> None:
     found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
     is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
     if names and not (is_ours and names <= {JSON_FILE, CSV_FILE, PAGE, SOUNDS}):
-        raise UserError(f"--output must be a new folder or an earlier evaluation's. {folder} holds something else.")
+        raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} holds something else.")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -81,13 +81,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.", epilog=EXAMPLES)
     what = "run, converted model or folder of audio files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=what)
-    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint of folders without @best or @last")
+    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint for names without @best or @last")
     parser.add_argument("--accept-licence", **LICENCE)
     data = parser.add_argument_group("sentences")
-    data.add_argument("--data", metavar="DIR", help="data set with recordings (default: that of the run)")
+    data.add_argument("--data", metavar="DIR", help="data set with recordings (default: the run's)")
     data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
     data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
-    language = "language of texts and data without a label (default: that of the run or words)"
+    language = "language of texts and clips without one (default: the run's, else detected)"
     data.add_argument("--language", help=language)
     data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
     data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")

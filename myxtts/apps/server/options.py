@@ -16,7 +16,7 @@ from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
 LIMITS = {
-    "--queue": (32, 0, 10_000, "maximum queue length; excess is rejected"),
+    "--queue": (32, 0, 10_000, "maximum queue length; further requests are rejected"),
     "--queue-seconds": (120.0, 1, 86_400, "maximum time in the queue, in seconds"),
     "--max-seconds": (600.0, 1, 86_400, "maximum total time of a request, in seconds"),
     "--max-characters": (4096, 1, 10**6, "maximum characters per text"),

@@ -60,7 +60,7 @@ def load_corpus(
         root: A folder, or a single list of clips.
         language: Language of clips without a language; None identifies it by their texts, else assumes English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
-        audio_roots: Other folders in which lists may name audio.
+        audio_roots: Other folders from which lists may name audio files.
 
     Raises:
         ConfigError: There is no format `format_name`, or an audio root does not exist.
@@ -96,7 +96,7 @@ def load_corpus(
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files with the name of a recording, such as `talk.srt` or `talk.en.srt`, in order of `suffixes`."""
+    """Returns the files named like a recording, such as `talk.srt` or `talk.en.srt`, in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     found = [one for one in recording.parent.iterdir() if one.suffix in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(one.suffix), one.stem != recording.stem, one.name))

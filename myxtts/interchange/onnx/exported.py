@@ -71,7 +71,7 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
-        """Latents and speaker vector of the model's shapes, all zero."""
+        """Returns latents and a speaker vector of zeros, in the shapes of the model."""
         shapes = [("num_latents", "width"), ("speaker_width",)]
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
