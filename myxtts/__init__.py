@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` has the same names
 
 __version__ = "0.1.0"
 
-# TensorFlow reads this when it is imported. By default it uses oneDNN only on processors with AVX-512, but oneDNN makes
-# training steps on others 1.3 to 2 times as fast, too (two cores, docs/experiments.md).
+# TensorFlow reads this when it is imported. By default it uses oneDNN on processors with AVX-512 only, but on others,
+# oneDNN makes training steps 1.3 to 2 times as fast too (two cores, docs/experiments.md).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _NAMES = {

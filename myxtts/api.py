@@ -8,12 +8,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from myxtts.config.checks import ConfigError, UserError, printable, require
+from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
-from myxtts.storage.base_model import require_model_folder
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -49,7 +48,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
 
 
 def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
-    """Opens a run with its devices and recordings, ready to train. The arguments are those of `train`."""
+    """Opens a run with its devices and recordings, ready to train; takes the arguments of `train`."""
     start = start_options(named)
     config = configure(config, **named)
     from myxtts.data.corpora import TextsMissing
@@ -146,6 +145,9 @@ def plan(
     require(text_tokens > 0, "--text-tokens", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "--gpu-memory", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
     source = _config_of_source(config.training.init_from)
+    if config.training.init_from and source is None:
+        size = f"The plan is for --model-size {config.model.size}; XTTS v2 is big"
+        say(f"{config.training.init_from} is not fetched to read its size. {size}.")
     model = replace(source.model if source else config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
@@ -170,7 +172,6 @@ def load(
     from myxtts.interchange.hub import local_folder
 
     folder = local_folder(folder, accept_licence)
-    require_model_folder(folder, "A model (--checkpoint)", exported=False)
     with starting_quietly():
         import_sparingly()
         from myxtts.devices.configuration import configure_for_speech
@@ -181,7 +182,7 @@ def load(
 
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
-    """Loads a model with its trained weights as a Keras model. Arguments and errors are those of `load`."""
+    """Loads a model with its trained weights as a Keras model; arguments and errors are the same as for `load`."""
     from myxtts.interchange.hub import local_folder
 
     with starting_quietly():
@@ -195,7 +196,7 @@ def _require_sense(named, config, start):
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
-        hint = "Add --train-data DIR, or leave --language out; --sample-languages selects those of the sample corpus"
+        hint = "Add --train-data DIR, or leave --language out; --sample-languages is for the sample corpus"
         raise ConfigError(f"{rule}. {hint}.")
     if named.get("sample_languages") is not None and recordings:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
@@ -220,13 +221,11 @@ def _require_sense(named, config, start):
 
 
 def _config_of_source(source):
-    """Returns the settings of the model in --init-from; None if there is no such model on this machine."""
+    """Returns the settings of the model in --init-from; None if the model is not on this machine."""
     if not source:
         return None
-    from myxtts.interchange.hub import folder_here  # imports NumPy, which other plans do not need
-    from myxtts.runs.setup import require_source
+    from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config
 
-    require_source(source)
-    folder = folder_here(source)
-    return None if folder is None else read_config(folder)
+    hub.check_model(source, "--init-from")
+    return None if hub.is_hub_name(source) else read_config(hub.local_folder(source))

@@ -1,10 +1,10 @@
-"""What tests of commands share."""
+"""Helpers of tests of commands."""
 
 import re
 
 
 def sentence_of(capsys, main, *argv):
-    """Runs a command that must fail as a user can mend; returns its one sentence."""
+    """Runs a command that must fail with an error that a user can fix; returns its one-line message."""
     capsys.readouterr()
     try:
         code = main([str(argument) for argument in argv])

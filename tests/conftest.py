@@ -1,4 +1,4 @@
-"""What all tests share: a quiet TensorFlow, an untouched log, and a tiny corpus of recordings."""
+"""Fixtures of all tests: TensorFlow without messages, restored logging, and a tiny corpus of recordings."""
 
 import gc
 import json
@@ -13,21 +13,21 @@ from tiny import make_tiny_corpus, tiny_run_config, untraced
 
 import myxtts  # noqa: F401  before TensorFlow, so that tests compute with oneDNN as users do
 
-# What is imported stays, and traced graphs are many small objects: without this, a twelfth of the time is spent on
-# looking through all of them for garbage.
+# Imported modules and traced graphs are many small objects that stay in memory: without this, garbage collection takes
+# a twelfth of the time.
 gc.freeze()
 gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory):
-    """Folder of twelve spoken-like clips by two speakers, LJSpeech layout with `speakers.csv`. Not to be changed."""
+    """Folder of twelve speech-like clips of two speakers: LJSpeech layout, `speakers.csv`. Tests must not change it."""
     return make_tiny_corpus(tmp_path_factory.mktemp("tiny_corpus"))
 
 
 @pytest.fixture(scope="session")
 def tiny_yaml(tmp_path_factory):
-    """A configuration file of a run of two steps a stage. Not to be changed."""
+    """A configuration file for a run of two steps per stage. Tests must not change it."""
     every = dict(log_every_steps=1, validate_every_steps=2, checkpoint_every_steps=2, sample_every_steps=2)
     stages = dict(dvae={"max_steps": 2}, gpt={"max_steps": 2})
     model, data = dict(layers=1, num_latents=2), dict(batch_size=3, num_workers=1)
@@ -39,7 +39,7 @@ def tiny_yaml(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def log_as_before():
-    """Puts the package's log back: commands send it to standard output, where `caplog` does not see it."""
+    """Restores the package's logging: commands send it to standard output, where `caplog` does not see it."""
     log = logging.getLogger("myxtts")
     handlers, level, propagate = log.handlers[:], log.level, log.propagate
     yield
@@ -50,9 +50,9 @@ def log_as_before():
 
 @pytest.fixture(scope="module")
 def two_stages(tiny_yaml):
-    """The stages that a language model takes, without those that make its sound, which take long.
+    """Limits runs to the DVAE and GPT stages; the other stages take long.
 
-    What is made for all tests, as `tiny_yaml` is, is made before, with all stages.
+    Fixtures for all tests, such as `tiny_yaml`, are created earlier, with all stages.
     """
     from myxtts.config.stages import STAGES
 
@@ -66,7 +66,7 @@ def two_stages(tiny_yaml):
 
 @pytest.fixture(scope="session")
 def released(tmp_path_factory):
-    """Folder of the files of a minimal released model. Not to be changed."""
+    """Folder with the files of a minimal released model. Tests must not change it."""
     from released_model import write_release
 
     return write_release(tmp_path_factory.mktemp("released"))
@@ -74,7 +74,7 @@ def released(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def converted(released):
-    """What `myxtts convert` makes of `released`, within its folder. Not to be changed."""
+    """The output of `myxtts convert` for `released`, within its folder. Tests must not change it."""
     from released_model import convert
 
     assert convert("--from-coqui", released / "model.pth", "--output", released / "converted") == 0
@@ -90,7 +90,7 @@ def eagerly():
 
 @pytest.fixture
 def devices_as_before(monkeypatch):
-    """Lets a test configure the devices as a new process would."""
+    """Resets the device configuration, so that a test can configure devices like a new process."""
     from myxtts.devices import configuration
 
     monkeypatch.setattr(configuration, "_applied", None)
@@ -98,7 +98,7 @@ def devices_as_before(monkeypatch):
 
 @pytest.fixture
 def without_griffin_lim(monkeypatch):
-    """For tests that look at codes or lengths: Griffin-Lim is most of the time that speaking takes."""
+    """Replaces Griffin-Lim, which takes most of the time, for tests of codes or lengths only."""
     from myxtts.inference import text_stream
 
     monkeypatch.setattr(text_stream, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))

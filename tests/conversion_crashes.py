@@ -1,4 +1,4 @@
-"""Conversions in both directions that crash at each, or some, of their file system operations."""
+"""Runs conversions in both directions, with a crash at each (or every n-th) file system operation in turn."""
 
 import itertools
 import shutil
@@ -14,7 +14,7 @@ from myxtts.storage.files import remove_leftovers
 
 
 def digests(folder):
-    """Content of each file in a folder, by relative path."""
+    """Returns the content of each file in a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -1,6 +1,6 @@
-"""Kills, fails or cuts the power at each file-system operation of a piece of code in turn.
+"""Simulates a kill, a failure or a power cut at each file-system operation of some code in turn.
 
-Operations are those of `os`, of files that Python opens for writing, each `write` of them, and the safetensors
+Operations are functions of `os`, files that Python opens for writing, each `write` to them, and the safetensors
 library's writer. None of them waits for a disk.
 """
 
@@ -28,20 +28,20 @@ LASTING = {
     "disk broken": ((errno.EIO,), (*CREATING, *GROWING, *MOVING)),
     "read-only": ((errno.EROFS,), (*CREATING, *GROWING, *MOVING)),
 }
-"""What may go wrong from one operation on: the errors, which take turns by the number of the first operation, and the
-operations that meet them. A full disk still renames."""
+"""Failures from one operation on: the errors, which alternate with the number of the first operation, and the
+operations that fail. A full disk can still rename."""
 KILLS = ("killed before", "killed half-way")
-"""To be killed after an operation is to be killed before the next."""
+"""A kill after an operation is the same as a kill before the next one."""
 MODES = (*KILLS, "fails once", *LASTING)
 POWER_CUTS = ("power cut, all renames lost", "power cut, some renames kept", "power cut, all renames kept")
 
 
 class Killed(BaseException):
-    """The process is dead: nothing that is to run afterwards, such as cleaning up, does anything."""
+    """Raised where the simulated process dies; code that runs afterwards, such as clean-up, has no effect."""
 
 
 class CrashPoints:
-    """Counts the operations that change the disk, and lets the one of the number `at` go wrong as `mode` says."""
+    """Counts the operations that change the disk, and lets operation number `at` fail according to `mode`."""
 
     def __init__(self, monkeypatch, at: int | None = None, mode: str = MODES[0], disk: "Disk | None" = None):
         self.count, self.at, self.mode, self.disk = 0, at, mode, disk
@@ -52,7 +52,7 @@ class CrashPoints:
             monkeypatch.setattr(module, name, self._watched_open(real) if opens_files else self._watched(name, real))
 
     def operate(self, name: str, operation: Callable, half: Callable | None = None):
-        """Performs an operation, or what is to happen instead; `half` leaves it half done."""
+        """Performs an operation, or the failure in its place; `half` performs half of it."""
         if self.dead:
             raise Killed
         number, self.count = self.count, self.count + 1
@@ -130,18 +130,18 @@ def _writes(path, mode="r", *_, **__):
 
 
 class _File:
-    """A file or folder of the `Disk`, with the content that has reached it."""
+    """A file or folder of the `Disk`, with its content on the disk."""
 
     def __init__(self, is_folder, kept=b""):
         self.is_folder, self.kept = is_folder, kept
 
 
 class Disk:
-    """What is left of a folder after the power went: contents as they were at the last `fsync` of each file, and of
-    the operations on names those before the last `fsync` of the folder concerned, and perhaps more, in their order.
+    """State of a folder after a power cut: each file has its content at its last `fsync`; operations on names before
+    the folder's last `fsync` took effect, and perhaps later ones, in their order.
 
-    That is what journaling file systems promise (ext4 with data=ordered, XFS): no name goes missing by the order, but
-    content that nobody waited for may be gone, so that a file is empty.
+    Journaling file systems (ext4 with data=ordered, XFS) guarantee this order of names, but content that was not
+    synced may be lost, so that a file is empty.
     """
 
     def __init__(self, root: Path):
@@ -151,7 +151,7 @@ class Disk:
         self.names, self.log, self.num_kept = dict(self.before), [], 0
 
     def note(self, name, *arguments, dir_fd=None, **_):
-        """Takes note of an operation that has succeeded."""
+        """Records an operation that has succeeded."""
         if name == "save_file":
             return  # its content counts when it is synced
         paths = [self._path(one, dir_fd) for one in arguments[: 2 if name in ("replace", "rename", "link") else 1]]
@@ -188,7 +188,7 @@ class Disk:
         _apply(self.names, operation)
 
     def cut_power(self, mode: str, seed: int) -> None:
-        """Leaves in the folder what the disk has kept; more of the names for other modes of `POWER_CUTS`."""
+        """Reduces the folder to what the disk has kept; some modes of `POWER_CUTS` keep more names."""
         some = random.Random(seed).randint(self.num_kept, len(self.log))
         names = dict(self.before)
         for operation in self.log[: dict(zip(POWER_CUTS, (self.num_kept, some, len(self.log))))[mode]]:
@@ -220,12 +220,12 @@ def crash_everywhere(
     """Calls `check(prepared, act's result or what it raised)` after a crash at each operation of `act(prepared)`.
 
     Args:
-        folder: Gives the folder of what was prepared; then the power is cut as well, and `check` is given "power cut"
-            in place of what `act` returned, which need not have reached the disk.
-        every: Takes one of so many operations, for code of thousands.
+        folder: Returns the folder of `prepared`. If given, power cuts are simulated too; `check` then gets "power cut"
+            instead of the result of `act`, which may not be on the disk.
+        every: Tests only every n-th operation, for code with thousands of them.
 
     Returns:
-        The operations that `act` makes.
+        The operations of `act`.
     """
     monkeypatch.setattr(os, "fsync", os.fstat)  # for what is prepared and checked as well
     prepared = prepare()

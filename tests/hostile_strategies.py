@@ -1,4 +1,4 @@
-"""Files for every parser of what comes from elsewhere: sound ones with damage, and ones made up, by Hypothesis."""
+"""Hypothesis strategies of files for every parser of untrusted input: damaged valid files, and invented ones."""
 
 import bz2
 import hashlib
@@ -42,7 +42,7 @@ values = st.recursive(
 
 @st.composite
 def damaged(draw, content: bytes):
-    """`content` with bytes altered, cut out, doubled or put in: near enough to a sound file to be read far."""
+    """`content` with bytes changed, removed, repeated or inserted; near enough to a valid file to be partly parsed."""
     content = bytearray(content)
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, max(0, len(content) - 1)))
@@ -156,7 +156,7 @@ OPCODES = b"(.0125FIJKLMNPQRSTUVXabcdeghijloqrstu}]\x80\x81\x82\x85\x86\x87\x88\
 
 @st.composite
 def checkpoint_files(draw):
-    """A `.pth` damaged as a whole, or with a sound wrapping of a pickle that is damaged, made up, or of any values."""
+    """A `.pth` that is damaged as a whole, or a valid archive with a damaged, invented or arbitrary pickle."""
     kind = draw(st.integers(0, 3))
     if kind == 0:
         return {"model.pth": draw(damaged(RELEASED))}
@@ -239,7 +239,7 @@ STATE, MANIFEST = (f"step_00000001/{name}.json" for name in ("state", "manifest"
 
 @st.composite
 def checkpoints(draw):
-    """A checkpoint with one altered JSON file; `sign` asks for a manifest that fits it."""
+    """A checkpoint with one changed JSON file; with `sign`, the manifest has its digest."""
     name = draw(st.sampled_from([STATE, MANIFEST, "best.json"]))
     altered = draw(altered_json(json.loads(CHECKPOINT[name])))
     return CHECKPOINT | {name: altered} | ({"sign": b""} if draw(st.booleans()) else {})
@@ -323,4 +323,4 @@ PARSERS = {
     "archives": (st.fixed_dictionaries({"a.tar": damaged(TARRED)}), read_archive),
     "text": (st.fixed_dictionaries({"text": spoken}), read_text),
 }
-"""By name: a strategy of the files of a folder, and what reads them."""
+"""By name: a strategy for the files of a folder, and the function that reads them."""

@@ -1,4 +1,4 @@
-"""The check that every layer of the project must pass: serialization, shapes, gradients, mixed precision."""
+"""The checks that every layer of the project must pass: serialization, shapes, gradients, mixed precision."""
 
 import json
 
@@ -14,7 +14,7 @@ MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
 def check_layer(
     make_layer, inputs, *, call_kwargs=None, trainable=True, dynamic_axes=None, mixed_output_dtype=None, unreached=()
 ):
-    """Asserts what all layers promise.
+    """Checks the requirements on all layers.
 
     1. `from_config(get_config())`, through JSON, gives a layer with the same weights by path and shape, and with the
        same values the same output.
@@ -27,11 +27,11 @@ def check_layer(
         make_layer: Function without arguments that makes a fresh layer under the current dtype policy.
         inputs: One array, or a tuple of arrays passed by position.
         call_kwargs: Further keyword arguments of the call; arrays or plain values.
-        trainable: Whether the layer is to have trainable weights; False asserts that it has none.
+        trainable: Whether the layer must have trainable weights; False asserts that it has none.
         dynamic_axes: One tuple per input of axes whose length may be unknown. By default axis 0, and axis 1 of
             integer inputs and of inputs with three axes or more.
         mixed_output_dtype: Dtype of floating outputs under a mixed policy, where it is not the compute dtype.
-        unreached: What the names of the trainable weights begin with that no gradient is to reach.
+        unreached: Prefix of the names of trainable weights that must have no gradient.
 
     Returns:
         The float32 layer, with moved weights, for further checks.

@@ -1,4 +1,4 @@
-"""The page in a real browser: a server of its own, and what a user does with eyes, mouse and keyboard."""
+"""The page in a real browser: its own server, and what a user does with mouse and keyboard."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 
 
 def free_port():
-    """One that nobody listens at."""
+    """Returns a port that no process listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
@@ -24,7 +24,7 @@ def free_port():
 
 @contextmanager
 def page_server(home, port):
-    """`myxtts ui` as a process of its own, until the block ends; what it started lives on."""
+    """Runs `myxtts ui` in its own process until the block ends; processes that it started continue."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "myxtts", "ui", "--runs", str(home), "--port", str(port), "--no-token"]
     with open(home.parent / "ui.log", "a") as log:
@@ -45,7 +45,7 @@ def page_server(home, port):
 
 
 def chromium(flags=(), size=(1100, 1400)):
-    """A window of Chromium without a screen, to be ended by `quit`."""
+    """Returns a headless Chromium window; end it with `quit`."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -58,15 +58,15 @@ def chromium(flags=(), size=(1100, 1400)):
 
 
 def within(elem_id, inside):
-    """Selector of what is inside an element; several are separated by commas."""
+    """Returns a selector for content of an element; several selectors are separated by commas."""
     return ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
 
 
 class Page:
-    """One window of Chromium at the page.
+    """A Chromium window that shows the page.
 
     Args:
-        heard: WAV file that its microphone hears.
+        heard: WAV file that replaces the microphone.
     """
 
     def __init__(self, port, language="en", heard=None, size=(1100, 1400)):
@@ -86,7 +86,7 @@ class Page:
         self.driver.quit()
 
     def wait(self, condition, what, seconds=90):
-        """Returns what `condition` gives once it is true."""
+        """Waits until `condition` returns a true value, and returns it."""
         from selenium.common.exceptions import WebDriverException
 
         end, last = time.monotonic() + seconds, None
@@ -101,15 +101,15 @@ class Page:
         raise AssertionError(f"{what} did not come: {last or self.shown()}")
 
     def find(self, elem_id, inside=""):
-        """The element, or what is inside it."""
+        """Returns the element, or an element inside it."""
         return self.driver.find_element("css selector", within(elem_id, inside))
 
     def find_all(self, elem_id, inside):
-        """All that is inside an element."""
+        """Returns all matching elements inside an element."""
         return self.driver.find_elements("css selector", within(elem_id, inside))
 
     def tab(self, name):
-        """Opens a tab, which a narrow window has in a menu."""
+        """Opens a tab; in a narrow window it is in a menu."""
         if not self.driver.find_elements("css selector", f"#tab_{name}-button"):
             self.driver.find_element("css selector", ".overflow-menu > button").click()
             hidden = self.driver.find_elements("css selector", ".overflow-dropdown button")
@@ -118,7 +118,7 @@ class Page:
         self.click(f"tab_{name}-button")
 
     def click(self, elem_id, inside=""):
-        """Clicks once it is there."""
+        """Clicks an element as soon as it exists."""
 
         def clicked():
             element = self.find(elem_id, inside)
@@ -129,12 +129,12 @@ class Page:
         self.wait(clicked, f"{elem_id} to click", 60)
 
     def value(self, elem_id):
-        """What a box or a line holds."""
+        """Returns the text of a box or line."""
         boxes = self.find_all(elem_id, "textarea, input")
         return boxes[0].get_property("value") if boxes else self.find(elem_id).text
 
     def write(self, elem_id, text):
-        """Replaces what a box holds, as a keyboard does."""
+        """Replaces the text of a box by keyboard input."""
         from selenium.webdriver.common.keys import Keys
 
         self.click(elem_id, "textarea, input")
@@ -144,7 +144,7 @@ class Page:
         self.driver.execute_script("arguments[0].blur()", box)
 
     def choose(self, elem_id, text):
-        """Chooses from a list that opens; again where the list was looked up anew meanwhile."""
+        """Chooses from a drop-down list; repeats this if the list was reloaded in the meantime."""
         from selenium.webdriver.common.keys import Keys
 
         def chosen():
@@ -161,7 +161,7 @@ class Page:
         self.wait(chosen, f"{text} in {elem_id}", 60)
 
     def drop(self, elem_id, files):
-        """Gives files to a box for them."""
+        """Adds files to an upload box."""
         self.find(elem_id, "input[type=file]").send_keys("\n".join(map(str, files)))
 
     def record(self, elem_id, seconds):
@@ -173,12 +173,12 @@ class Page:
         self.click(elem_id, ".stop-button")
 
     def wait_value(self, elem_id, *words, seconds=90):
-        """Waits for words in a box, and returns all of it."""
+        """Waits until a box contains the words; returns its text."""
         self.wait(lambda: all(word in self.value(elem_id) for word in words), f"{words} in {elem_id}", seconds)
         return self.value(elem_id)
 
     def shown(self):
-        """What is wrong, in the tab that is open."""
+        """Returns the error that is shown in the open tab."""
         return " ".join(one.text for one in self.driver.find_elements("css selector", ".state .wrong"))
 
     def wait_notice(self, *words, seconds=90):
@@ -186,17 +186,17 @@ class Page:
         return self.wait(lambda: all(word in self.shown() for word in words) and self.shown(), f"{words}", seconds)
 
     def seconds_of(self, elem_id):
-        """Length of the sound in a player; 0 for none."""
+        """Returns the duration of the audio in a player, in seconds; 0 for none."""
         found = self.find_all(elem_id, "audio, #duration")
         return len(found) and (found[-1].text or 1)
 
     def picture(self, name):
-        """Keeps a screenshot, where `MYXTTS_PICTURES` names a folder."""
+        """Saves a screenshot if `MYXTTS_PICTURES` names a folder."""
         if folder := os.environ.get("MYXTTS_PICTURES"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             self.driver.save_screenshot(f"{folder}/{name}.png")
 
     def foreign_hosts(self):
-        """Whom the page asked for anything, but this machine."""
+        """Returns the hosts other than this machine that the page sent requests to."""
         script = "return performance.getEntriesByType('resource').map((entry) => new URL(entry.name).host)"
         return {host for host in self.driver.execute_script(script) if host and not host.startswith("127.0.0.1:")}

@@ -1,4 +1,4 @@
-"""What the tests against the reference's numbers share."""
+"""Helpers of the tests that compare with the reference's values."""
 
 import numpy as np
 import tensorflow as tf
@@ -22,14 +22,14 @@ class ReferenceObjective(GPTObjective):
         return streams, conditioning_target_mask(streams.audio_target_mask, batch.conditioning_codes)
 
     def losses(self, batch):
-        """Mean losses by name, and the weighted loss as a tensor."""
+        """Returns mean losses by name, and the weighted loss as a tensor."""
         sums, _ = self.loss_sums(batch)
         counts = self.counts(batch)
         means = {name: sums[name] / counts[name] for name in sums}
         return {name: float(mean) for name, mean in means.items()}, 0.01 * means["text"] + means["codes"]
 
     def gradients(self, batch):
-        """The weighted loss, and its gradients by our names."""
+        """Returns the weighted loss, and its gradients by our names."""
         variables = self.trainable()
         with tf.GradientTape() as tape:
             _, loss = self.losses(batch)
@@ -51,14 +51,14 @@ def channels_last(array):
 
 
 def difference(actual, expected):
-    """Largest absolute difference of two arrays of one shape."""
+    """Returns the largest absolute difference of two arrays of equal shape."""
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert actual.shape == expected.shape
     return np.abs(actual - expected).max()
 
 
 def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
-    """Codes of one row by cached decoding, with codes that the reference takes for seen before the first."""
+    """Decodes one row greedily with a cache; as in the reference, some codes count as already seen at the start."""
     logits, _, state = gpt.prefill(
         latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), config.start_audio_token, max_codes
     )

@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 def state_dicts(config):
-    """`model.pth` and `dvae.pth` in the released layout, with random weights seeded by their names."""
+    """Returns `model.pth` and `dvae.pth` in the released layout, with random weights seeded by their names."""
 
     def drawn(tensors):
         return {

@@ -1,4 +1,4 @@
-"""Losses of the decoder stage: a turn of either side equals PyTorch's, and what silence and sample rates change."""
+"""Losses of the decoder stage: updates of both sides equal PyTorch's; effects of silence and of sample rates."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
 
 
 def to_torch(array):
-    """Our layout of a weight in PyTorch's: axes reversed, but for the two that a kernel of rank 4 moves over."""
+    """Converts a weight to PyTorch's layout: axes reversed, except the two spatial axes of a kernel of rank 4."""
     return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
 
 
@@ -27,7 +27,7 @@ def to_ours(array):
 
 
 def seed(layer, prefix):
-    """Weights drawn by name in PyTorch's layout, as the script did that wrote the fixture (in git until 202e875)."""
+    """Returns weights seeded by name in PyTorch's layout, like the script of the fixture (in git until 202e875)."""
     for name, variable in named_weights(layer).items():
         shape = to_torch(np.zeros(variable.shape)).shape
         fan_in = 25 if name.endswith("bias") else np.prod(shape[1:])
@@ -145,7 +145,7 @@ def test_bands_above_the_recording_s_own_rate_only_have_to_be_quiet():
         return [float(loss(real, made, tf.constant([rate]))[0]) for loss in (mel_loss, stft_distance)]
 
     assert max(of(24000, 0 * faint)) < 1e-5
-    # What is 80 dB down differs from nothing where the recording could have had it, and is silence where not.
+    # Below the recording's own limit, audio 80 dB down differs from digital silence; above it, it counts as silence.
     assert min(of(24000, faint)) > 1e-3 and max(of(8000, faint)) < 1e-3
     assert min(of(8000, loud)) > 1e-2
 

@@ -1,4 +1,4 @@
-"""Asking a run for more: what is trained, what stays as it is and what is refused, and that it is reported before."""
+"""Requests for more training: which stages are trained, kept or refused, and that this is reported in advance."""
 
 import dataclasses
 import re
@@ -30,7 +30,7 @@ def settings_of(corpus, folder, steps=1, **training):
 
 
 def train(config):
-    """Trains; returns the steps that each stage has then, and the step of each when the work was reported."""
+    """Trains; returns each stage's number of steps afterwards, and when the plan was reported."""
     reported = []
 
     def on_agenda(agenda):
@@ -50,7 +50,7 @@ def steps_of(config):
 
 @pytest.fixture(scope="module")
 def tried_out(two_stages, tiny_corpus, tmp_path_factory):
-    """The folder of a run of one step a stage."""
+    """Folder of a run with one step per stage."""
     folder = tmp_path_factory.mktemp("tried_out")
     assert train(settings_of(tiny_corpus, folder))[0] == {"dvae": 1, "gpt": 1}
     return folder
@@ -61,14 +61,14 @@ def home(tried_out, tmp_path):
     return shutil.copytree(tried_out, tmp_path / "run")
 
 
-def test_finished_run_has_nothing_left_to_train(tiny_corpus, home, capsys):
+def test_finished_run_trains_nothing(tiny_corpus, home, capsys):
     assert train(settings_of(tiny_corpus, home))[0] == {"dvae": 1, "gpt": 1}
     reported = ["Stage dvae: already trained, 1 step", "Stage gpt: already trained, 1 step", "Already trained. Raise"]
     said = capsys.readouterr().out
     assert "\n".join(reported) in said and "--max-steps to continue with gpt," in said
 
 
-def test_more_steps_train_the_last_stage_and_leave_what_it_rests_on(tiny_corpus, home, capsys):
+def test_more_steps_train_the_last_stage_but_not_its_dependencies(tiny_corpus, home, capsys):
     digest = CheckpointStore(home / "dvae").digest(1)
     after, told_at = train(settings_of(tiny_corpus, home, steps=2))
     assert (after, told_at) == ({"dvae": 1, "gpt": 2}, {"dvae": 1, "gpt": 1})
@@ -98,7 +98,7 @@ def test_more_epochs_are_more_steps(tiny_corpus, home):
     assert halved == 3 * batches // 2
 
 
-def test_stage_by_name_that_another_rests_on_is_refused_before_anything_is_changed(tiny_corpus, home):
+def test_named_stage_with_dependents_is_refused_before_anything_is_changed(tiny_corpus, home):
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file() and "step_" in str(path)}
     settings = (home / "config.json").read_text()
     with pytest.raises(UserError) as refusal:
@@ -117,7 +117,7 @@ UNTAKEN = dict(takes_init_from=False, nothing_to_learn=lambda dataset: None)
 
 @pytest.fixture
 def four_stages(monkeypatch):
-    """Two stages more: `speaker` builds on nothing, `decoder` on all three."""
+    """Adds two stages: `speaker` depends on no other, `decoder` on the other three."""
     rates = dict.fromkeys(MODEL_SIZES, 1e-3)
     made = []
     for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
@@ -130,7 +130,7 @@ def four_stages(monkeypatch):
 
 
 def write_stages(folder, steps, finished=True):
-    """Checkpoints of stages of so many steps, each resting on those before."""
+    """Writes checkpoints of stages with these numbers of steps; each stage depends on the ones before."""
     for name, step in steps.items():
         stores = {below: CheckpointStore(folder / below) for below in STAGES[name].builds_on}
         lineage = {below: store.digest(store.steps()[-1]) for below, store in stores.items()}
@@ -164,12 +164,12 @@ def trained(folder, steps, **options):
         ({"dvae": 9, "gpt": 9, "voice": 9, "sound": 9}, []),
     ],
 )
-def test_only_stages_that_nothing_rests_on_go_on(four_stages, tmp_path, there, expected):
+def test_only_stages_without_dependents_continue(four_stages, tmp_path, there, expected):
     write_stages(tmp_path, there)
     assert trained(tmp_path, 9) == expected
 
 
-def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_path):
+def test_stage_of_other_weights_does_not_block_another(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
     state = CheckpointStore(tmp_path / "sound").read_state(5)
     state["lineage"]["gpt"] = "of another run"
@@ -182,7 +182,7 @@ def test_stage_made_for_other_weights_does_not_hold_one_back(four_stages, tmp_pa
     assert trained(tmp_path, 9) == ["gpt", "voice"], "imported weights are taken as they are"
 
 
-def test_stopped_stage_is_resumed_and_one_that_is_past_what_is_asked_for_ends(four_stages, tmp_path):
+def test_stopped_stage_is_resumed_or_ends_if_beyond_the_requested_steps(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5})
     write_stages(tmp_path, {"gpt": 5}, finished=False)
     assert (
@@ -192,14 +192,14 @@ def test_stopped_stage_is_resumed_and_one_that_is_past_what_is_asked_for_ends(fo
     assert describe_works(ends) == "Stage gpt: finished at step 5, because 4 were requested" and ends[0].trains
 
 
-def test_stage_by_name_is_refused_naming_all_that_rest_on_it(four_stages, tmp_path):
+def test_named_stage_is_refused_with_the_names_of_all_dependents(four_stages, tmp_path):
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "voice": 5, "sound": 5})
     with pytest.raises(UserError, match="gpt and sound were trained on it"):
         agenda(tmp_path, 9, stage="dvae")
     assert agenda(tmp_path, 5, stage="dvae")[0].describe() == "Stage dvae: already trained, 5 steps"
 
 
-def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path, monkeypatch):
+def test_following_stage_does_not_block_and_continues_afterwards(tmp_path, monkeypatch):
     rates = dict.fromkeys(MODEL_SIZES, 1e-3)
     monkeypatch.setitem(STAGE_CLASSES, "sound", SimpleNamespace(**UNTAKEN))
     monkeypatch.setitem(STAGES, "sound", StageEntry("sound", ("dvae", "gpt"), rates, follows=("gpt",)))
@@ -211,7 +211,7 @@ def test_stage_that_follows_does_not_hold_one_back_and_goes_on_after_it(tmp_path
     assert trained(tmp_path, 9) == ["sound"], "it goes on although the GPT is another one now"
 
 
-def test_works_are_those_of_the_stage_that_is_named_started_over_or_given_weights(tmp_path, monkeypatch):
+def test_plan_covers_the_named_stage_a_reset_and_given_weights(tmp_path, monkeypatch):
     started = dict(init_from="/models/emma")
     taken = make_agenda(agenda_config(tmp_path, 9, **started), None, taken=["dvae"])
     assert [(work.stage, work.trains) for work in taken] == [("dvae", False), ("gpt", True)]

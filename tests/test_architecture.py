@@ -1,4 +1,4 @@
-"""The rules of docs/architecture.md on the syntax tree: who may import whom, what each room alone may do, and sizes."""
+"""Checks the syntax tree for the rules of docs/architecture.md: imports, what only one package may do, and sizes."""
 
 import ast
 import os
@@ -35,11 +35,11 @@ ROWS = {
     "apps": 12,
     "__main__": 13,
 }
-"""Row of each package; one may import from a lower row only."""
+"""Row of each package; a package may import only from lower rows."""
 DOORS = ("api.py", "training/trainer.py", "training/memory_isolated_trainer.py")
-"""Files of `myxtts/` in the row of `api`, whichever room they are in: users import them, and no room does."""
+"""Files of `myxtts/` that are in the row of `api`, because users import them and no package does."""
 ENTRY_ROW = 14
-"""`train_main.py`, `utilities/` and `__main__.py` files: doors to what is below, imported by nobody."""
+"""Row of `train_main.py`, `utilities/` and `__main__.py` files: entry points, which no other file imports."""
 WITHOUT_TENSORFLOW = ("config", "text")
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
 MODELS_MAY_IMPORT = ("keras", "numpy")
@@ -59,19 +59,19 @@ APPS_MAY_IMPORT = (
     "hearing",
     "interchange",
 )
-"""The public rooms; an app imports these and itself."""
+"""The public packages; an app may import these and itself."""
 TRACING_PACKAGES = ("training", "inference", "interchange")
 MODULE_NAME = re.compile(rf"myxtts\.({'|'.join(ROWS)})(\.[\w.]+)?(:\w+)?")
-"""A string that is an import by another way."""
+"""A string that is used to import a module."""
 HAND_WRITING = {"os": ("replace", "rename"), "tempfile": ("NamedTemporaryFile", "mkstemp")}
-"""What writes whole or not at all by hand; `storage/files.py` does it for everybody."""
+"""Functions for atomic writes, which only `storage/files.py` may use."""
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_INIT_LINES = 40
 
 
 def find_breaches(root):
-    """Every breach below `root`, as `file:line what`, for `myxtts/`, `utilities/`, `tests/` and `train_main.py`."""
+    """Returns every violation below `root`, as `file:line what`: `myxtts/`, `utilities/`, `tests/`, `train_main.py`."""
     breaches = []
     patterns = ("myxtts/**/*.py", "utilities/**/*.py", "tests/**/*.py", "train_main.py")
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
@@ -136,7 +136,7 @@ def import_breaches(tree, parts, package):
 
 
 def imported_modules(tree, parts):
-    """`(line, dotted module)` of every import, those inside functions too; `from a import b` gives `a.b`."""
+    """Yields `(line, dotted module)` of every import, also inside functions; `from a import b` gives `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
             yield node.lineno, node.value.replace(":", ".")
@@ -156,7 +156,7 @@ def device_breaches(tree, package):
 
 
 def used_names(tree, modules):
-    """`(line, module, name)` for each `module.name` that is read or imported, of `modules`: name used -> module."""
+    """Yields `(line, module, name)` of each read or import of `module.name`; `modules` maps names in use to modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             yield node.lineno, modules[node.value.id], node.attr
@@ -264,7 +264,7 @@ def test_architecture_allows_what_it_should(tmp_path, path, source):
 
 
 def setting_names(settings=None):
-    """Names of the fields of a settings object and of those in it, in mappings too (`training.stages`)."""
+    """Returns the names of all fields of a settings object, nested ones and mappings (`training.stages`) included."""
     settings = settings or XTTSConfig()
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -276,7 +276,7 @@ def setting_names(settings=None):
 
 
 def read_names(root):
-    """Attributes that are read from anything but `self`, outside `config`."""
+    """Returns the attributes that are read from anything but `self`, outside `config`."""
     names = set()
     for path in [*root.glob("myxtts/**/*.py"), *root.glob("utilities/**/*.py")]:
         if "config" in path.relative_to(root).parts:
@@ -296,7 +296,7 @@ def test_every_setting_is_read_outside_config():
     assert set(setting_names()) - read_names(ROOT) == set()
 
 
-def test_a_setting_that_nobody_reads_is_found(tmp_path):
+def test_an_unused_setting_is_found(tmp_path):
     (tmp_path / "myxtts/training").mkdir(parents=True)
     (tmp_path / "myxtts/config").mkdir()
     (tmp_path / "myxtts/training/a.py").write_text("x = config.seen\nself.own = 1\nprint(self.own)\nconfig.written = 2")
@@ -334,16 +334,16 @@ def test_import_of_the_package_loads_nothing_else():
 
 
 @pytest.mark.parametrize("command, flag", [("train_main.py", "--model-size"), ("myxtts/__main__.py", "doctor")])
-def test_help_loads_neither_tensorflow_nor_anything_else_that_takes_long(command, flag):
+def test_help_loads_neither_tensorflow_nor_other_slow_modules(command, flag):
     printed, loaded = run_and_list_modules(HELP.format(command=command))
     assert flag in printed and loaded <= {"yaml", "_yaml"}
 
 
-def test_module_loaded_on_the_way_is_found():
+def test_indirectly_loaded_module_is_found():
     assert "numpy" in run_and_list_modules("import myxtts, numpy")[1]
 
 
 @pytest.mark.parametrize("given, settled", [("", "1"), ("os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'", "0")])
-def test_products_of_onednn_are_on_unless_somebody_says_otherwise(given, settled):
+def test_onednn_is_on_unless_the_environment_turns_it_off(given, settled):
     code = f"import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS', None)\n{given}\nimport myxtts\n"
     assert run_and_list_modules(code + "print(os.environ['TF_ENABLE_ONEDNN_OPTS'])")[0].strip() == settled

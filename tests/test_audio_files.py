@@ -1,4 +1,4 @@
-"""Reading and writing audio files, also while their samples come: what comes out, and what is refused."""
+"""Reading and writing audio files, also as streams: results and errors."""
 
 import io
 import os
@@ -20,13 +20,13 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def voice(seconds=0.5, sample_rate=MODEL_SAMPLE_RATE, peak=0.5):
-    """A tone of 220 Hz with vibrato, so that no two samples at its top are alike."""
+    """Returns a tone of 220 Hz with vibrato, so that no two samples at its peaks are equal."""
     time_axis = np.arange(int(seconds * sample_rate)) / sample_rate
     return (peak * np.sin(2 * np.pi * 220 * time_axis + 3 * np.sin(2 * np.pi * 5 * time_axis))).astype(np.float32)
 
 
 def wav_bytes(data, *, channels=1, sample_rate=MODEL_SAMPLE_RATE, bits=16, tag=1, claimed=None, chunks=b""):
-    """A WAV file written by hand, with any lie in its header."""
+    """Writes a WAV file whose header may contain wrong values."""
     block = max(1, channels * bits // 8)
     form = struct.pack(
         "<4sIHHIIHH", b"fmt ", 16, tag, channels, sample_rate, sample_rate * block % 2**32, block % 2**16, bits
@@ -126,7 +126,7 @@ def test_limits_of_length_and_level(tmp_path):
     [(value, "not finite", "NaN or infinite") for value in (np.nan, np.inf, -np.inf)]
     + [(value, "absurd level", "times full scale") for value in (3e38, -3e38, 8.1, 32767.0)],
 )
-def test_a_sample_that_is_no_level_is_refused_by_both_readers(tmp_path, value, reason, words):
+def test_a_non_finite_or_huge_sample_is_refused_by_both_readers(tmp_path, value, reason, words):
     samples = voice(peak=0.3)
     samples[77] = value
     soundfile.write(tmp_path / "a.wav", np.stack([samples, voice()], 1), MODEL_SAMPLE_RATE, subtype="FLOAT")
@@ -164,7 +164,7 @@ PCM = (voice() * 32767).astype("<i2").tobytes()
         (wav_bytes(PCM, chunks=struct.pack("<4sI", b"junk", 0) * 2000), "broken header"),
     ],
 )
-def test_what_is_no_sound_file_is_refused_by_name(tmp_path, content, reason):
+def test_files_that_are_not_audio_are_refused_with_their_name(tmp_path, content, reason):
     path = tmp_path / "a.wav"
     path.write_bytes(content)
     assert refusal(path) == reason
@@ -218,7 +218,7 @@ def test_pipes_folders_and_missing_files_are_refused_and_do_not_hang(tmp_path):
             load_samples(tmp_path / name)
 
 
-def test_a_name_that_says_raw_is_refused_whatever_the_content(tmp_path):
+def test_a_raw_suffix_is_refused_whatever_the_content(tmp_path):
     (tmp_path / "a.raw").write_bytes(wav_bytes(PCM))
     assert refusal(tmp_path / "a.raw") == "unsupported"
 
@@ -242,7 +242,7 @@ def test_write_audio_is_read_back_and_clipped(tmp_path):
         (voice(), "no/a.wav", "no folder"),
     ],
 )
-def test_write_audio_refuses_what_makes_no_file(tmp_path, samples, name, reason):
+def test_write_audio_refuses_invalid_samples_and_paths(tmp_path, samples, name, reason):
     with pytest.raises(AudioError) as caught:
         write_audio(tmp_path / name, samples, DECODER_SAMPLE_RATE)
     assert caught.value.reason == reason and os.listdir(tmp_path) == []
@@ -253,7 +253,7 @@ ENCODED = voiced(2.0, 150, 1, sample_rate=ENCODED_RATE)
 
 
 def encode(sound_format, is_open, step=1_700):
-    """The bytes of `ENCODED`, and how many came before the end."""
+    """Returns the bytes of `ENCODED`, and how many were available before the end."""
     encoder = SoundEncoder(sound_format, ENCODED_RATE, is_open)
     early = b"".join(encoder.add(ENCODED[start : start + step]) for start in range(0, len(ENCODED), step))
     return early + encoder.end(), len(early)
@@ -270,7 +270,7 @@ def loudness_by_tenth(samples):
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["whole", "open"])
 @pytest.mark.parametrize("sound_format", SOUND_FORMATS)
-def test_file_holds_the_sound(sound_format, is_open):
+def test_file_has_the_audio(sound_format, is_open):
     if is_open and sound_format not in OPEN_FORMATS:
         with pytest.raises(ValueError, match="mp3, opus, wav, pcm. Received: flac"):
             SoundEncoder(sound_format, ENCODED_RATE, True)
@@ -295,7 +295,7 @@ def test_open_and_whole_wav_differ_in_their_lengths_alone():
     assert whole[40:44] == (len(whole) - 44).to_bytes(4, "little") and is_open[40:44] == b"\xff" * 4
 
 
-def test_resampling_in_parts_gives_the_sound_at_the_other_rate():
+def test_resampling_in_parts_equals_resampling_the_whole():
     encoder, source = SoundEncoder("pcm", ENCODED_RATE, True, 22_050), voiced(1.0, 150, 1)
     parts = [encoder.add(source[start : start + 999]) for start in range(0, len(source), 999)]
     together = np.frombuffer(b"".join([*parts, encoder.end()]), "<i2").astype(int)

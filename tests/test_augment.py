@@ -1,4 +1,4 @@
-"""Changes of voice: what they do to sound, and that they are a function of seed and position."""
+"""Augmentation: its effect on audio, and that it is a function of seed and position."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_slowed_clip_always_fits_its_room():
     assert lengths.numpy().tolist() == [8192, 5000]
 
 
-def test_loop_goes_on_from_its_start():
+def test_loop_continues_from_its_start():
     loop = tone(MODEL_SAMPLE_RATE / 64, 4096, 4096)[None]  # a whole number of periods: it has no seam
     played = change_speed_of_loop(tf.constant(loop), tf.constant([1.25])).numpy()[0]
     expected = np.sin(2 * np.pi * 1.25 * np.arange(4096) / 64)
@@ -56,10 +56,10 @@ def test_switched_off_change_changes_nothing():
     assert (change.speed.numpy() == 1.0).all() and not change.offset.numpy().any()
 
 
-def test_a_worker_makes_of_its_rows_what_one_process_makes_of_them():
+def test_rows_of_a_worker_equal_those_of_one_process():
     wav = (0.1 * np.random.default_rng(0).standard_normal((4, 8003))).astype(np.float32)
     parts = [disturb(wav[2 * part : 2 * part + 2], 7, 3, (part, 2)) for part in range(2)]
-    # Kernels of some processors sum in another order for another number of rows: 1.5e-7 was seen.
+    # Some processors' kernels sum in another order for another number of rows: differences of 1.5e-7 were seen.
     np.testing.assert_allclose(np.concatenate(parts), disturb(wav, 7, 3), rtol=0, atol=3e-7)
     speeds = [draw_change(2, NUM_MELS, 7, 3, True, (part, 8)).speed for part in range(8)]
     np.testing.assert_array_equal(np.concatenate(speeds), draw_change(16, NUM_MELS, 7, 3, True).speed)

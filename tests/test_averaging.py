@@ -1,4 +1,4 @@
-"""Weight averages: their values, their place, what is validated and saved with them."""
+"""Weight averages: their values, their swap with the weights, and their use in validation and checkpoints."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def test_averages_follow_the_weights_of_applied_steps_with_a_rising_decay():
     assert not np.allclose(expected, weights.numpy())
 
 
-def test_weights_are_as_before_after_their_averages_took_their_place():
+def test_weights_are_restored_after_a_swap_with_averages():
     objective, step = quadratic_step(ema=0.9)
     step([BATCH], 0.1, (0, 0))
     kernel, average = objective.weights["layer/kernel"], step.averages()["average/layer/kernel"]
@@ -70,7 +70,7 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
     assert with_averages == recorder.validation[6][0] != with_weights
 
 
-def test_resumed_run_with_averages_equals_an_unbroken_one(tiny_corpus, tmp_path, unbroken):
+def test_resumed_run_with_averages_equals_an_uninterrupted_one(tiny_corpus, tmp_path, unbroken):
     losses, validation = {}, {}
     for stop_after in (3, None):
         dataset = open_run(tiny_corpus, tmp_path, **SETTINGS)
@@ -84,7 +84,7 @@ def test_resumed_run_with_averages_equals_an_unbroken_one(tiny_corpus, tmp_path,
         np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
-def test_run_goes_on_from_the_trained_weights_when_averages_are_turned_off(unbroken):
+def test_run_continues_from_the_trained_weights_when_averages_are_turned_off(unbroken):
     dataset, trainer, _ = unbroken
     off = dataclasses.replace(dataset.config.training, ema=0.0)
     without = XTTSTrainer(dataclasses.replace(dataset.config, training=off), stage="dvae")

@@ -1,4 +1,4 @@
-"""The bundled model: it speaks at once, training starts from it, and its files are fit for the package."""
+"""The bundled model: synthesis without a checkpoint, fine-tuning, and the files in the package."""
 
 import argparse
 import dataclasses
@@ -47,7 +47,7 @@ def base():
 
 @pytest.fixture
 def language_of(base, monkeypatch, capsys):
-    """The language that `myxtts say` with these arguments would speak in, and what it tells before."""
+    """Returns the language that `myxtts say` would use with these arguments, and its messages."""
     monkeypatch.setattr(Synthesizer, "load", lambda *_, **__: base)
 
     def find(*argv):
@@ -64,7 +64,7 @@ def language_of(base, monkeypatch, capsys):
     return find
 
 
-def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_asked_for(language_of):
+def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_requested(language_of):
     read, reported = language_of("Bonjour, ça va ?", "--speaker", "fr_f2")
     assert read == "fr" and "The text is read as fr (French), which fr_f2 speaks; --language chooses" in reported
     assert language_of("Hello.", "--speaker", "fr_f2", "--language", "en") == ("en", "Error: Enough.\n")
@@ -87,7 +87,7 @@ def test_languages_of_its_speakers_are_reported_and_no_other_is_offered(capsys):
     assert sentence.endswith(f"Supported languages: {', '.join(LANGUAGES)}.")
 
 
-def test_it_speaks_from_python_in_the_voice_that_say_takes(base):
+def test_python_uses_the_same_default_voice_as_say(base):
     name = default_speaker(BASE_FOLDER, "de")
     assert name.startswith("de_") and default_speaker("runs/mine", "de") is None
     own, named = base.as_voice(None, "de"), stored_voice(BASE_FOLDER, name, base.voice)
@@ -100,7 +100,7 @@ def test_it_speaks_from_python_in_the_voice_that_say_takes(base):
     assert default_speaker(BASE_FOLDER, "ja") == names[0]
 
 
-def test_files_are_half_precision_small_and_know_no_place():
+def test_files_are_half_precision_small_and_without_local_paths():
     files = [path for path in BASE_FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
     for part in STAGES:
@@ -112,7 +112,7 @@ def test_files_are_half_precision_small_and_know_no_place():
     assert "CARD.md" in {path.name for path in files}
 
 
-def test_a_run_from_it_reads_sounds_and_not_letters(capsys, tmp_path, tiny_corpus):
+def test_a_run_from_it_reads_phonemes_and_not_letters(capsys, tmp_path, tiny_corpus):
     flags = f"--init-from base --g2p am --checkpoint-dir {tmp_path}/run --train-data {tiny_corpus}".split()
     assert "Received: am. Leave" in sentence_of(capsys, train.main, *flags)
     assert not (tmp_path / "run").exists()
@@ -163,6 +163,6 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
         np.testing.assert_array_equal(begun["model"][name], array, err_msg=name)
 
 
-def test_package_without_it_says_so(monkeypatch, capsys, tmp_path):
+def test_package_without_it_reports_that(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(base_model, "BASE_FOLDER", tmp_path / "base")
     assert "The base model is missing from" in sentence_of(capsys, say.main, "--text", "Hello.")

@@ -28,7 +28,7 @@ def exhausted(*_):
 
 
 def out_of_memory_above(monkeypatch, step, clips):
-    """Lets a train step fail as a GPU does, after its gradients, for batches of more than `clips`."""
+    """Lets a train step run out of memory like a GPU, after its gradients, for batches of more than `clips`."""
 
     def failing(function, place):
         return lambda *given: exhausted() if len(given[place].index) > clips else function(*given)
@@ -39,7 +39,7 @@ def out_of_memory_above(monkeypatch, step, clips):
 
 @pytest.fixture(scope="module")
 def unbroken(tiny_corpus, tmp_path_factory):
-    """Losses and weights of a run that has enough memory."""
+    """Losses and weights of a run with enough memory."""
     dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("enough"), **SETTINGS)
     trainer, recorder = dvae_trainer(dataset), Recorder()
     trainer.train(dataset, [recorder])
@@ -76,7 +76,7 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
 
 
 class Stub:
-    """A train step that may fail, and notes what it was given."""
+    """A train step that can fail; records its inputs."""
 
     def __init__(self, fails, whole=True):
         self.fails, self.whole = fails, whole
@@ -102,7 +102,7 @@ class Rows(NamedTuple):
 
 
 def batching_of(train_step):
-    """`Batching` of batches of six on one device."""
+    """Returns a `Batching` for batches of six on one device."""
     return Batching(train_step, Replicas(plan_devices(num_gpus=0)), 6, 1)
 
 
@@ -122,13 +122,13 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
         (Stub(fails=0, whole=False), "step 8 .*--batch-size 3"),
     ],
 )
-def test_out_of_memory_that_cannot_be_mended_is_one_sentence(stub, words):
+def test_out_of_memory_without_a_remedy_is_one_error_message(stub, words):
     with pytest.raises(OutOfMemory, match=words):
         batching_of(stub).take_step([Rows(tf.range(6))], 0.1, (0, 7))
 
 
 def run_state(trainer):
-    """Everything that training changes, as arrays."""
+    """Returns everything that training changes, as arrays."""
     step = trainer.train_step
     named = {**trainer.model.part_weights("dvae"), **step.state_variables(), **step.accumulators()}
     return {name: v.numpy().copy() for name, v in named.items()}
@@ -162,7 +162,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert all((after[name] == 0).all() for name in after.keys() - before.keys())
     assert trainer.train_step.traces == 0 and trainer.step == 0
 
-    # A run of that size, asked for by hand, is the same one, and goes on as it began.
+    # A run with this batch size as a setting is the same run, with the same losses.
     by_hand = open_run(
         tiny_corpus,
         tmp_path / "by_hand",

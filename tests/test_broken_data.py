@@ -1,4 +1,4 @@
-"""Every case of the shared folder of damaged inputs gets what its table says."""
+"""Every case in the shared folder of damaged inputs has the result in its table."""
 
 from pathlib import Path
 

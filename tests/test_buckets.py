@@ -1,4 +1,4 @@
-"""The order of batches: what an epoch covers, that it depends on nothing but position, and how much is padding."""
+"""The order of batches: coverage of an epoch, dependence on the position alone, and share of padding."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from myxtts.data.batch import BatchOrder, SequentialOrder, bucket_bounds
 
 
 def ljspeech_like_lengths(count, seed=0):
-    """Lengths in samples with LJSpeech's spread: 1.1 to 10.1 s, mean 6.6 s, leaning to the long side."""
+    """Returns lengths in samples, distributed as in LJSpeech: 1.1 to 10.1 s, mean 6.6 s, more long clips than short."""
     seconds = 1.1 + 9.0 * np.random.default_rng(seed).beta(2.6, 1.65, count)
     return (seconds * 22050).astype(int)
 
@@ -51,7 +51,7 @@ def test_epoch_covers_every_clip_but_fewer_than_a_batch(count, batch_size):
         assert len(np.unique(seen)) == len(seen) == count - count % batch_size
 
 
-def test_clips_left_out_of_an_epoch_differ_from_epoch_to_epoch():
+def test_clips_left_out_differ_between_epochs():
     order = make_order(ljspeech_like_lengths(11))
     left = set()
     for epoch in range(12):

@@ -1,4 +1,4 @@
-"""What a run shows: the words that users and `utilities/compare_logs.py` look for, and TensorBoard."""
+"""Output of a run: the text that users and `utilities/compare_logs.py` look for, and TensorBoard."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def end_of(stage="gpt", timing=TIMING, loss_scale=None):
     return StageEnd(stage, 100, timing, 2, loss_scale, 3)
 
 
-def test_log_line_holds_the_words_of_the_contract():
+def test_log_line_has_the_text_of_the_contract():
     assert timing_lines(TIMING) == ["Avg: 125.0ms, Std: 10.0ms", "Throughput: 8.00 steps/sec", "Variation: 8.0%"]
     assert timing_lines({}) == []
     assert losses_text(LOSSES) == "loss 3.1234 | text 1.2000 | codes 3.1000 | gradient_norm 0.5000 | lr 1.0e-03"
@@ -73,7 +73,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     assert "High timing variation" not in said and "\r" not in said
 
 
-def test_high_variation_is_warned_of_with_advice_where_steps_wait_for_data(capsys):
+def test_high_variation_is_reported_with_advice_if_steps_wait_for_data(capsys):
     progress = ConsoleProgress()
     progress.on_start(start_of())
     progress.on_log(10, LOSSES, {**TIMING, "variation": 0.31, "stall": 0.06})
@@ -112,7 +112,7 @@ def test_compare_logs_reads_what_the_console_shows(capsys, monkeypatch, tmp_path
         (0.3, {"copying": 0.7}, "copying"),
     ],
 )
-def test_run_says_after_a_minute_and_at_its_end_what_bounds_it(capsys, monkeypatch, stall, phases, bound):
+def test_run_reports_its_bottleneck_after_a_minute_and_at_its_end(capsys, monkeypatch, stall, phases, bound):
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     progress, timing = ConsoleProgress(), TIMING | phases | {"stall": stall}

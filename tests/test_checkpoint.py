@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, damage noticed, the newest and the best kept."""
+"""Checkpoints: atomic writes, detection of damage, and keeping of the newest and the best."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def store(tmp_path):
     return CheckpointStore(tmp_path / "run" / "gpt", keep=2)
 
 
-def test_what_is_read_is_what_was_written(store):
+def test_checkpoint_is_read_as_written(store):
     store.write(12, tensors(), {"history": [{"mel": 1.5}], "best": None})
     read, state = store.read(12, ("model", "optimizer"))
     for file, arrays in tensors().items():
@@ -64,7 +64,7 @@ def test_the_newest_and_the_best_are_kept(store):
     ]
 
 
-def test_disk_that_fills_up_is_an_os_error_and_leaves_the_old_checkpoints_alone(store):
+def test_full_disk_is_an_os_error_and_keeps_the_old_checkpoints(store):
     store.write(1, tensors(1.0), {})
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -122,14 +122,14 @@ DAMAGE = {
 
 
 def sign(store, step, name):
-    """Lets the manifest of a checkpoint name a file as it is now."""
+    """Updates the manifest of a checkpoint to the current content of a file."""
     path = store.path(step) / name
     entry = {"bytes": path.stat().st_size, "blake2b": files.digest_file(path)}
     write_manifest(path.parent, read_manifest(path.parent) | {name: entry})
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(store, kind):
+def test_damaged_checkpoint_is_set_aside_and_the_previous_one_is_used(store, kind):
     store.write(1, tensors(1.0), {})
     store.write(2, tensors(2.0), {})
     DAMAGE[kind](store.path(2))
@@ -199,7 +199,7 @@ def test_damaged_mark_of_the_best_is_rewritten(store):
     assert store.best_step() == 2
 
 
-def test_damaged_newest_checkpoint_leaves_the_best_to_the_one_before(store):
+def test_damaged_newest_checkpoint_makes_an_earlier_one_the_best(store):
     for step in (1, 2, 3):
         store.write(step, tensors(step), {}, best=step == 1)
     DAMAGE["flipped bit"](store.path(3))
@@ -222,7 +222,7 @@ def test_checkpoint_under_the_name_of_another_step_is_set_aside_and_named(store)
 
 
 @pytest.mark.parametrize("content", ["[]", "7", "{}", '{"step": [1]}', '{"step": "%s"}' % ("x" * 9999)])
-def test_state_that_is_no_state_is_one_sentence(store, content):
+def test_invalid_state_is_one_error_message(store, content):
     store.write(1, tensors(), {})
     (store.path(1) / "state.json").write_text(content)
     sign(store, 1, "state.json")
@@ -231,7 +231,7 @@ def test_state_that_is_no_state_is_one_sentence(store, content):
     assert len(str(error.value)) < 400
 
 
-def test_what_is_set_aside_replaces_nothing_that_was_set_aside_before(store):
+def test_setting_aside_replaces_no_earlier_folder(store):
     for value in (1.0, 2.0, 3.0):
         store.write(4, tensors(value), {})
         store.put_away(4, "diverged")
@@ -270,8 +270,8 @@ def test_assigning_fits_names_and_shapes_or_changes_nothing():
     assert values() == {"a": [5.0, 6.0], "b": 7.0}
 
 
-def test_copy_made_while_checkpoints_are_written_is_taken_up_where_it_is_whole(tmp_path):
-    """The names are listed at one moment, and files copied at others: before each, another checkpoint is written."""
+def test_copy_made_during_writes_is_resumed_from_a_complete_checkpoint(tmp_path):
+    """Copies a folder while it changes: before each file is copied, another checkpoint is written."""
     store, reported = CheckpointStore(tmp_path / "run" / "gpt"), []
     write = lambda step: store.write(step, {"model": {"a": np.full(3, step, np.float32)}}, {}, best=step == 2)
     for step in (1, 2, 3):
@@ -294,7 +294,7 @@ def test_copy_made_while_checkpoints_are_written_is_taken_up_where_it_is_whole(t
     assert reported and all("was set aside" in one for one in reported)
 
 
-def test_damaged_checkpoint_with_none_before_it_says_so(tmp_path):
+def test_damaged_only_checkpoint_is_reported(tmp_path):
     store = CheckpointStore(tmp_path / "gpt")
     for step in (1, 2):
         store.write(step, {"model": {"a": np.zeros(3, np.float32)}}, {})

@@ -1,4 +1,4 @@
-"""The thread that writes checkpoints: training goes on meanwhile, and what goes wrong in it comes out."""
+"""The thread that writes checkpoints: training continues meanwhile, and its errors are raised."""
 
 import threading
 
@@ -13,7 +13,7 @@ TENSORS = {"model": {"a": np.arange(3, dtype=np.float32)}}
 
 
 class Disk:
-    """Lets a store's writes wait or fail."""
+    """Delays or fails the writes of a store."""
 
     def __init__(self, monkeypatch):
         self.errors, self.go_on, self.writing = [], threading.Event(), threading.Event()
@@ -48,7 +48,7 @@ def full():
     return OSError(28, "No space left on device")
 
 
-def test_the_caller_goes_on_while_a_checkpoint_is_written_and_the_end_waits(writer, disk):
+def test_the_caller_continues_during_a_write_and_the_end_waits(writer, disk):
     disk.go_on.clear()
     with writer:
         writer.start(1, TENSORS, {})
@@ -83,7 +83,7 @@ def test_failed_writes_are_reported_and_survived_until_they_are_too_many(writer,
         "The checkpoint of step 2",
         "The checkpoint of step 3",
     ]
-    assert "No space left on device. The last good one is that of step 1. Training continues; try 2 of 3" in caplog.text
+    assert "No space left on device. The last good one is of step 1. Training continues; try 2 of 3" in caplog.text
     disk.errors.append(full())
     writer.start(4, TENSORS, {})
     with pytest.raises(CheckpointError, match="step 4 could not be written.*of step 1.*try 3 of 3"):
@@ -91,7 +91,7 @@ def test_failed_writes_are_reported_and_survived_until_they_are_too_many(writer,
     assert writer.store.steps() == [1]
 
 
-def test_a_write_that_succeeds_forgives_those_that_failed(writer, disk):
+def test_a_successful_write_resets_the_count_of_failures(writer, disk):
     disk.failing_steps = (1, 2, 4, 5, 7, 8)
     for step in range(1, 9):
         writer.start(step, TENSORS, {})
@@ -99,7 +99,7 @@ def test_a_write_that_succeeds_forgives_those_that_failed(writer, disk):
     assert writer.store.steps() == [3, 6]
 
 
-def test_a_run_that_was_moved_is_not_made_anew_in_its_old_place(writer, caplog, tmp_path):
+def test_a_moved_run_is_not_recreated_in_its_old_place(writer, caplog, tmp_path):
     home = tmp_path / "run"
     home.mkdir()
     writer = CheckpointWriter(CheckpointStore(home / "gpt"))
@@ -119,7 +119,7 @@ def test_a_run_that_was_moved_is_not_made_anew_in_its_old_place(writer, caplog, 
     assert CheckpointStore(home / "gpt").steps() == [1, 4]
 
 
-def test_a_failure_is_noticed_by_polling_and_what_is_no_fault_of_the_disk_is_raised(writer, disk, caplog):
+def test_a_failure_is_found_by_polling_and_other_errors_are_raised(writer, disk, caplog):
     disk.errors.append(full())
     writer.start(1, TENSORS, {})
     writer._thread.join()

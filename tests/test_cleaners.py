@@ -1,4 +1,4 @@
-"""Cleaners against the reference's output and against what a reader says; splitting text for synthesis."""
+"""Cleaners against the reference's output and against spoken forms; splitting text for synthesis."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from myxtts.text.cleaners import clean_text, split_sentences, split_text
 from myxtts.text.languages import LANGUAGES
 
 ROOT = Path(__file__).resolve().parents[1]
-# Languages whose cleaned text differs from the reference where that makes [UNK] of it; docs/text.md has the list.
+# Languages whose cleaned text differs from the reference where the reference emits [UNK]; listed in docs/text.md.
 DIFFERS_WHERE_UNKNOWN = ("de", "ar")
 
 
@@ -23,7 +23,7 @@ def test_cleaned_text_equals_the_reference(language):
     compared = 0
     for text, *expected in REFERENCE["languages"][language]:
         cleaned = clean_text(text, language)
-        # A row without digests is a sentence the reference fails on; [UNK] marks those it cannot say.
+        # A row without digests is a sentence on which the reference fails; [UNK] marks unknown characters.
         if expected and (language not in DIFFERS_WHERE_UNKNOWN or not expected[2]):
             assert digest(cleaned) == expected[0], (text, cleaned)
             compared += 1
@@ -31,12 +31,12 @@ def test_cleaned_text_equals_the_reference(language):
 
 
 @pytest.mark.parametrize("row", (Path(__file__).parent / "data/read_aloud.txt").read_text("utf-8").splitlines())
-def test_text_is_read_as_a_speaker_reads_it(row):
+def test_text_is_expanded_as_spoken(row):
     language, text, words = row.split(" | ")
     assert clean_text(text, language) == words
 
 
-def test_persian_keeps_non_joiners_and_diacritics_and_drops_what_is_not_seen():
+def test_persian_keeps_non_joiners_and_diacritics_and_drops_invisible_characters():
     assert clean_text("می\u200c\u200cرود\u200c .", "fa") == "می\u200cرود ."
     assert clean_text("می روم، نمی دانم کتاب ها و بهترین های آن را", "fa") == "می‌روم، نمی‌دانم کتاب‌ها و بهترین‌های آن را"
     assert clean_text("می¬رود می\u200bرود", "fa") == "می\u200cرود می\u200cرود"

@@ -1,4 +1,4 @@
-"""The command line: flags and files become settings, and one sentence says what a user got wrong."""
+"""The command line: flags and files become settings, and user errors are one-line messages."""
 
 import itertools
 import os
@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def settings_of(*flags):
-    """The configuration that a command line gives."""
+    """Returns the configuration for a command line."""
     return train.config_from_arguments(train.build_parser().parse_args([str(flag) for flag in flags]))
 
 
 @pytest.fixture
 def argv(tiny_corpus, tiny_yaml, tmp_path):
-    """A command line that would train."""
+    """Returns a command line that would train."""
     return ["--train-data", tiny_corpus, "--config", tiny_yaml, "--checkpoint-dir", tmp_path / "run"]
 
 
@@ -52,14 +52,14 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
         ('include: "\\e[2J.yaml"', ["include:", r"'\x1b[2J.yaml'"]),
     ],
 )
-def test_corrupt_config_is_one_sentence(capsys, tmp_path, content, words):
+def test_corrupt_config_is_one_error_message(capsys, tmp_path, content, words):
     path = tmp_path / "bad.yaml"
     path.write_text(content)
     line = sentence_of(capsys, train.main, "--config", path, "--train-data", tmp_path)
     assert all(word in line for word in words) and line.isprintable(), line
 
 
-def test_run_that_lacks_what_it_builds_on_is_one_sentence(capsys, tmp_path, argv):
+def test_run_without_its_dependencies_is_one_error_message(capsys, tmp_path, argv):
     line = sentence_of(capsys, train.main, *argv, "--stage", "gpt")
     assert "needs a trained dvae" in line and "--stage dvae" in line
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
@@ -84,13 +84,13 @@ def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, erro
 
 
 FILE_COMMANDS = {
-    "say --checkpoint folder --text one --speaker Ann": "--output",
+    "say --checkpoint base --text one --speaker Ann": "--output",
     "plan --model-size nano": "--json",
     "doctor --seconds 0": "--json",
     "doctor data none": "--report",
 }
 FOLDER_COMMANDS = dict.fromkeys(["convert --from-coqui none", "convert --to-coqui none"], "--output")
-"""They make the folders that lack."""
+"""These commands create missing parent folders."""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ FOLDER_COMMANDS = dict.fromkeys(["convert --from-coqui none", "convert --to-coqu
         *itertools.product(FOLDER_COMMANDS, ["", "file/a", "file/a/b"]),
     ],
 )
-def test_output_that_cannot_be_written_is_one_sentence_before_the_work(capsys, tmp_path, monkeypatch, command, output):
+def test_unwritable_output_is_one_error_message_before_the_work(capsys, tmp_path, monkeypatch, command, output):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
@@ -149,7 +149,7 @@ def test_myxtts_lists_its_commands_and_refuses_others(capsys):
 
 
 @pytest.mark.parametrize("name", ["out.wav", "out.flac", "deep/../out.ogg"])
-def test_full_disk_is_a_sentence_with_the_file_and_a_way_out(tmp_path, capsys, name):
+def test_full_disk_is_an_error_message_with_the_file_and_a_hint(tmp_path, capsys, name):
     (tmp_path / "deep").mkdir()
     path = tmp_path / name
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -168,7 +168,7 @@ def test_full_disk_is_a_sentence_with_the_file_and_a_way_out(tmp_path, capsys, n
     assert [one.name for one in tmp_path.iterdir()] == ["deep"]
 
 
-def test_full_device_is_a_sentence_with_its_name(tmp_path, capsys):
+def test_full_device_is_an_error_message_with_its_name(tmp_path, capsys):
     (tmp_path / "out.wav").symlink_to("/dev/full")
     reported = sentence_of(capsys, exits_with_sentence(lambda _: write_audio(tmp_path / "out.wav", np.ones(9), 24000)))
     assert f"{tmp_path}/out.wav cannot be written: No space left on device. Free the disk" in reported
@@ -181,8 +181,8 @@ def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):
     assert result.stderr.startswith("Error: ") and len(result.stderr.strip().splitlines()) == 1
 
 
-def test_terminated_command_leaves_nothing_half_written(tmp_path):
-    """A made-up command that is asked to end while it writes."""
+def test_terminated_command_leaves_no_partial_files(tmp_path):
+    """A command for tests that gets SIGTERM while it writes."""
     (tmp_path / "writing.py").write_text(
         "import os, signal, sys, time\n"
         "from myxtts import __main__ as entry\n"
@@ -202,7 +202,7 @@ def test_terminated_command_leaves_nothing_half_written(tmp_path):
     assert (ended.returncode, list(output.iterdir())) == (143, [])
 
 
-def test_a_command_ends_though_native_code_lost_what_the_signal_raised():
+def test_a_command_ends_although_native_code_lost_the_exception_of_the_signal():
     script = """
 import ctypes, os, signal, sys, time
 from myxtts import __main__ as entry

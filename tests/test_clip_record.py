@@ -1,4 +1,4 @@
-"""A run whose clips have changed goes on by identity: in the epoch under way no clip comes twice, none is missed."""
+"""Resuming a run whose clips changed: in the current epoch, no clip is used twice and none is missed."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ BATCH = 4
 
 
 def ordered(names, start=None, batch_size=BATCH):
-    """Clips whose lengths follow from their names, in the order of a run."""
+    """Returns the batch order of clips whose lengths depend on their names."""
     lengths, tokens = [5000 + 137 * sum(name.encode()) for name in names], [len(name) + 1 for name in names]
     clips = [Clip(name, "", (1,) * count, "a", "en", long) for name, count, long in zip(names, tokens, lengths)]
     order = BatchOrder(lengths, tokens, batch_size, num_buckets=3, seed=5, start=start or EpochStart())
@@ -24,13 +24,13 @@ def ordered(names, start=None, batch_size=BATCH):
 
 
 def heard(names, start, positions):
-    """Counts of the clips' names in batches of an order."""
+    """Counts how often each clip is in some batches of an order."""
     order = ordered(names, start).order
     return Counter(names[index] for position in positions for index in order.batch(position).indices)
 
 
 def stored(record):
-    """A record as a checkpoint gives it back."""
+    """Returns a record as it is read from a checkpoint."""
     return ClipRecord.restore(*record.saved(), record.cut.position, "here")
 
 
@@ -39,7 +39,7 @@ NEW = [name for name in OLD if name not in ("clip_3", "clip_7", "clip_11")] + [f
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5])
-def test_changed_clips_come_once_in_the_epoch_under_way(cut):
+def test_changed_clips_are_used_once_in_the_current_epoch(cut):
     per_epoch = len(OLD) // BATCH
     position = per_epoch + cut
     before = heard(OLD, None, range(per_epoch, position))
@@ -48,7 +48,7 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     left = (len(NEW) - len([name for name in NEW if name in before])) // BATCH
     after = heard(NEW, start, range(position, position + left))
     assert not before.keys() & after.keys() and set(after.values()) == {1} and len(after) == left * BATCH
-    # Only what makes no full batch is left out, as in any epoch.
+    # Only clips that do not fill a batch are left out, as in any epoch.
     assert len(set(NEW) - before.keys() - after.keys()) < BATCH
     following = heard(NEW, start, range(position + left, position + left + len(NEW) // BATCH))
     assert set(following.values()) == {1} and len(following) == len(NEW) // BATCH * BATCH
@@ -56,7 +56,7 @@ def test_changed_clips_come_once_in_the_epoch_under_way(cut):
     assert "9 clips are new, and 26 are gone" in reported
 
 
-def test_run_that_goes_on_with_changed_clips_can_be_resumed_anywhere():
+def test_run_with_changed_clips_can_be_resumed_at_any_step():
     position = len(OLD) // BATCH + 2
     start, _ = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
     unbroken = ordered(NEW, start)
@@ -70,7 +70,7 @@ def test_run_that_goes_on_with_changed_clips_can_be_resumed_anywhere():
             np.testing.assert_array_equal(one.indices, other.indices)
 
 
-def test_clips_that_change_twice_in_an_epoch_come_once():
+def test_clips_that_change_twice_in_an_epoch_are_used_once():
     third = NEW[2:] + ["last"]
     first, _ = ordered(NEW).continuing(stored(ordered(OLD).record(2)))
     second, _ = ordered(third).continuing(stored(ordered(NEW, first).record(4)))
@@ -80,7 +80,7 @@ def test_clips_that_change_twice_in_an_epoch_come_once():
     assert set(count.values()) == {1} and len(set(third) - count.keys()) < BATCH
 
 
-def test_another_batch_size_goes_on_with_the_clips_that_the_epoch_has_not_had():
+def test_another_batch_size_continues_with_the_unused_clips_of_the_epoch():
     start, reported = ordered(OLD, batch_size=2).continuing(stored(ordered(OLD).record(3)))
     assert "0 clips are new, and 0 are gone" in reported and "14 of 26 clips" in reported
     order = ordered(OLD, start, batch_size=2).order
@@ -102,14 +102,14 @@ def test_another_batch_size_goes_on_with_the_clips_that_the_epoch_has_not_had():
         ({}, {"cut": [0, 0, 0]}),
     ],
 )
-def test_record_that_is_none_is_refused(arrays, state):
+def test_invalid_record_is_refused(arrays, state):
     whole = ordered(OLD[:8]).record(1).saved()
     with pytest.raises(CheckpointError, match="here is damaged"):
         ClipRecord.restore(whole[0] | arrays, whole[1] | state, 1, "here")
 
 
 class Hearing(Recorder):
-    """Also keeps the clips of each step."""
+    """A `Recorder` that also stores the clips of each step."""
 
     def __init__(self, trainer, stop_after=None):
         super().__init__(trainer, stop_after)

@@ -1,4 +1,4 @@
-"""Drawing codes together: each sentence's are its own, however it is batched, compiled, cut into calls or cancelled."""
+"""Sampling codes together: a sentence's codes do not depend on batching, compilation, calls or cancelled neighbors."""
 
 import dataclasses
 import os
@@ -44,7 +44,7 @@ def voice_latents(number):
 
 
 def all_codes(engine):
-    """The codes of every text of `TEXTS` in a voice of its own, drawn together."""
+    """Samples the codes of all `TEXTS` together, each in its own voice."""
     streams = [engine.open(ids, voice_latents(n), SAMPLED, 3, n) for n, ids in enumerate(TEXTS)]
     engine.finish(streams)
     return [stream.codes for stream in streams]
@@ -62,7 +62,7 @@ def engine(gpt):
 
 @pytest.fixture(scope="module")
 def alone(engine):
-    """Codes of every text drawn alone, and the states that came with them."""
+    """Codes of every text sampled alone, and their latents."""
     found = []
     for number, ids in enumerate(TEXTS):
         stream = engine.open(ids, voice_latents(number), SAMPLED, 3, number)
@@ -73,7 +73,7 @@ def alone(engine):
 
 @pytest.fixture
 def endless(gpt):
-    """No sentence ends by itself."""
+    """Prevents the stop code, so that no sentence ends by itself."""
     before = gpt.audio_head.bias.numpy().copy()
     gpt.audio_head.bias.assign(np.where(np.arange(len(before)) == STOP, -1e9, before))
     yield
@@ -81,7 +81,7 @@ def endless(gpt):
 
 
 def codes_by_teacher_forcing(gpt, ids, latents, sampling, seed, sentence, count):
-    """Each code from a whole pass over all before it, with the noise of its place."""
+    """Samples each code from a full pass over all earlier codes, with the noise of its position."""
     codes, seen = [], np.zeros((1, CONFIG.num_audio_tokens), bool)
     while len(codes) < count and STOP not in codes:
         arrays = (np.array(one, "int32") for one in ([ids], [len(ids)], [[*codes, 0]], [len(codes)]))
@@ -137,7 +137,7 @@ def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
     first = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
     engine.finish([first])
     assert first.codes == alone[2][0]
-    # Batches are filled up, so that few shapes are compiled.
+    # Batches are padded, so that few shapes are compiled.
     assert {rows for rows, _ in engine.steps.shapes} <= {1, 2, 4, 8}
     assert engine.steps.num_traces == 1
 
@@ -154,7 +154,7 @@ def test_codes_are_the_same_on_one_thread_as_on_all_of_the_machine(alone):
 
 @pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("limit", [1, 15, 16, 17, 0])
-def test_limit_is_kept_and_said(gpt, engine, limit):
+def test_limit_is_enforced_and_reported(gpt, engine, limit):
     longer = engine.open(TEXTS[1], voice_latents(1), GREEDY, max_codes=40)
     stream = engine.open(TEXTS[0], voice_latents(0), GREEDY, max_codes=limit)
     engine.finish([stream, longer])
@@ -164,7 +164,7 @@ def test_limit_is_kept_and_said(gpt, engine, limit):
     np.testing.assert_allclose(stream.latents(), keras.ops.convert_to_numpy(expected)[0], atol=1e-4)
 
 
-def test_repeated_sentence_of_a_text_is_drawn_anew(engine):
+def test_repeated_sentence_of_a_text_is_sampled_independently(engine):
     same, other_sentence, other_seed = (
         engine.open(TEXTS[2], voice_latents(2), SAMPLED, seed, sentence) for seed, sentence in ((3, 2), (3, 1), (4, 2))
     )
@@ -174,7 +174,7 @@ def test_repeated_sentence_of_a_text_is_drawn_anew(engine):
 
 @pytest.mark.usefixtures("endless")
 def test_repetition_penalty_sees_every_code_so_far_across_calls(gpt, engine):
-    # All scores are high, so that the penalty takes a code that was drawn out of the running.
+    # All logits are high, so that the penalty excludes codes that were already sampled.
     bias = gpt.audio_head.bias.numpy()
     gpt.audio_head.bias.assign(np.where(np.arange(len(bias)) == STOP, bias, bias + 100.0))
     penalized = dataclasses.replace(GREEDY, repetition_penalty=1000.0)
@@ -204,7 +204,7 @@ def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, end
 
 
 @pytest.mark.usefixtures("endless")
-def test_cancelled_row_is_gone_before_the_next_codes_and_the_thread_ends(engine):
+def test_cancelled_row_leaves_before_the_next_codes_and_the_thread_ends(engine):
     streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
     engine.wait(lambda: all(stream.codes for stream in streams))
     streams[1].cancelled = True
@@ -217,7 +217,7 @@ def test_cancelled_row_is_gone_before_the_next_codes_and_the_thread_ends(engine)
 
 
 @pytest.mark.parametrize("method", ["read", "move", "draw"])
-def test_error_of_the_draws_is_raised_by_those_who_wait_and_the_next_ones_are_drawn(gpt, alone, monkeypatch, method):
+def test_sampling_error_is_raised_in_waiting_threads_and_later_sentences_work(gpt, alone, monkeypatch, method):
     engine = engine_of(gpt)
     with monkeypatch.context() as patch:
         patch.setattr(engine.steps, method, mock.Mock(side_effect=MemoryError))

@@ -1,4 +1,4 @@
-"""Settings: shipped files, presets, includes, and the sentence that a wrong value gives."""
+"""Settings: shipped files, presets, includes, and error messages for wrong values."""
 
 import ast
 import inspect
@@ -93,7 +93,7 @@ def test_unknown_keyword_names_the_nearest_setting():
         assert words in str(error.value)
 
 
-def test_setting_that_is_gone_is_ignored_with_its_former_default_and_else_answered(monkeypatch):
+def test_removed_setting_is_ignored_at_its_old_default_and_refused_otherwise(monkeypatch):
     monkeypatch.setitem(REMOVED, "training.gpt.warmth", ([1, 2], "Wear a coat."))
     stored = XTTSConfig().to_dict()
     stored["training"]["gpt"]["warmth"] = [1, 2]
@@ -127,7 +127,7 @@ def test_auto_and_balanced_are_one_preset():
 
 @pytest.fixture
 def duration_stage():
-    """A stage of a user's own, registered for one test."""
+    """Registers a user-defined stage for one test."""
     rates = dict.fromkeys(MODEL_SIZES, 1e-3) | {"nano": 3e-3}
     defaults = {"weight_decay": 0.5, "max_steps": 7}
     yield register_stage(StageEntry("duration", ("dvae",), rates, defaults=defaults, can_crop=True))
@@ -156,7 +156,7 @@ def test_registered_stage_is_a_section_of_its_own(duration_stage):
         ({"builds_on": ("codec",)}, "The stage extra builds on codec, which is not a stage."),
     ],
 )
-def test_stage_that_could_not_be_trained_is_refused(change, words):
+def test_stage_that_cannot_be_trained_is_refused(change, words):
     entry = {"learning_rates": dict.fromkeys(MODEL_SIZES, 1e-3), **change}
     with pytest.raises(ValueError, match=words):
         register_stage(StageEntry("extra", **entry))
@@ -218,7 +218,7 @@ def test_empty_sections_are_the_defaults(tmp_path):
     assert config_from_dict(config_module.read_yaml(path)) == XTTSConfig()
 
 
-def test_include_puts_files_under_each_other(tmp_path):
+def test_included_files_are_overridden(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/base.yaml").write_text("data: {batch_size: 2, num_workers: 3}\nmodel: {size: nano}\n")
     (tmp_path / "sub/more.yaml").write_text("include: base.yaml\ndata: {num_workers: 4}\n")

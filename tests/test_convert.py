@@ -1,4 +1,4 @@
-"""`myxtts convert --from-coqui`: all layouts of a release become the same model, which speaks; errors name flaws."""
+"""`myxtts convert --from-coqui`: all layouts of a release give the same model, which speaks; errors name the fault."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ def test_the_tables_list_the_weights_of_the_model(size):
     }
 
 
-def test_converted_weights_fit_the_model_and_lie_right(released, converted):
+def test_converted_weights_fit_the_model_in_shape_and_layout(released, converted):
     found = weights(converted)
     model = XTTS(config_from_dict(read_json(converted / "config.json")).model, PARTS)
     for part in PARTS:

@@ -36,7 +36,7 @@ def released_shape(tmp_path_factory):
     return release
 
 
-def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
+def test_export_restores_every_tensor(released_shape, tmp_path, capsys):
     output = tmp_path / "back" / "model.pth"
     assert convert("--to-coqui", released_shape / "out", "--output", output) == 0
     for name in ("dvae.pth", "mel_stats.pth", "speakers_xtts.pth", "vocab.json"):
@@ -65,14 +65,14 @@ def test_export_gives_back_every_tensor(released_shape, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory):
-    """Folder of a run that trained all stages from scratch, and the model."""
+    """Folder of a run that trained all stages from scratch, and its model."""
     tokenizer = XTTSTokenizer.train([("one two three", "en")], 50)
     lengths = dict(max_text_tokens=402, max_audio_tokens=605)
     model = XTTS(replace(RELEASED_SHAPE, num_text_tokens=tokenizer.num_tokens, **lengths), PARTS)
     return write_run(tmp_path_factory.mktemp("own") / "run", model, tokenizer, XTTSConfig(model=model.config)), model
 
 
-def test_a_run_that_trained_all_its_parts_here_exports_and_comes_back_as_it_was(own_run, tmp_path):
+def test_a_run_trained_from_scratch_is_exported_and_imported_unchanged(own_run, tmp_path):
     folder, model = own_run
     assert convert("--to-coqui", folder, "--output", tmp_path / "there" / "model.pth") == 0
     assert convert("--from-coqui", tmp_path / "there" / "model.pth", "--output", tmp_path / "back") == 0

@@ -28,7 +28,7 @@ def correlate(x, kernel, bias, stride, padding, dilation):
         ({"kernel_size": 5, "stride": 3}, {"stride": 3, "padding": 2, "dilation": 1}),
     ],
 )
-def test_conv1d_pads_both_sides_alike(length, arguments, expected):
+def test_conv1d_pads_both_sides_equally(length, arguments, expected):
     x = np.random.default_rng(0).standard_normal((2, length, 3)).astype("float32")
     layer = Conv1D(3, 4, **arguments)
     actual = keras.ops.convert_to_numpy(layer(x))

@@ -40,7 +40,7 @@ def model(synthesizer):
 
 @pytest.fixture(scope="module")
 def batch(reference):
-    """The batch for which the reference computed losses, logits and gradients."""
+    """Returns the batch for which the reference computed losses, logits and gradients."""
     code_lengths = -(-reference["gpt/wav_lengths"] // 1024)
     return GPTBatch(
         tf.range(3),
@@ -60,7 +60,7 @@ def objective(synthesizer):
 
 @pytest.fixture(scope="module")
 def gradients(objective, batch):
-    """The weighted loss, and its gradients by our weight names."""
+    """Returns the weighted loss, and its gradients by our weight names."""
     return objective.gradients(batch)
 
 
@@ -70,7 +70,7 @@ def text(reference):
 
 
 def gpt_arrays(arrays, prefix, config):
-    """Reference arrays of GPT parameters under `prefix`, by our names and in our layouts."""
+    """Returns the reference's arrays of GPT parameters under `prefix`, by our names and in our layouts."""
     tensors = [tensor for tensor in coqui.model_tensors(config) if tensor.part == "gpt"]
     return {
         tensor.weight.removeprefix("gpt/"): coqui.to_ours(

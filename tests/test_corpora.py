@@ -1,4 +1,4 @@
-"""From a folder to utterances: layouts, encodings, and names that try to leave the folder."""
+"""From a folder to utterances: layouts, encodings, and names that point outside the folder."""
 
 import os
 import unicodedata
@@ -100,7 +100,7 @@ def test_a_fourth_column_is_the_speaker_when_most_lines_have_one(tmp_path):
     assert [u.id for u in corpus.utterances] == ["a", "b"] and reasons(corpus) == [(3, "wrong number of columns")]
 
 
-def test_speakers_without_a_header_are_not_taken_for_text(tmp_path):
+def test_speakers_without_a_header_are_not_read_as_text(tmp_path):
     ids = [f"c{number}" for number in range(12)]
     lines = "".join(f"{name}|sentence number {name}|{'Ann' if name < 'c5' else 'Bob'}\n" for name in ids)
     with pytest.raises(CorpusError, match=r"looks like a speaker.*id\|text\|speaker"):
@@ -111,7 +111,7 @@ def test_speakers_without_a_header_are_not_taken_for_text(tmp_path):
     assert {u.text for u in load_corpus(make_corpus(tmp_path, few_words)).utterances} == {"nil", "one", "two"}
 
 
-def test_speakers_csv_tells_speakers_and_languages(tmp_path):
+def test_speakers_csv_sets_speakers_and_languages(tmp_path):
     make_corpus(tmp_path, "a|x\nb|y\nc|z\n", "abc")
     (tmp_path / "speakers.csv").write_text("id,speaker,language\na.wav,Ann,\nb,Bob,FA\nbroken\nb,Eve,fa\n")
     corpus = load_corpus(tmp_path)
@@ -216,7 +216,7 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     ],
 )
 def test_names_cannot_leave_the_folder(tmp_path, monkeypatch, name, reason):
-    monkeypatch.setattr(os, "geteuid", lambda: -1)  # what links lead to is somebody else's
+    monkeypatch.setattr(os, "geteuid", lambda: -1)  # link targets belong to another user
     root = make_corpus(tmp_path / "set", f"{name.format(parent=tmp_path)}|x\nb|y\n")
     make_corpus(tmp_path, None, ["outside"], folder=".")
     (root / "wavs" / "link.wav").symlink_to(tmp_path / "outside.wav")
@@ -230,7 +230,7 @@ def test_names_cannot_leave_the_folder(tmp_path, monkeypatch, name, reason):
     assert all(path.is_relative_to(root) and "folder" not in path.parts for path in opened)
 
 
-def test_lists_and_speaker_folders_that_are_links_to_the_outside_are_not_read(tmp_path):
+def test_lists_and_speaker_folders_linked_from_outside_are_not_read(tmp_path):
     make_corpus(tmp_path / "secret", "a|x\n")
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "metadata.csv").symlink_to(tmp_path / "secret" / "metadata.csv")
@@ -242,7 +242,7 @@ def test_lists_and_speaker_folders_that_are_links_to_the_outside_are_not_read(tm
     assert [u.id for u in corpus.utterances] == ["Ann/a"] and "Bob was left out" in corpus.notes[0]
 
 
-def test_names_from_a_list_cannot_steer_the_terminal(tmp_path):
+def test_names_from_a_list_cannot_control_the_terminal(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n"))
     assert corpus.rejections[0].id == r"\x1b[2J\x07"
 

@@ -1,4 +1,4 @@
-"""Data as people have it: each format on a tiny example, made here, and what `docs/data.md` says of it."""
+"""Corpus formats: each on a tiny generated example, and their documentation in `docs/data.md`."""
 
 import json
 import os
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def audio(*paths):
-    """Writes a second of a sound at each path, of its own for each name."""
+    """Writes a second of audio at each path, different for each name."""
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         phase = np.arange(22050) / (9 + sum(path.name.encode()) % 50)
@@ -190,7 +190,7 @@ def test_every_format_has_its_example_and_its_row_in_the_table(monkeypatch):
         assert {*EXAMPLES, "datasets"} == set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
 
 
-def test_one_quote_that_does_not_end_swallows_nothing(tmp_path):
+def test_an_unclosed_quote_does_not_join_lines(tmp_path):
     audio(tmp_path / "a.wav", tmp_path / "b.wav")
     text(tmp_path / "metadata.csv", 'file,text\na.wav,"not ended\nb.wav,"ended"\n')
     corpus = load_corpus(tmp_path)
@@ -200,7 +200,7 @@ def test_one_quote_that_does_not_end_swallows_nothing(tmp_path):
     assert find_dialect(['a|"fine"', 'b|no "quotes" in front'], "|").quoted is True
 
 
-def test_a_list_itself_is_read_alone_and_two_lists_share_one_folder(tmp_path):
+def test_a_named_list_is_read_alone_and_two_lists_can_share_a_folder(tmp_path):
     finetune_webui(tmp_path)
     train, validation = (load_corpus(tmp_path / f"metadata_{name}.csv") for name in ("train", "eval"))
     assert [u.id for u in train.utterances] == ["a", "b", "c"] and not any(u.validation for u in train.utterances)
@@ -210,7 +210,7 @@ def test_a_list_itself_is_read_alone_and_two_lists_share_one_folder(tmp_path):
     assert check_data(tmp_path, progress=progress_bar)[1] == []  # apart by themselves
 
 
-def test_a_validation_list_of_all_clips_is_passed_over(tmp_path):
+def test_a_validation_list_of_all_clips_is_ignored(tmp_path):
     finetune_webui(tmp_path)
     text(tmp_path / "metadata_eval.csv", (tmp_path / "metadata_train.csv").read_text())
     corpus = load_corpus(tmp_path)
@@ -244,14 +244,14 @@ def test_lines_of_json_that_are_no_clip_are_rejected(tmp_path):
     assert [(r.line, r.reason) for r in corpus.rejections] == [*enumerate(reasons, 2)]
 
 
-def test_audio_in_other_folders_is_the_users_or_needs_their_names(tmp_path, monkeypatch):
+def test_audio_in_other_folders_must_be_the_users_or_be_named(tmp_path, monkeypatch):
     audio(tmp_path / "audio" / "a.wav", tmp_path / "audio" / "sub" / "b.wav", tmp_path / "private" / "c.wav")
     (tmp_path / "alias").symlink_to(tmp_path / "audio")
     named = f"{tmp_path}/audio/a.wav|one\nsub/b.wav|two\n{tmp_path}/private/c.wav|three\n{tmp_path}/alias/a.wav|again\n"
     text(tmp_path / "set" / "list.csv", named + f"{tmp_path}/audio/../private/c.wav|four\n")
     own = load_corpus(tmp_path / "set" / "list.csv")
     assert [u.text for u in own.utterances] == ["one", "three", "again"] and str(tmp_path) in own.notes[0]
-    monkeypatch.setattr(os, "geteuid", lambda: -1)  # all of it is somebody else's
+    monkeypatch.setattr(os, "geteuid", lambda: -1)  # all of it belongs to another user
     refused = [r.reason for r in load_corpus(tmp_path / "set" / "list.csv").rejections]
     assert refused == ["outside the data set", "missing file", *["outside the data set"] * 3]
     text(tmp_path / "lists" / "up.csv", "../audio/a.wav|one\n../private/c.wav|two\n")
@@ -286,7 +286,7 @@ def test_links_of_the_user_to_the_users_own_audio_are_followed(tmp_path, monkeyp
     assert [u.id for u in allowed.utterances] == ["a"] and not allowed.notes
 
 
-def test_folders_that_lead_to_themselves_are_walked_once(tmp_path):
+def test_folders_that_link_to_themselves_are_read_once(tmp_path):
     libritts(tmp_path)
     (tmp_path / "train-clean-100" / "19" / "again").symlink_to(tmp_path)
     assert len(load_corpus(tmp_path).utterances) == 2
@@ -317,7 +317,7 @@ def test_saved_data_sets_are_read_with_their_library(tmp_path, monkeypatch):
     assert load_corpus(saved).utterances == corpus.utterances
 
 
-def test_without_their_library_saved_data_sets_get_a_sentence(tmp_path, monkeypatch):
+def test_saved_data_sets_without_their_library_get_an_error_message(tmp_path, monkeypatch):
     text(tmp_path / "state.json", "{}")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match="saved by the library datasets.*pip install datasets"):

@@ -1,4 +1,4 @@
-"""Whatever operation of the disk a kill or a full disk meets, no checkpoint, setting, log, figure or voice is lost."""
+"""A kill or a full disk at any file-system operation loses no checkpoint, setting, log, figure or voice."""
 
 import json
 import logging
@@ -35,26 +35,26 @@ def tensors(value):
 
 
 def values(store):
-    """`{step: value}` of the checkpoints that are sound."""
+    """Returns `{step: value}` of the intact checkpoints."""
     return {step: float(store.read(step, ("model",))[0]["model"]["a"][0]) for step in store.steps()}
 
 
 @pytest.fixture
 def tmp_path():
-    """On a disk in memory where there is one: thousands of files are made and removed."""
+    """Returns a folder, in memory if possible, because tests create and delete thousands of files."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def folders(tmp_path):
-    """Makes empty folders."""
+    """Creates empty folders."""
     return lambda: Path(tempfile.mkdtemp(dir=tmp_path))
 
 
 @pytest.fixture
 def stores(tmp_path, folders):
-    """Makes stores with the checkpoints 1 to 3, of which 1 is the best."""
+    """Creates stores with the checkpoints 1 to 3; 1 is the best."""
 
     def make():
         return CheckpointStore(shutil.copytree(first.folder, folders() / "gpt"))
@@ -66,11 +66,11 @@ def stores(tmp_path, folders):
 
 
 @pytest.mark.parametrize("step, best", [(3, True), (4, True), (4, False)])
-def test_newest_and_best_are_there_and_agree_after_a_crash_anywhere_in_a_write(stores, monkeypatch, step, best):
+def test_newest_and_best_are_consistent_after_a_crash_anywhere_in_a_write(stores, monkeypatch, step, best):
     def check(store, outcome):
         store = CheckpointStore(store.folder)  # as another process sees it
         before = {1: 1.0, 2: 2.0, 3: 3.0}
-        # What is read at once, with nothing recovered.
+        # Read at once, before recovery.
         found = values(store)
         written = found.get(step) == 9.0
         assert written or not isinstance(outcome, type(store.folder)), "what was returned is there"
@@ -85,7 +85,7 @@ def test_newest_and_best_are_there_and_agree_after_a_crash_anywhere_in_a_write(s
         assert listed == {"step": store.best_step()}
         names = {entry.name for entry in store.folder.iterdir()}
         assert names == {"best.json", *(f"step_{step:08d}" for step in found)}
-        # And the next checkpoints: the best outlives them.
+        # The best checkpoint is kept when later ones are written.
         for later in (5, 6, 7):
             store.write(later, tensors(later), {})
         assert values(store).items() >= {store.best_step(): found[listed["step"]], 6: 6.0, 7: 7.0}.items()
@@ -139,7 +139,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("shared", [(), ("dvae",)])
-def test_a_run_is_set_aside_as_one_or_not_at_all_after_a_crash_anywhere(folders, monkeypatch, shared):
+def test_a_run_is_set_aside_completely_or_not_at_all_after_a_crash_anywhere(folders, monkeypatch, shared):
     moved = [name for name in ("dvae", "gpt", "samples", "vocab.json", "config.json", "none") if name not in shared]
 
     def make():
@@ -208,14 +208,14 @@ def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, f
 
 
 @pytest.mark.parametrize("direction, every", [("in", 31), ("out", 11)])
-def test_a_converted_model_is_whole_or_not_there_after_a_crash_anywhere(
+def test_a_converted_model_is_complete_or_absent_after_a_crash_anywhere(
     tmp_path, monkeypatch, released, direction, every
 ):
     # Some of the operations: hundreds are the same for another tensor. `faults.py --only conversions` takes each.
     assert crash_conversion(monkeypatch, tmp_path, released, direction, every) > 5 * every
 
 
-def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_path, folders, monkeypatch):
+def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(tmp_path, folders, monkeypatch):
     def speak(jobs, *_):
         for job in jobs:
             Path(job.path).write_bytes(job.text.encode())
@@ -242,7 +242,7 @@ def test_the_sample_corpus_is_whole_or_made_again_after_a_crash_anywhere(tmp_pat
     crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder.parent)
 
 
-def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_anywhere(folders, monkeypatch):
+def test_log_keeps_all_lines_in_order_after_a_crash_anywhere(folders, monkeypatch):
     old, logged = "12:00:00 INFO of before\n", [f"line {number}" for number in range(4)]
     monkeypatch.setattr(logging.getLogger("myxtts"), "handlers", [logging.NullHandler()])
     monkeypatch.setattr(logging.getLogger("myxtts"), "propagate", False)
@@ -269,7 +269,7 @@ def test_log_keeps_all_lines_of_before_and_its_own_in_their_order_after_a_crash_
 
 
 def figures(folder):
-    """Steps of all figures that can be read, file by file."""
+    """Returns the steps of all readable figures, file by file."""
     found = []
     for path in sorted(folder.glob("events.*")):
         try:
@@ -281,7 +281,7 @@ def figures(folder):
 
 
 def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tmp_path, caplog):
-    # Written by TensorFlow's own code: no operation of Python's can be made to fail. The limit cuts each size in turn.
+    # TensorFlow's native code writes this file, so Python cannot make it fail; a size limit truncates it at each size.
     def fill(folder, most_bytes):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         file = EventFile(folder)
@@ -310,7 +310,7 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         (cut / whole.name).write_bytes(whole.read_bytes()[:most_bytes])
         file = EventFile(cut)
         file.write(9, lambda: tf.summary.scalar("loss", 9))
-        # Files of one second are in no order.
+        # The order of files from the same second is undefined.
         assert sorted(figures(cut)) == [*range(len(figures(cut)) - 1), 9]
         shutil.rmtree(cut)
     assert logged > 20

@@ -1,4 +1,4 @@
-"""Whatever people name as their data is read, or answered with what it is and the command that it is for."""
+"""Anything given as a data set is read, or refused with a message that says what it is and which command takes it."""
 
 import shutil
 
@@ -40,13 +40,13 @@ def text(path, content, encoding="utf-8"):
 
 
 def rows(line, head="", names=NAMES, end="\n"):
-    """Lines of a list, in which `{n}`, `{t}` and `{k}` are clip, text and number."""
+    """Returns the lines of a list; `{n}`, `{t}` and `{k}` stand for clip, text and number."""
     pairs = enumerate(zip(names, TEXTS))
     return end.join([*filter(None, [head]), *(line.format(n=n, t=t, k=k) for k, (n, t) in pairs), ""])
 
 
 def listed(line, head="", name="list.csv", where=".", encoding="utf-8", end="\n"):
-    """A shape: one list in a folder, and audio in a folder `where`; `{d}` is the folder of the set."""
+    """Returns a layout: a list in a folder, and audio in the folder `where`; `{d}` is the data set's folder."""
 
     def make(root):
         audio(root / where)
@@ -120,7 +120,7 @@ DATA = {
 
 
 def read_to_train(path, home):
-    """What `myxtts train` does with recordings before its first step."""
+    """Does what `myxtts train` does with recordings before its first step."""
     config = configure(train_data=str(path), checkpoint_dir=str(home))
     check_request(config)
     return SpeechDataset.open(config)
@@ -134,7 +134,7 @@ SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
 
 
 @pytest.mark.parametrize("shape", DATA)
-def test_data_of_every_shape_is_read_whole(shape, tmp_path, capsys, monkeypatch):
+def test_data_of_every_layout_is_read_completely(shape, tmp_path, capsys, monkeypatch):
     (tmp_path / "my set").mkdir()
     monkeypatch.chdir(tmp_path)
     path = DATA[shape](tmp_path / "my set")
@@ -151,7 +151,7 @@ def test_data_of_every_shape_is_read_whole(shape, tmp_path, capsys, monkeypatch)
 
 
 def write(*names):
-    """A shape: a folder with such files, which hold next to nothing."""
+    """Returns a layout: a folder with these files, which are nearly empty."""
 
     def make(root):
         for name in names:
@@ -205,7 +205,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("shape", OTHERS)
-def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys, monkeypatch):
+def test_other_inputs_are_refused_with_the_command_for_them(shape, tmp_path, capsys, monkeypatch):
     make, answer = OTHERS[shape]
     (tmp_path / "my set").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -224,6 +224,6 @@ def test_what_is_no_data_is_answered_with_what_it_is_for(shape, tmp_path, capsys
     assert plan([str(path), "--model-size", "nano"]) == 2 * (shape == "nothing")
 
 
-def test_audio_beside_a_single_list_is_not_called_unused(tmp_path):
+def test_audio_beside_a_single_list_is_not_reported_as_unused(tmp_path):
     DATA["train.csv and val.csv"](tmp_path)
     assert not any("Not used" in note for note in load_corpus(tmp_path / "train.csv").notes)

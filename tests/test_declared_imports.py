@@ -1,4 +1,4 @@
-"""Every third-party import is declared in the extra that its folder names; read from the syntax tree."""
+"""Every third-party import in the syntax tree is declared in an extra of its folder."""
 
 import ast
 import re
@@ -8,18 +8,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS_OF_FOLDER = {"myxtts": (), "utilities": ("bench",), "tests": ("test", "datasets")}
-"""Extras whose packages the files of a folder may import anywhere, besides the project's `dependencies`."""
+"""Extras of each folder, whose packages its files may import anywhere, besides the project's `dependencies`."""
 FRONT_ENDS = {"myxtts/apps/server/": "server", "myxtts/apps/studio/": "ui"}
-"""Folders that are imported where their extra is installed, and the extra; their `__main__.py` says so if it is not."""
+"""Folders that need an extra, and the extra; their `__main__.py` reports if it is not installed."""
 OPTIONAL = ("sample", "languages", "datasets", "recordings", "hub", "ui", "server", "ray", "onnx", "eval")
 """Extras that `myxtts/` imports inside functions only, with an error that says what to install."""
 DISTRIBUTIONS = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py"}
-"""Modules whose distribution has another name; elsewhere the two differ by case and by `-` for `_` at most."""
+"""Distributions of modules with another name; other names differ at most by case and by `-` for `_`."""
 IMPORTED_BY_OTHERS = {"tensorboard": "tf.summary writes with it"}
 """Dependencies that no file here imports, and why they are declared."""
 REFERENCE = ("torch", "TTS", "transformers")
 ELSEWHERE = {"utilities/benchmarks/reference_worker.py": REFERENCE, "utilities/parity/make_reference.py": REFERENCE}
-"""Files that run under the reference implementation's Python, whose packages no extra of ours installs."""
+"""Files that run in the reference implementation's environment, whose packages are in none of our extras."""
 IMPORTING_CALLS = ("import_module", "importorskip", "import_extra")
 """Functions whose first argument is the name of a module to import."""
 
@@ -30,7 +30,7 @@ def canonical(name):
 
 
 def declared(project, *extras):
-    """Canonical names of the dependencies and of the extras' packages, those of extras they name included."""
+    """Returns the canonical names of the dependencies and of the packages of extras, including nested extras."""
     optional = project.get("optional-dependencies", {})
     pending, found = [*project["dependencies"], *(one for extra in extras for one in optional.get(extra, ()))], set()
     while pending:
@@ -43,7 +43,7 @@ def declared(project, *extras):
 
 
 def imports(tree):
-    """`(line, top module, whether inside a function)` of every import, those by name through a function included."""
+    """Yields `(line, top module, whether inside a function)` of every import, also of imports by a function call."""
     inside = {
         id(node)
         for function in ast.walk(tree)

@@ -1,4 +1,4 @@
-"""The decoder stage: what it is given, what it learns from, and that a run of it can be stopped at any step."""
+"""The decoder stage: its inputs, its losses, and exact resumption at any step."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -75,7 +75,7 @@ def waves():
     return WaveBatch(**{name: tf.constant(value) for name, value in fields.items()})
 
 
-def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_when_it_is_spoken(preparation, foundations, waves):
+def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_in_synthesis(preparation, foundations, waves):
     whole, grid, config = preparation(waves), preparation.grid, run_config().model
     before = grid.history_frames
     gpt, codes = foundations["gpt"].gpt, foundations["dvae"].dvae
@@ -91,7 +91,7 @@ def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_when_it_is_spok
         latents = gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded, config.start_audio_token)
         frames = grid.latents_to_frames(latents)[0]
         actual = whole.frames[row, before : before + len(frames)]
-        # The last codes of a clip see what follows it in the batch.
+        # The last codes of a clip depend on the padding after it.
         np.testing.assert_allclose(actual[:-9], frames[:-9], atol=1e-4)
     np.testing.assert_allclose(whole.target[:, : waves.target_wav.shape[1]], waves.target_wav, atol=0)
 
@@ -116,7 +116,7 @@ def test_a_slice_with_its_context_is_a_part_of_the_whole(preparation, decoder, w
     assert len(starts) > 4
 
 
-def test_slices_are_drawn_again_where_they_are_silent_and_depend_on_position_alone(preparation, waves):
+def test_silent_slices_are_sampled_again_and_depend_on_position_only(preparation, waves):
     silent = 0
     for position in range(20):
         cut = preparation(waves, position)
@@ -127,7 +127,7 @@ def test_slices_are_drawn_again_where_they_are_silent_and_depend_on_position_alo
         np.testing.assert_array_equal(one, other)
 
 
-def test_speaker_vector_is_of_either_clip_and_of_a_random_stretch_in_training_alone(preparation, waves):
+def test_speaker_vector_is_from_either_clip_and_from_a_random_slice_only_in_training(preparation, waves):
     validation = preparation(waves).speaker.numpy()
     other = [(preparation(waves, position).speaker.numpy() == validation).all(axis=1) for position in range(16)]
     assert 0.2 < np.mean(other) < 0.8
@@ -141,7 +141,7 @@ def test_speaker_vector_is_of_either_clip_and_of_a_random_stretch_in_training_al
     np.testing.assert_allclose(preparation(long).speaker, whole, atol=1e-5)
 
 
-def test_validation_is_the_mel_distance_of_whole_copies(preparation, decoder, waves):
+def test_validation_is_the_mel_distance_of_whole_resyntheses(preparation, decoder, waves):
     stage = DecoderStage(run_config(), dict.fromkeys(FOUNDATIONS))
     stage.model = type("Model", (), {"decoder": decoder})()
     (objective,) = stage.validated([])
@@ -182,7 +182,7 @@ def train(dataset, foundations, config, stop_after=None):
 
 @pytest.fixture(scope="module")
 def corpus_foundations(tiny_corpus, tmp_path_factory):
-    """The corpus with its configuration, and foundations that fit its vocabulary."""
+    """The corpus with its configuration, and models of earlier stages that fit its vocabulary."""
     dataset = SpeechDataset.open(run_config(tiny_corpus, tmp_path_factory.mktemp("corpus")))
     keras.utils.set_random_seed(3)
     return dataset, {part: XTTS(dataset.config.model, parts=(part,)) for part in FOUNDATIONS}
@@ -201,17 +201,17 @@ def weights_of(folder) -> dict[str, Iterable]:
     return {name: store.digest(step, name) for name in ("model", "discriminators", "optimizer", "trained")}
 
 
-def test_phases_follow_each_other_and_a_run_is_resumed_bit_for_bit(corpus_foundations, tmp_path):
+def test_phases_alternate_and_a_run_is_resumed_bit_for_bit(corpus_foundations, tmp_path):
     corpus, foundations = corpus_foundations
     dataset, config = configured(corpus, tmp_path / "whole")
     trainer, reported = train(dataset, foundations, config)
     assert [trainer.stage.phase(step, 4) for step in range(4)] == ["spectral"] * 2 + ["adversarial"] * 2
-    # Discriminators wait while the decoder learns from spectra alone.
+    # Discriminators are not trained while the decoder learns from spectral losses only.
     assert (reported.discriminators[1] == reported.discriminators[2]).all()
     assert (reported.discriminators[3] != reported.discriminators[2]).any()
     assert reported.figures[2]["adversarial"] == 0.0 < reported.figures[3]["adversarial"]
     assert reported.figures[3]["discriminator/real"] > 0
-    # Averages of the decoder are validated and spoken with; there are none of the discriminators.
+    # The decoder's averages are used for validation and speech; discriminators have none.
     assert trainer.train_step.averages() and not any("period" in name for name in trainer.train_step.averages())
     assert trainer.state.history[-1]["mel"] == trainer.state.best[0]
     for stop in (3, None):

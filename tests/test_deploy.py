@@ -1,4 +1,4 @@
-"""The examples in deploy/ name commands and flags that there are, and pass the linters that are installed."""
+"""The examples in deploy/ use existing commands and flags, and pass the installed linters."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ PARSERS = {"prepare": train.prepare_parser, "train": train.build_parser, "serve"
 
 
 def commands():
-    """`(file name, subcommand, flags)` of each call of `myxtts`."""
+    """Yields `(file name, subcommand, flags)` of each call of `myxtts`."""
     for path in SCRIPTS:
         for words in re.findall(r"^(?:srun .*)?myxtts (.*)", path.read_text().replace("\\\n", ""), re.MULTILINE):
             yield path.name, words.split()[0], re.findall(r"(--[a-z-]+)", words)
@@ -37,7 +37,7 @@ def commands():
 
 
 @pytest.mark.parametrize("name, command, flags", [pytest.param(*each, id=each[0]) for each in commands()])
-def test_commands_have_the_flags_that_they_are_given(name, command, flags):
+def test_commands_have_the_flags_in_the_examples(name, command, flags):
     known = {option for action in PARSERS[command]()._actions for option in action.option_strings}
     assert flags and set(flags) <= known
 
@@ -60,7 +60,7 @@ def test_proxy_asks_the_replicas_that_compose_starts_and_waits_for():
         assert re.search(stage, (DEPLOY / "docker/Dockerfile").read_text(), re.MULTILINE)
 
 
-def test_proxy_takes_its_settings(tmp_path):
+def test_proxy_accepts_its_settings(tmp_path):
     if (nginx := shutil.which("nginx")) is None:
         pytest.skip("nginx is not installed")
     settings = tmp_path / "nginx.conf"
@@ -69,7 +69,7 @@ def test_proxy_takes_its_settings(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_ray_is_given_an_application_with_flags_that_there_are():
+def test_ray_application_has_existing_flags():
     [one] = yaml.safe_load((DEPLOY / "ray/serve.yaml").read_text())["applications"]
     module, _, function = one["import_path"].partition(":")
     assert module == ray_app.__name__ and callable(getattr(ray_app, function))
@@ -77,14 +77,14 @@ def test_ray_is_given_an_application_with_flags_that_there_are():
     assert (arguments.checkpoint, arguments.voices) == ("runs/mine", "voices")
 
 
-def test_replica_takes_flags_of_a_server_but_those_of_its_address():
+def test_replica_takes_flags_of_a_server_except_its_address():
     flags = {"checkpoint": "a", "allow-uploads": True, "allow_uploads": False, "queue": 3, "max_seconds": "5"}
     assert ray_app.command_line(flags) == "--checkpoint a --allow-uploads --queue 3 --max-seconds 5".split()
     with pytest.raises(UserError, match="port is not for replicas"):
         ray_app.command_line({"port": 8000})
 
 
-def test_application_of_ray_is_refused_in_a_sentence_and_has_limits(tmp_path):
+def test_ray_application_reports_errors_and_has_limits(tmp_path):
     if find_spec("ray") is None:
         pytest.skip("needs the extra ray")
     with pytest.raises(UserError, match="--queue must be 0 to 10000"):

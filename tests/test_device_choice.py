@@ -24,7 +24,7 @@ def asked_for(*flags):
     return config_from_arguments(arguments), start_options({**vars(arguments)}).devices
 
 
-def test_quickest_of_those_that_run_is_taken():
+def test_fastest_working_plan_is_chosen():
     best, lines = choose({"single": 0.4, "dual": 0.25, "mirrored": "out of memory"})
     assert best == "dual" and "dual: 250.0 ms" in lines[1] and "does not run (out of memory)" in lines[2]
     assert choose({"single": 0.2, "dual": 0.25})[0] == "single"

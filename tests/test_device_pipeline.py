@@ -1,4 +1,4 @@
-"""The buffers between the devices: order, bounds, overlap, errors with their own traceback, and every way to stop."""
+"""The buffers between the devices: order, limits, overlap, errors with their traceback, and stops of all kinds."""
 
 import itertools
 import os
@@ -29,7 +29,7 @@ def kept(batch, position):
 
 
 class Broken(Exception):
-    """What the tests throw."""
+    """Error that the tests raise."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +54,8 @@ def test_batches_come_in_order_with_their_positions(capacity):
 
 
 @pytest.mark.parametrize("capacity", [2, 0])
-def test_reader_that_was_stopped_has_cleaned_up_though_it_is_still_referred_to(capacity):
-    """Left to the end of Python, it would start its last thread there, which never runs: the process would hang."""
+def test_stopped_reader_is_closed_although_it_is_still_referenced(capacity):
+    """A reader that is closed at interpreter exit would start a thread that never runs, and the process would hang."""
     cleaned_up = threading.Event()
 
     def read():
@@ -156,7 +156,7 @@ def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
 
 @pytest.mark.parametrize("capacity", [2, 0])
 @pytest.mark.parametrize("where", ["read", "prepare", "transfer"])
-def test_error_of_the_producer_comes_out_after_the_batches_before_it(capacity, where):
+def test_error_of_the_producer_is_raised_after_the_batches_before_it(capacity, where):
     def passing(here, batch):
         if (here, batch) == (where, 3):
             raise Broken(where)
@@ -173,7 +173,7 @@ def test_error_of_the_producer_comes_out_after_the_batches_before_it(capacity, w
     assert "passing" in [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
 
 
-def test_close_may_come_first_or_twice_and_ends_the_batches():
+def test_close_can_be_called_first_or_twice_and_ends_the_batches():
     never_asked = DevicePipeline(range(3), kept, unchanged)
     never_asked.close()
     assert next(never_asked, None) is None
@@ -189,12 +189,12 @@ STOPS = ("reader", "features", "step", "interrupt", "end of data", "enough")
 
 
 def consume(kind, at, draw):
-    """Trains on made-up batches until a stop of this kind at batch `at`; returns how many steps were finished."""
+    """Trains on synthetic batches until a stop of this kind at batch `at`; returns the number of finished steps."""
     data_seconds, step_seconds = (draw.choice([0.0, 0.001, 0.004]) for _ in range(2))
     begin, seen = time.monotonic(), 0
 
     def batches():
-        # Ten thousand batches can be over before a busy machine delivers Ctrl-C; half a minute of them cannot.
+        # A busy machine may deliver Ctrl-C only after ten thousand batches, but not after half a minute of them.
         until_then = itertools.takewhile(lambda _: time.monotonic() < begin + 30, itertools.count())
         for index in range(at) if kind == "end of data" else until_then:
             if kind == "reader" and index == at:
@@ -208,7 +208,7 @@ def consume(kind, at, draw):
         return batch
 
     if kind == "interrupt":
-        # A shell that starts the tests in its background lets them ignore Ctrl-C.
+        # Tests that a shell started in the background ignore Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.001 + 0.004 * at, os.kill, (os.getpid(), signal.SIGINT)).start()
     with DevicePipeline(batches(), prepare, unchanged, draw.choice([1, 1, 2, 5])) as pipeline:
@@ -235,7 +235,7 @@ def test_every_stop_ends_the_producer(seed):
     assert ended == {"interrupt": KeyboardInterrupt, "end of data": at, "enough": at + 1}.get(kind, Broken)
 
 
-def test_pipeline_that_is_let_go_ends_its_producer():
+def test_deleted_pipeline_ends_its_producer():
     pipeline = DevicePipeline(range(100), kept, unchanged)
     assert next(pipeline) == 0 and producers()
     del pipeline

@@ -1,5 +1,5 @@
-"""Computes device plans, and applies them to a stand-in TensorFlow that numbers GPUs like CUDA and TensorFlow, and to
-the real one with logical CPU devices."""
+"""Device plans: computing them, and applying them to a stand-in TensorFlow with CUDA's numbering of GPUs, and to the
+real TensorFlow with logical CPU devices."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def machine():
 # Computing plans.
 
 
-def test_nothing_asked_is_single_mode_on_the_first_gpu_or_the_cpu():
+def test_default_is_single_mode_on_the_first_gpu_or_the_cpu():
     for num_gpus, device in ((2, "/GPU:0"), (0, "/CPU:0")):
         plan = plan_devices(num_gpus=num_gpus)
         assert (plan.mode, plan.data_device, plan.model_devices) == ("single", device, (device,))
@@ -52,7 +52,7 @@ def test_one_gpu_plays_both_roles_under_isolation():
     assert mixed.model_devices == ("/GPU:2", "/GPU:1")  # GPU 0 comes after both logical devices of GPU 1
 
 
-def test_virtual_devices_are_logical_cpus_and_say_so():
+def test_virtual_devices_are_logical_cpus_and_reported():
     plan = plan_devices(num_gpus=0, virtual_devices=3)
     assert (plan.data_device, plan.model_devices, plan.virtual) == ("/CPU:0", ("/CPU:1", "/CPU:2"), True)
     assert (plan.data_gpu, plan.model_gpus, plan.visible_ids) == (0, (1, 2), ())
@@ -76,7 +76,7 @@ def test_virtual_devices_are_logical_cpus_and_say_so():
         ),
     ],
 )
-def test_contradictory_requests_are_errors_that_name_the_way_out(request_, words):
+def test_contradictory_requests_are_errors_with_a_hint(request_, words):
     with pytest.raises(DeviceError) as error:
         plan_devices(num_gpus=4, **request_)
     for word in words:
@@ -131,7 +131,7 @@ def test_tensorflow_that_cannot_use_the_gpus_is_an_error_for_a_pair(machine, mon
         early_gpu_configuration(0, 1)
 
 
-def test_tensorflow_that_cannot_use_the_gpu_is_said_when_nothing_was_asked(machine, monkeypatch, capsys):
+def test_tensorflow_that_cannot_use_the_gpu_is_reported_by_default(machine, monkeypatch, capsys):
     machine(0)
     monkeypatch.setattr(devices, "list_gpus", lambda: (GPU("0", "a", 1),))
     assert early_gpu_configuration().model_device == "/CPU:0"
@@ -156,7 +156,7 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
 @pytest.mark.parametrize(
     "command", [["evaluate", "base", "--quick"], ["export", "--checkpoint", "base"], ["say", "--text", "Hi."]]
 )
-def test_every_command_that_speaks_refuses_an_accelerator_that_is_not_there(command, monkeypatch, tmp_path, capsys):
+def test_every_command_that_speaks_refuses_a_missing_accelerator(command, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(devices, "_applied", None)
     monkeypatch.setenv("MYXTTS_ACCELERATOR", "cuda")
     options = ["--output", str(tmp_path / ("out.wav" if command[0] == "say" else "out"))]
@@ -272,7 +272,7 @@ def real_run():
     return text, json.loads(found)
 
 
-def test_planning_starts_nothing_and_a_virtual_run_says_plainly_that_it_is_virtual(real_run):
+def test_planning_starts_nothing_and_a_virtual_run_is_reported_as_virtual(real_run):
     text, found = real_run
     assert found["light"] and not found["runtime started"]
     roles = "Data Processing GPU: 0\nModel Training GPU: 1,2\nSet visible devices: GPU 0 and GPU 1 and GPU 2 (virtual)"

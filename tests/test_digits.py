@@ -1,9 +1,9 @@
-"""The digits benchmark: what it trains on, what its recognizer answers, and what its figures count."""
+"""The digits benchmark: its training data."""
 
 from utilities.benchmarks.digits import HELD_OUT_INDICES, training_folder
 
 
-def test_training_folder_leaves_out_what_is_scored(tmp_path):
+def test_training_folder_leaves_out_evaluated_clips(tmp_path):
     data = tmp_path / "fsdd"
     (data / "wavs").mkdir(parents=True)
     clips = ["3_theo_10", "3_theo_20", "4_theo_20"]

@@ -1,4 +1,4 @@
-"""Runs whose loss is not finite: noticed in time, named in a file, taken back to the last good checkpoint, or ended."""
+"""Runs whose loss is not finite: detection, report file, return to the last good checkpoint, and end."""
 
 import json
 
@@ -19,13 +19,13 @@ def record(guard, step, finite):
 
 
 @pytest.mark.parametrize("limit, first_bad", [(1, 1), (3, 5), (20, 7)])
-def test_divergence_is_noticed_after_as_many_bad_steps_as_the_limit(limit, first_bad):
+def test_divergence_is_detected_at_the_limit_of_bad_steps(limit, first_bad):
     guard = DivergenceGuard(limit)
     noticed = next(step for step in range(1, 100) if record(guard, step, step < first_bad))
     assert noticed == first_bad + limit - 1
 
 
-def test_one_finite_step_ends_a_row():
+def test_one_finite_step_resets_the_count():
     guard = DivergenceGuard(4)
     assert not any(record(guard, step, step % 4 == 0) for step in range(1, 60))
 
@@ -37,7 +37,7 @@ def test_the_last_bad_steps_are_reported_with_clips_and_terms():
     assert found == [{"step": step, "clips": [step, step + 100], "not_finite": ["loss"]} for step in (2, 3, 4)]
 
 
-def test_a_row_goes_on_after_a_resume():
+def test_the_count_of_bad_steps_continues_after_a_resume():
     guard, other = DivergenceGuard(8), DivergenceGuard(8)
     for step in range(5):
         record(guard, step, False)
@@ -106,7 +106,7 @@ def test_run_without_a_good_checkpoint_stops(tiny_corpus, tmp_path):
     assert found["weights_not_finite"] == ["audio_head/bias"]
 
 
-def test_what_broke_goes_to_the_log_where_it_cannot_be_written(tiny_corpus, tmp_path, monkeypatch, caplog):
+def test_unwritable_divergence_report_goes_to_the_log(tiny_corpus, tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError("disk full")
 

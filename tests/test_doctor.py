@@ -1,4 +1,4 @@
-"""The data doctor: what it accepts, rejects, warns of and remembers; splits, and clips that are on both sides."""
+"""Checks of data sets: accepted and rejected clips, warnings, cache, validation split, and leakage."""
 
 import csv
 import os
@@ -26,7 +26,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def speech(seconds=0.5, pitch=150, sample_rate=22050, fade=True, peak=0.4):
-    """A vibrating tone that fades at its ends, as a clip of speech does."""
+    """Returns a tone with vibrato that fades in and out like speech."""
     time_axis = np.arange(int(seconds * sample_rate)) / sample_rate
     samples = peak * np.sin(2 * np.pi * pitch * time_axis + 3 * np.sin(2 * np.pi * 5 * time_axis))
     return samples * np.hanning(len(samples)) if fade else samples
@@ -109,7 +109,7 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
     assert "warning: cut ending: 1 (first: cut)" in lines
 
 
-def test_check_of_texts_rejects_with_its_own_reason_only_what_is_good_so_far(corpus):
+def test_check_of_texts_only_rejects_clips_that_were_accepted_so_far(corpus):
     asked = []
     check_text = lambda text, language: asked.append(text) or ("too many tokens" if text == "a" else None)
     inspection = inspect_corpus(corpus).checked(check_text)
@@ -118,7 +118,7 @@ def test_check_of_texts_rejects_with_its_own_reason_only_what_is_good_so_far(cor
     assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
 
 
-def test_the_cache_spares_what_has_not_changed_and_nothing_else(corpus, tmp_path, monkeypatch):
+def test_the_cache_is_used_for_unchanged_files_only(corpus, tmp_path, monkeypatch):
     paths, read = [], doctor.read_audio
     keep = lambda path, *given, **named: paths.append(path.stem) or read(path, *given, **named)
     monkeypatch.setattr(doctor, "read_audio", keep)
@@ -156,7 +156,7 @@ def test_a_damaged_cache_is_ignored_and_replaced(corpus, tmp_path, damage):
     assert inspect_corpus(corpus, cache_path=cache) == first and cache.read_bytes() == whole
 
 
-def test_a_file_that_vanishes_is_rejected_and_not_remembered(corpus, tmp_path):
+def test_a_vanished_file_is_rejected_and_not_cached(corpus, tmp_path):
     os.rename(corpus.root / "wavs" / "good.wav", tmp_path / "good.wav")
     inspection = inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
     assert ("good", "missing file") in found(inspection.rejections)
@@ -234,14 +234,14 @@ def ids(items):
     return {item.id for item in items}
 
 
-def test_the_share_is_met_and_nothing_is_lost():
+def test_the_split_has_its_share_and_loses_no_clip():
     train, validation = split_by_hash(utterances(2000), 0.1)
     assert 150 < len(validation) < 250
     assert ids(train) | ids(validation) == ids(utterances(2000)) and len(train) + len(validation) == 2000
     assert [u.id for u in train] == [u.id for u in utterances(2000) if u.id in ids(train)]
 
 
-def test_a_clip_keeps_its_side_when_others_come_and_in_other_processes():
+def test_a_clip_stays_in_its_part_when_others_are_added_and_in_other_processes():
     _, validation = split_by_hash(utterances(200), 0.1)
     _, more = split_by_hash(utterances(400)[::-1], 0.1)
     assert ids(validation) == ids(more) & ids(utterances(200))

@@ -1,4 +1,4 @@
-"""Fetching LJSpeech: a foreign archive cannot write elsewhere or stay half done."""
+"""Download of LJSpeech: an untrusted archive cannot write outside its folder or be unpacked in part."""
 
 import fcntl
 import hashlib
@@ -21,7 +21,7 @@ CORPUS = {"LJSpeech-1.1/metadata.csv": b"a|b|b\n", "LJSpeech-1.1/wavs/a.wav": by
 
 
 class Server(ThreadingHTTPServer):
-    """Sends `content` on the loopback interface; `cut` ends a connection after so many bytes, once."""
+    """Server of `content` on the loopback interface; `cut` breaks one connection after that many bytes."""
 
     content, cut, ranges, status, asked = b"", None, True, None, ()
 
@@ -69,7 +69,7 @@ def tarred(members):
 
 
 def archive(server, content, **overrides):
-    """The `Archive` that the server sends from now on."""
+    """Sets the content of the server; returns its `Archive`."""
     server.content = content
     url = f"http://127.0.0.1:{server.server_port}/a.tar.bz2"
     known = Archive("a.tar.bz2", url, hashlib.sha256(content).hexdigest(), len(content), 200_000)
@@ -80,7 +80,7 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_corpus_is_unpacked_into_the_folder_and_kept(tmp_path, server):
+def test_corpus_is_unpacked_into_the_folder_and_reused(tmp_path, server):
     known, folder = archive(server, tarred(CORPUS)), tmp_path / "data"
     for _ in range(2):
         assert download_ljspeech(folder, known) == folder
@@ -90,8 +90,8 @@ def test_corpus_is_unpacked_into_the_folder_and_kept(tmp_path, server):
 
 @pytest.mark.parametrize("cut", [64, 100, -1])
 @pytest.mark.parametrize("ranges", [True, False])
-def test_download_that_was_cut_off_goes_on_where_it_stopped(tmp_path, server, monkeypatch, cut, ranges):
-    monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # what had come of the last chunk is lost
+def test_interrupted_download_is_resumed(tmp_path, server, monkeypatch, cut, ranges):
+    monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # the incomplete last chunk is lost
     known = archive(server, tarred(CORPUS))
     server.cut, server.ranges = cut, ranges
     with pytest.raises(CorpusError, match="The partial download is kept in .*Run the same command again"):
@@ -104,7 +104,7 @@ def test_download_that_was_cut_off_goes_on_where_it_stopped(tmp_path, server, mo
     assert names(tmp_path) == {"data"} and names(tmp_path / "data") == {"metadata.csv", "wavs"}
 
 
-def test_archive_that_is_not_the_known_one_is_thrown_away(tmp_path, server):
+def test_archive_with_another_checksum_is_deleted(tmp_path, server):
     known = archive(server, tarred(CORPUS))
     server.content = bytes(known.num_bytes)
     with pytest.raises(CorpusError, match="its SHA-256"):
@@ -112,7 +112,7 @@ def test_archive_that_is_not_the_known_one_is_thrown_away(tmp_path, server):
     assert names(tmp_path) == set()
 
 
-def test_part_of_another_file_is_thrown_away_and_not_met_again(tmp_path, server):
+def test_partial_download_of_another_file_is_deleted(tmp_path, server):
     known = archive(server, tarred(CORPUS))
     (tmp_path / PART).write_bytes(b"x" * 50)
     with pytest.raises(CorpusError, match="SHA-256"):
@@ -120,7 +120,7 @@ def test_part_of_another_file_is_thrown_away_and_not_met_again(tmp_path, server)
     download_ljspeech(tmp_path / "data", known)
 
 
-def test_error_of_the_server_keeps_what_has_arrived(tmp_path, server):
+def test_error_of_the_server_keeps_the_partial_download(tmp_path, server):
     known = archive(server, tarred(CORPUS))
     server.status = 503
     with pytest.raises(CorpusError, match="503"):
@@ -132,7 +132,7 @@ def test_error_of_the_server_keeps_what_has_arrived(tmp_path, server):
     assert (tmp_path / PART).read_bytes() == server.content[:50]
 
 
-def test_room_on_the_disk_is_looked_at_first(tmp_path, server, monkeypatch):
+def test_disk_space_is_checked_first(tmp_path, server, monkeypatch):
     known = archive(server, tarred(CORPUS))
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: namedtuple("Usage", "free")(200_000))
     with pytest.raises(CorpusError, match="0.0 GB free, and 0.0 GB are needed"):
@@ -140,7 +140,7 @@ def test_room_on_the_disk_is_looked_at_first(tmp_path, server, monkeypatch):
     assert server.asked == () and names(tmp_path) == set()
 
 
-def test_two_downloads_at_once_do_not_meet_and_a_link_is_not_followed(tmp_path, server):
+def test_simultaneous_downloads_exclude_each_other_and_a_link_is_not_followed(tmp_path, server):
     known = archive(server, tarred(CORPUS))
     with open(tmp_path / PART, "wb") as file:
         file.write(b"1234")
@@ -155,14 +155,14 @@ def test_two_downloads_at_once_do_not_meet_and_a_link_is_not_followed(tmp_path, 
     assert (tmp_path / "mine").read_bytes() == b"1234" and server.asked == ()
 
 
-def test_archive_that_climbs_writes_nothing_outside(tmp_path, server):
+def test_archive_with_parent_paths_writes_nothing_outside(tmp_path, server):
     content = tarred({"LJ/metadata.csv": b"a", "../outside": b"x"})
     with pytest.raises(CorpusError, match="outside"):
         download_ljspeech(tmp_path / "data", archive(server, content))
     assert names(tmp_path) == set()
 
 
-def test_disk_that_fills_up_keeps_the_archive(tmp_path, server, monkeypatch):
+def test_full_disk_keeps_the_archive(tmp_path, server, monkeypatch):
     known = archive(server, tarred(CORPUS))
 
     def full(*_, **__):

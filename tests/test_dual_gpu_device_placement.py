@@ -18,7 +18,7 @@ from logical_devices import on_logical_devices, plan_of  # noqa: E402  this fold
 from stand_in_machine import stand_in_machine  # noqa: E402
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402
 
-# What the command imports to report an error: extension modules must not be loaded anew inside a stand-in machine.
+# Modules that the command imports for errors: extension modules must not be loaded again in a stand-in machine.
 import myxtts.audio.files  # noqa: E402, F401
 import myxtts.data.corpora  # noqa: E402, F401
 import myxtts.data.sample_corpus  # noqa: E402, F401
@@ -157,7 +157,7 @@ class PlacementTest(unittest.TestCase):
             for name, device in found["variables"].items():
                 self.assertEqual(device, "/CPU:1", f"{name} of the {stage} stage")
 
-    def test_weights_slots_loss_scale_and_accumulators_are_all_looked_at(self):
+    def test_weights_slots_loss_scale_and_accumulators_are_all_checked(self):
         names = self.found["gpt"]["variables"]
         weights = [name for name in names if name.startswith("gpt/")]
         accumulators = [name for name in names if name.startswith("accumulator/")]

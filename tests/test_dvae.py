@@ -12,7 +12,7 @@ DECAY, EPSILON = 0.99, 1e-5
 
 @pytest.fixture
 def quantizer():
-    """Five codes of width 3 with averages as after some steps."""
+    """Returns a codebook of five codes of width 3, with averages as after some steps."""
     quantizer = VectorQuantizer(5, 3)
     random = np.random.default_rng(0)
     sizes = np.array([4.0, 2.0, 1.0, 0.5, 3.0], "float32")
@@ -77,7 +77,7 @@ def test_dead_codes_move_and_living_ones_stay(quantizer):
     np.testing.assert_array_equal(after[[0, 1, 4]], before[[0, 1, 4]])
     np.testing.assert_array_equal(after[[2, 3]], candidates[[2, 3]])
     np.testing.assert_array_equal(sizes[[0, 1, 4]], [4.0, 2.0, 3.0])
-    # Alive for now, and its sum and size agree with where it stands.
+    # In use at first, with a sum and size that agree with its vector.
     assert (sizes[[2, 3]] > 1.5).all()
     np.testing.assert_allclose(to_numpy(quantizer.codebook_sum)[2], after[2] * sizes[2])
 

@@ -1,4 +1,4 @@
-"""An exported folder is served without TensorFlow, and with `--format web` speaks in Chromium, as `speak.py` does."""
+"""Exported folders: serving without TensorFlow, and with `--format web` synthesis in Chromium, equal to `speak.py`."""
 
 import http.client
 import http.server
@@ -94,7 +94,7 @@ def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_s
         (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
     ],
 )
-def test_exported_folder_that_cannot_be_served_is_one_sentence(exported, tmp_path, capsys, change, said):  # noqa: F811
+def test_exported_folder_that_cannot_be_served_is_one_error_message(exported, tmp_path, capsys, change, said):  # noqa: F811
     shutil.copytree(exported, tmp_path / "copy")
     flags = change(tmp_path / "copy")
     flags = flags if isinstance(flags, list) else []
@@ -117,7 +117,7 @@ def test_package_of_the_page_is_checked_and_is_named_without_a_network(tmp_path,
 
 
 @pytest.mark.skipif(bool(NO_BROWSER), reason=f"needs {', '.join(NO_BROWSER)}")
-def test_page_in_a_browser_gives_the_samples_of_speak_py_and_asks_nobody_else(export, tmp_path):  # noqa: F811
+def test_page_in_a_browser_has_the_samples_of_speak_py_and_sends_no_other_requests(export, tmp_path):  # noqa: F811
     try:
         web.fetch_package(web.RUNTIME)
     except UserError as error:

@@ -1,8 +1,8 @@
-"""The pages on the structure are true.
+"""The pages on architecture and extensions match the code.
 
-The diffs of docs/extending.md apply to the code as it is, touch as many files as the page says, and do their work. Each
-is applied to a copy of the tree; the checks below then run there in a process of their own: `python
-tests/test_extending.py NAME …` calls `check_NAME`.
+The diffs of docs/extending.md apply to the current code, change as many files as the page says, and work. Each is
+applied to a copy of the tree; the checks below then run there in their own process: `python tests/test_extending.py
+NAME …` calls `check_NAME`.
 """
 
 import functools
@@ -25,7 +25,7 @@ LIMITS = {
     "stage": 4,
     "training switch": 3,
 }
-"""Most files that a change may touch, in the order of the page."""
+"""Maximum number of files that each change in docs/extending.md touches, in the order of the page."""
 COPIED = ("myxtts", "tests", "docs", "configs", "pyproject.toml", "README.md", "train_main.py")
 WITHOUT_TENSORFLOW = ("language", "corpus format")
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; `git apply` reads the diffs")
@@ -33,7 +33,7 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not i
 
 @functools.cache
 def changes():
-    """`{name of the change: (files that the page states, diff)}`."""
+    """Returns `{name of the change: (number of files on the page, diff)}`."""
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     found = {}
@@ -55,7 +55,7 @@ def copy_tree(folder):
 
 
 def apply(name, folder):
-    """Applies the diff of a change in a folder that is no checkout."""
+    """Applies the diff of a change in a folder that is not a git checkout."""
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
     run = dict(cwd=folder, env=environment, input=changes()[name][1], capture_output=True, text=True)
     done = subprocess.run(["git", "apply", "-"], **run)
@@ -121,7 +121,7 @@ def test_changes_work_together_and_follow_the_rules(tensorflow, tmp_path):
         apply(name, tmp_path)
     checks = [name for name in LIMITS if (name not in WITHOUT_TENSORFLOW) == tensorflow]
     checks += [] if tensorflow else ["rules"]
-    # Of this process, the plugins that a test worker has must not reach the other.
+    # The other process must not inherit the pytest plugins of this test worker.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(tmp_path)
     command = [sys.executable, "tests/test_extending.py", *checks]
@@ -134,12 +134,12 @@ def test_changes_work_together_and_follow_the_rules(tensorflow, tmp_path):
 
 
 def passes(*arguments):
-    """Whether tests pass in this process."""
+    """Runs tests in this process; returns whether they pass."""
     return pytest.main(["-n", "0", "-q", "-p", "no:cacheprovider", *arguments]) == 0
 
 
 def check_rules():
-    """What was added keeps the architecture and the style, and its settings are read."""
+    """Checks that the additions follow the architecture and the style, and that their settings are read."""
     from test_architecture import find_breaches, read_names
 
     paths = sorted({path for _, diff in changes().values() for path in touched(diff)})
@@ -222,7 +222,7 @@ def check_loss_term():
     import numpy as np
 
     losses = trained_gpt()[1][1]
-    # Untrained, logits have a spread of about 0.6, which adds half its square to the logarithm of the number of codes.
+    # Untrained logits have a spread of about 0.6; half of its square adds to the logarithm of the number of codes.
     assert np.isclose(losses["log_partition"], (np.log(18) + 0.18) ** 2, rtol=0.3)
     weighted = 0.01 * losses["text"] + losses["codes"] + 0.01 * losses["log_partition"]
     assert np.isclose(losses["loss"], weighted, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Files and folders appear whole or not at all, links and devices stay, and one digest names a content."""
+"""Atomic writes of files and folders, preserved links and devices, and digests of contents."""
 
 import csv
 import hashlib
@@ -25,7 +25,7 @@ from myxtts.storage.files import (
 )
 
 
-def test_no_cell_of_a_csv_is_computed_or_steers_a_terminal():
+def test_no_cell_of_a_csv_is_a_formula_or_controls_a_terminal():
     given = ["=1+1", "-3.5", "-a", "\x1b[2J", " @a", "+44 1", 7, None, "a,b", "\t=1"]
     (cells,) = csv.reader(csv_text([given]).splitlines())
     assert cells == ["'=1+1", "-3.5", "'-a", "\\x1b[2J", "' @a", "'+44 1", "7", "", "a,b", "'\\t=1"]
@@ -39,7 +39,7 @@ def names(folder):
     return {entry.name for entry in folder.iterdir()}
 
 
-def test_what_was_written_appears_when_the_block_ends(tmp_path):
+def test_file_appears_when_the_block_ends(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
     with write_whole(path) as temporary:
@@ -74,7 +74,7 @@ def test_only_the_writers_own_temporary_file_is_deleted(tmp_path, monkeypatch):
     assert mine.read_text() == "mine" and names(tmp_path) == {mine.name}
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path):
+def test_two_writers_of_one_file_do_not_interfere(tmp_path):
     with write_whole(tmp_path / "a.txt") as first, write_whole(tmp_path / "a.txt") as second:
         first.write_text("first")
         second.write_text("second")
@@ -136,7 +136,7 @@ def test_permissions_are_the_old_files_or_the_usual_ones(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640])
-def test_what_replaces_a_private_file_is_as_private_while_it_is_written(tmp_path, mode):
+def test_replacement_of_a_private_file_is_private_while_it_is_written(tmp_path, mode):
     path = tmp_path / "private"
     path.touch(mode)
     with write_whole(path) as temporary:
@@ -151,7 +151,7 @@ def test_a_name_of_the_greatest_length_can_be_written(tmp_path):
     assert path.read_text() == "text"
 
 
-def test_json_that_is_missing_or_damaged_is_one_sentence(tmp_path):
+def test_missing_or_damaged_json_is_one_error_message(tmp_path):
     with pytest.raises(CheckpointError, match="is not there"):
         read_json(tmp_path / "a.json")
     (tmp_path / "a.json").write_text(json.dumps({"a": 1})[:-1])
@@ -160,7 +160,7 @@ def test_json_that_is_missing_or_damaged_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_folder_appears_whole_with_what_is_in_it_in_the_place_of_the_one_before(tmp_path, sync):
+def test_a_folder_replaces_an_earlier_one_completely(tmp_path, sync):
     for content in ("old", "new"):
         with write_whole_folder(tmp_path / "above" / "folder", sync) as new:
             (new / "inner").mkdir()
@@ -197,7 +197,7 @@ def test_a_failed_folder_leaves_the_old_one_and_no_other(tmp_path, monkeypatch, 
     assert not before or names(path) == {"old"}
 
 
-def test_temporary_files_of_others_and_what_links_lead_to_stay(tmp_path):
+def test_temporary_files_of_others_and_link_targets_are_kept(tmp_path):
     home, other = tmp_path / "home", tmp_path / "other"
     for folder in (home / ".folder.tmp" / "inner", other):
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Starting from another run's weights: vocabulary growth, LoRA, and what a fresh run takes over."""
+"""Starting from another run's weights: vocabulary growth, LoRA, and what a new run copies."""
 
 import dataclasses
 import shutil
@@ -76,7 +76,7 @@ def test_lora_starts_as_the_plain_model_and_merges_exactly():
     assert len(adapters) == 3 * 4 * model.config.layers
 
 
-def test_dropout_of_adapters_changes_what_they_add_and_nothing_else():
+def test_dropout_of_adapters_only_changes_their_output():
     keras.utils.set_random_seed(0)
     model = XTTS(tiny_model_config(layers=2, dropout=0.0), parts=("gpt",))
     lora = LoRA(model.gpt, GPTConfig(lora_rank=2, lora_targets=("output_projection", "mlp_in"), lora_dropout=0.5))
@@ -132,7 +132,7 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     assert store.steps()[-1] == 3
 
 
-def test_default_limits_are_lowered_to_what_the_source_reads_and_asked_ones_are_refused(source, tmp_path, caplog):
+def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refused(source, tmp_path, caplog):
     training = TrainingConfig(stage="gpt", init_from=str(source[0]), checkpoint_dir=str(tmp_path / "new"))
     with caplog.at_level("WARNING", logger="myxtts"):
         data = adopt(XTTSConfig(training=training)).data
@@ -177,7 +177,7 @@ def test_run_with_a_dvae_of_its_own_does_not_take_the_gpt_of_another(source, tmp
         adopt(config)
 
 
-def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_path):
+def test_init_from_is_refused_for_a_run_with_another_start(tmp_path):
     began = {}
     for name, origin in (("scratch", None), ("tuned", str(tmp_path / "source"))):
         state = {"position": 8, "config": {"training": {"init_from": origin}}}
@@ -194,13 +194,13 @@ def test_init_from_is_refused_where_a_run_that_began_otherwise_would_go_on(tmp_p
         began["tuned"](str(tmp_path / "elsewhere"))
 
 
-def test_weights_without_a_run_are_no_folder_to_train_in(source, tmp_path):
+def test_folder_of_weights_without_a_run_cannot_be_trained_in(source, tmp_path):
     config = tiny_run_config(None, source[0])
     with pytest.raises(ConfigError, match="weights without a run.*--init-from"):
         settle_origin(config)
 
 
-def test_stages_that_are_named_train_on_from_the_source_and_resume_without_being_named(source, tiny_corpus, tmp_path):
+def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, tiny_corpus, tmp_path):
     folder, model, _ = source
     stages = {"dvae": {"max_steps": 1, "learning_rate": 1e-6}, "data": {"num_buckets": 1}}
     whole = {"stage": "all", "leave_out": ("speaker", "decoder"), "max_validation_batches": 1}

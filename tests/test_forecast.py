@@ -1,4 +1,4 @@
-"""What a run is said to take: memory and disk beside what there is, and the time of all its stages."""
+"""Forecast of a run: required and available memory and disk, and the time of all stages."""
 
 import time
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ WORKS = [StageWork("dvae", None, 20), StageWork("gpt", None, 40)]
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Sets bytes of memory in all and of disk that is free."""
+    """Simulates a total memory and a free disk space, in bytes."""
 
     def has(memory, disk):
         ram = SimpleNamespace(total=memory, limit=None, usable=memory // 2)
@@ -39,7 +39,7 @@ def needs(folder, works=WORKS):
     return agenda.find_needs(config, works, SimpleNamespace(train=[SimpleNamespace(num_samples=22050)]))
 
 
-def test_needs_hold_checkpoints_of_all_stages_and_what_does_not_fit_is_refused(tmp_path, machine):
+def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(tmp_path, machine):
     machine(8 * GB, 8 * GB)
     found = needs(tmp_path / "run")
     assert GB < found.memory < 2 * GB and found.memory_in_all == 8 * GB and found.disk_free == 8 * GB
@@ -54,7 +54,7 @@ def test_needs_hold_checkpoints_of_all_stages_and_what_does_not_fit_is_refused(t
         needs(tmp_path / "run")
 
 
-def test_time_left_counts_stages_to_come_and_comes_with_each_log_line(tmp_path, monkeypatch):
+def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(agenda.time, "monotonic", lambda: now[0])
     config = tiny_run_config("there", tmp_path)
@@ -104,7 +104,7 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     assert "Took:         00:00 (expected 01:" in said and "0.1 GB of disk (at most 0.2)" in said
 
 
-def test_trial_of_a_stage_trains_nothing_that_stays(tiny_corpus, tmp_path):
+def test_trial_of_a_stage_leaves_no_trace(tiny_corpus, tmp_path):
     dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path))
     files = {*tmp_path.rglob("*")}
     times = [try_stage(dataset, stage, plan_devices(num_gpus=0)) for stage in ("dvae", "gpt")]

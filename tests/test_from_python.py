@@ -1,4 +1,4 @@
-"""Training from Python: trainers made of a configuration alone or with a model, on the devices that were asked for."""
+"""Training from Python: trainers created from a configuration, or with a model, on the requested devices."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 
 
 def bare_config(corpus, folder, **training):
-    """What a user writes: nothing that has to be read off the recordings."""
+    """Returns a configuration as a user writes it, without values that depend on the recordings."""
     training = {"max_validation_batches": 1, **training}
     steps = dict(dvae={"max_steps": 2, "crop_seconds": 0.4}, gpt={"max_steps": 1})
     shape = {"layers": 1, "num_text_tokens": 0}
@@ -29,13 +29,13 @@ def bare_config(corpus, folder, **training):
 
 @pytest.fixture(scope="module")
 def trained(tiny_corpus, tmp_path_factory):
-    """A trainer made of a configuration alone, after training."""
+    """A trainer created from a configuration only, after training."""
     trainer = XTTSTrainer(bare_config(tiny_corpus, tmp_path_factory.mktemp("bare")))
     assert trainer.train().keys() == {"text", "codes"}
     return trainer
 
 
-def test_trainer_of_a_configuration_makes_recordings_tokenizer_scale_and_dvae(trained):
+def test_trainer_of_a_configuration_creates_data_set_tokenizer_scale_and_dvae(trained):
     home = trained.store.folder.parent
     assert (CheckpointStore(home / "dvae").steps(), CheckpointStore(home / "gpt").steps()) == ([2], [1])
     dvae = trained.stage.foundations["dvae"]
@@ -71,7 +71,7 @@ def test_trainer_trains_the_model_that_it_is_given(tiny_corpus, tmp_path):
         held = store.read(store.steps()[-1], ("model",))[0]["model"]
         assert all(np.array_equal(held[name], v.numpy()) for name, v in model.part_weights(part).items())
 
-    # The model knows its tokenizer now: it can be kept, read, and trained on with the DVAE that it brings.
+    # The model has its tokenizer now: it can be saved, loaded, and trained further with its own DVAE.
     model.save_to_preset(tmp_path / "preset")
     read = XTTS.from_preset(tmp_path / "preset")
     assert read.config == model.config and read.parts == model.parts
@@ -101,7 +101,7 @@ def test_dvae_trained_by_hand_measures_its_mel_scale(tiny_corpus, tmp_path):
         (dict(reset_training=True), ["training.reset_training", "myxtts.train(config)"]),
     ],
 )
-def test_what_a_trainer_cannot_do_alone_is_said(tiny_corpus, tmp_path, change, words):
+def test_limits_of_a_single_trainer_are_reported(tiny_corpus, tmp_path, change, words):
     CheckpointStore(tmp_path / "dvae").write(1, {}, {"finished": True})
     corpus = change.pop("train_data", tiny_corpus)
     with pytest.raises(ConfigError) as refusal:
@@ -136,7 +136,7 @@ def test_model_on_other_devices_is_refused(tmp_path, devices, words):
 
 
 @pytest.mark.parametrize("devices", [{"data_gpu": 0, "model_gpu": 1}, {"data_gpu": 0}, {"model_gpu": 1}])
-def test_devices_that_are_not_there_are_an_error_and_never_one_device_in_silence(tiny_corpus, tmp_path, devices):
+def test_missing_devices_are_an_error_and_never_one_device_silently(tiny_corpus, tmp_path, devices):
     data = DataConfig(train_data=str(tiny_corpus), **devices)
     config = XTTSConfig(data=data, training=TrainingConfig(checkpoint_dir=str(tmp_path)))
     message = "Insufficient GPUs" if len(devices) == 2 else "needs both"
@@ -145,12 +145,12 @@ def test_devices_that_are_not_there_are_an_error_and_never_one_device_in_silence
     assert "data.data_gpu" in str(refusal.value) and "data.model_gpu" in str(refusal.value)
 
 
-def test_model_device_that_is_not_there_is_refused_in_one_line(tiny_corpus, tmp_path):
+def test_missing_model_device_is_refused_in_one_line(tiny_corpus, tmp_path):
     with pytest.raises(UserError, match="^model_device must be one of cpu:0.*Received: /GPU:1.$"):
         XTTSTrainer(bare_config(tiny_corpus, tmp_path), model_device="/GPU:1")
 
 
-def test_isolated_trainer_without_its_gpus_says_so(tiny_corpus, tmp_path):
+def test_isolated_trainer_without_gpus_is_an_error(tiny_corpus, tmp_path):
     with pytest.raises(DeviceError, match="Insufficient GPUs"):
         MemoryIsolatedDualGPUTrainer(bare_config(tiny_corpus, tmp_path), 0, 1)
 
@@ -160,7 +160,7 @@ def test_model_has_its_size_and_a_text_table_before_a_tokenizer_is_known():
     assert (model.config.width, len(model.gpt.blocks), model.config.num_text_tokens) == (128, 4, 512)
 
 
-def test_ways_of_keras_work_or_say_what_to_use_instead(tmp_path):
+def test_keras_methods_work_or_name_their_replacement(tmp_path):
     model = XTTS(bare_config(None, tmp_path).model)
     same = XTTS.from_config(model.get_config())
     assert same.config == model.config and same.parts == model.parts

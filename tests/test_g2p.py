@@ -1,4 +1,4 @@
-"""Amharic grapheme-to-phoneme conversion, by worked examples, as a setting, and by rules from elsewhere."""
+"""Grapheme-to-phoneme conversion: worked examples in Amharic, eSpeak NG, the setting, and rules of other packages."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ VOCABULARY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "xtt
         ("አምስት", "amɨst"),
     ],
 )
-def test_words_sound_as_spoken(word, phonemes):
+def test_words_become_phonemes_as_spoken(word, phonemes):
     assert text_to_phonemes(word, "am", "ipa") == phonemes
 
 
@@ -89,7 +89,7 @@ def test_voice_of_espeak_is_set_only_where_the_language_changes_since_that_leaks
     assert espeak.text_to_ipa("nation", "fr") == "nasjˈɔ̃"
 
 
-def test_espeak_that_is_not_installed_is_one_sentence(monkeypatch):
+def test_missing_espeak_is_one_error_message(monkeypatch):
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     espeak.load_library.cache_clear()
     with pytest.raises(ValueError, match="pip install espeakng-loader"):
@@ -114,7 +114,7 @@ def test_the_setting_changes_the_ids_of_its_language_alone_and_back():
     assert grown.g2p == ("am",) and "q" in grown.decode(grown.encode("ቋንቋ", "am"))
 
 
-def test_it_travels_with_the_run_and_cannot_be_changed_within_it(tmp_path):
+def test_the_setting_is_stored_with_the_run_and_cannot_be_changed(tmp_path):
     corpus, home = make_corpus(tmp_path / "set", "a|ሰላም|\nb|ክንፍ|\n"), tmp_path / "run"
     home.mkdir()
 
@@ -143,7 +143,7 @@ def test_a_loaded_model_reads_as_it_was_trained(tmp_path):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package that says of every German word that it is "bah", and one for Persian that cannot be loaded."""
+    """Installs a package that converts every German word to "bah", and one for Persian that cannot be loaded."""
     (tmp_path / "bahs.py").write_text("def rules(text, alphabet):\n    return ' '.join('bah' for _ in text.split())\n")
     (tmp_path / "bahs-1.dist-info").mkdir()
     (tmp_path / "bahs-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: bahs\nVersion: 1\n")

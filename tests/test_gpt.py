@@ -16,7 +16,7 @@ TEXT_START, TEXT_STOP = CONFIG.start_text_token, CONFIG.stop_text_token
 
 @pytest.fixture(scope="module")
 def gpt():
-    """A GPT with weights that hide nothing: no zero, no one, no small positions."""
+    """A GPT whose weights cannot hide errors: none is zero or one, and position embeddings are not small."""
     keras.utils.set_random_seed(0)
     gpt = XTTS(CONFIG, parts=("gpt",)).gpt
     random = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def gpt():
 
 @pytest.fixture
 def inputs():
-    """Two rows of unlike lengths: latents, text ids, text lengths, codes, code lengths."""
+    """Returns two rows of different lengths: latents, text ids, text lengths, codes, code lengths."""
     random = np.random.default_rng(1)
     return (
         random.standard_normal((2, CONFIG.num_latents, CONFIG.width)).astype("float32"),
@@ -105,7 +105,7 @@ def test_no_position_sees_what_comes_after_it(gpt, inputs, stream):
 
 
 def prompt(text, text_lengths):
-    """`[START]` text `[STOP]` and padding, and its mask, as the synthesizer builds them."""
+    """Returns `[START]` text `[STOP]` and padding, and the mask, as the synthesizer creates them."""
     rows = [[TEXT_START, *ids[:length], TEXT_STOP] for ids, length in zip(text, text_lengths)]
     longest = max(map(len, rows))
     return (
@@ -115,7 +115,7 @@ def prompt(text, text_lengths):
 
 
 def cached_decoding(gpt, latents, text, text_lengths, codes):
-    """Logits of the code after each of `start, codes...`, one code at a time, and the states that predict them."""
+    """Decodes one code at a time; returns the logits after each of `start, codes...`, and the latents behind them."""
     text_inputs, text_mask = prompt(text, text_lengths)
     logits, hidden, state = gpt.prefill(latents, text_inputs, text_mask, START, codes.shape[1] + 3)
     found = [(to_numpy(logits), to_numpy(hidden))]
@@ -146,8 +146,8 @@ def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     np.testing.assert_allclose(to_numpy(states), hidden[:, : codes.shape[1]], atol=1e-5)
 
 
-def test_rows_of_unlike_age_share_a_row_of_the_cache(gpt, inputs):
-    # The second row begins when the first has three codes: what it sees of the shared rows is masked.
+def test_rows_of_different_age_share_cache_positions(gpt, inputs):
+    # The second row begins when the first has three codes; cache positions before its start are masked.
     latents, text, text_lengths, codes, _ = inputs
     alone = next(cached_decoding(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4]))
     text_inputs, text_mask = prompt(text, text_lengths)
@@ -189,7 +189,7 @@ def test_initial_weights_are_the_reference_s_but_for_positions():
         assert to_numpy(weight).std() == pytest.approx(stddev, rel=0.1), weight.path
     positions = to_numpy(gpt.audio_positions)
     assert np.sqrt((positions**2).mean(axis=1)) == pytest.approx(0.5, rel=1e-5)
-    # Neighbors are alike, and the further apart two rows are, the less.
+    # Neighboring rows are similar, distant rows less so.
     likeness = (positions[:1] * positions[:6]).sum(axis=1)
     assert (np.diff(likeness) < 0).all() and likeness[5] > 0.5 * likeness[0]
     assert not to_numpy(block.mlp_out.bias).any()

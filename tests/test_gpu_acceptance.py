@@ -1,4 +1,4 @@
-"""The acceptance of GPUs: the whole table with measured figures in its place, and cases that are run for real."""
+"""The acceptance test of GPUs: its report with simulated measurements, and cases that really run."""
 
 import contextlib
 import io
@@ -15,14 +15,14 @@ PAIR = ["--data-gpu", "0", "--model-gpu", "1"]
 
 
 def figures(batch=16, rate=2.0, memory=8000, **more):
-    """What the profiler writes, of two busy GPUs."""
+    """Returns figures as the profiler writes them, for two busy GPUs."""
     gpus = [{"mean_utilization": 62.0, "max_memory_mb": 900}, {"mean_utilization": 91.0, "max_memory_mb": memory}]
     found = dict(batch_size=batch, steps_per_second=rate, step_ms=1000 / rate, variation=0.1, speedup=1.7, ceiling=1.9)
     return {**found, "gpu": {"gpus": gpus}, **more}
 
 
 def measured(case, flags, steps, seconds):
-    """A machine on which all targets hold and batches of 96 do not fit."""
+    """Simulates a machine that meets all targets, and on which batches of 96 do not fit."""
     if case.tool != "profile":
         return {"equal": True} if case.tool == "resume" else dict(steps=900, minutes=5.0, growth=0.01, ok=True)
     if case.group in ("batch", "beyond"):
@@ -93,7 +93,7 @@ def accepted(corpus, config, folder):
     return code, json.loads(Path(folder, "gpu_report.json").read_text())
 
 
-def test_case_goes_through_on_virtual_devices(tiny_corpus, tiny_yaml, tmp_path):
+def test_case_runs_on_virtual_devices(tiny_corpus, tiny_yaml, tmp_path):
     code, report = accepted(str(tiny_corpus), str(tiny_yaml), str(tmp_path))
     assert code == 0 and report["virtual"] and not any(row["verdict"] == "pass" for row in report["judgements"])
     found = report["measured"]["profile"]["dual"]

@@ -1,6 +1,6 @@
-"""Every kind of operation in the graphs as a GPU would trace them, with its types, has a kernel for GPUs.
+"""Every operation type and dtype in graphs traced as on a GPU has a GPU kernel.
 
-The CPU build of TensorFlow knows the kernels of the GPU build. Nothing is run here: graphs are traced and read.
+The CPU build of TensorFlow lists the kernels of the GPU build. Graphs are traced and inspected, but not run.
 """
 
 import functools
@@ -26,7 +26,7 @@ from myxtts.training.stages.decoder import DecoderStage
 
 
 def kernels_lacking(graphs):
-    """`(kind, types)` of the operations of graphs that neither a kernel for GPUs nor one for any device takes."""
+    """Returns `(kind, types)` of operations without a kernel for GPUs or for any device."""
     seen = {}
     for node in (node for graph in graphs for node in nodes(graph)):
         types = tuple(sorted((name, value.type) for name, value in node.attr.items() if value.type))
@@ -47,10 +47,10 @@ def _takes(kernel, types):
 
 @pytest.fixture(scope="module", autouse=True)
 def a_gpu():
-    """The default device counts as a GPU, so that nothing is traced as for a CPU.
+    """Lets the default device count as a GPU, so that no graph is traced as for a CPU.
 
-    Of the speaker encoder's sixteen blocks two are made, which have all their operations: one keeps the shape, and
-    one has a stride and other channels.
+    The speaker encoder has two of its sixteen blocks, which have all kinds of operations: one keeps the shape, the
+    other has a stride and more channels.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "default_device", lambda: "/GPU:0")
@@ -82,7 +82,7 @@ def step_of(name, foundations, precision):
 
 
 def last_turns(step):
-    """`(rule, phase)` of every update in its last phase, which for the decoder is the one of all losses."""
+    """Yields `(rule, phase)` of every update in its last phase, in which the decoder has all of its losses."""
     return [(rule, (rule.phases or ("",))[-1]) for rule in step.rules]
 
 
@@ -90,7 +90,7 @@ SEED = tf.TensorSpec((2,), tf.int32)
 
 
 def of_one_length(batch, crop, grid):
-    """A batch of the decoder stage as its steps get it: with slices of one length, which the discriminators rest on."""
+    """Returns a batch of the decoder stage with slices of equal length, which the discriminators require."""
     frames = grid.history_frames + crop + grid.lookahead_frames
     lengths = {"target": crop * grid.hop_length, "frames": frames, "present": frames}
     specs = {name: getattr(batch, name) for name in lengths}
@@ -118,7 +118,7 @@ def test_preparation_and_step_have_kernels(name, foundations, monkeypatch):
 
 
 def gradients_of(rule, batch, phase):
-    """The graph of an update's losses and gradients."""
+    """Returns the graph of an update's losses and gradients."""
 
     @tf.function(input_signature=[batch, SEED])
     def gradients(batch, seed):
@@ -127,7 +127,7 @@ def gradients_of(rule, batch, phase):
     return gradients.get_concrete_function().graph
 
 
-def test_batches_are_divided_and_looked_at_by_kernels():
+def test_batches_are_divided_and_inspected_by_kernels():
     batch = DecoderBatch(*(tf.TensorSpec((4, 8), dtype) for dtype in ("int32", "float32", "bool") * 2))
     divide = tf.function(lambda batch: equal_parts(batch, 2), input_signature=[batch])
     first = tf.function(lambda field: tf.reshape(field, (-1,))[0], input_signature=[batch[1]])

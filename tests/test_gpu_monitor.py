@@ -166,7 +166,7 @@ def test_a_gpu_that_is_lost_before_the_start_is_a_reason_not_a_crash(nvml):
     assert stand_in.open == 0
 
 
-def test_without_the_package_nvml_says_which_is_missing(nvml, monkeypatch):
+def test_missing_nvml_package_is_named(nvml, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NVMLUnavailable, match="nvidia-ml-py is not installed"):
         list_gpus()

@@ -1,4 +1,4 @@
-"""Guided attention: what is charged, which head it is about, and that training brings it down."""
+"""Guided attention: its loss, the head that it applies to, and its decrease in training."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from myxtts.training.stages.gpt import DIAGONAL_WIDTH, GPTObjective, off_diagona
 
 
 def charged(attention, num_text, num_codes):
-    """The sum of Tachibana et al., equation 5, times the weight of each place, one place at a time."""
+    """Computes the loss of Tachibana et al., equation 5, one position at a time."""
     total = 0.0
     for code in range(num_codes):
         for place in range(num_text):
@@ -22,7 +22,7 @@ def charged(attention, num_text, num_codes):
     return total
 
 
-def test_only_what_lies_off_the_diagonal_is_charged_and_padding_never():
+def test_only_attention_off_the_diagonal_has_a_loss_and_padding_never():
     rng = np.random.default_rng(0)
     attention = rng.dirichlet(np.ones(5), (2, 7)).astype("float32")
     attention[1, :, 3:] = 0
@@ -50,7 +50,7 @@ def trained():
     return config, XTTS(config.model, parts=("gpt",)), GPTBatch(*map(tf.constant, batch))
 
 
-def test_attention_from_codes_to_text_is_that_of_the_first_head(trained):
+def test_attention_from_codes_to_text_is_from_the_first_head(trained):
     config, model, batch = trained
     gpt, seen = model.gpt, {}
     given = batch.text, batch.text_lengths, batch.codes, batch.code_lengths

@@ -36,7 +36,7 @@ READERS = {
 
 
 def refusal(path):
-    """Error message for a file, read in a process limited to 20 s of processor time and 2 GB."""
+    """Returns the error message for a file that a process with limits of 20 s of CPU time and 2 GB reads."""
     program = f"""
 import sys
 from myxtts.config.checks import UserError
@@ -100,7 +100,7 @@ def test_checkpoint_file_that_would_hang_or_crash_is_refused_in_its_limits(name,
     assert message in refusal(write_zip(tmp_path / "model.pth", pickled))
 
 
-def test_values_that_recur_in_a_sound_pickle_are_read(tmp_path):
+def test_repeated_values_in_a_valid_pickle_are_read(tmp_path):
     shape, settings = (1, 2), {"rate": 22050}
     value = {"a": shape, "b": shape, "c": [settings, settings], 5: {7: shape}}
     assert read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickle.dumps(value, 2))) == value
@@ -116,7 +116,7 @@ def test_values_that_recur_in_a_sound_pickle_are_read(tmp_path):
         b"\x80\x02(X\x07\x00\x00\x00storage" + b"]NNK\x01tQ.",
     ],
 )
-def test_argument_of_the_wrong_kind_is_a_sentence(pickled, tmp_path):
+def test_argument_of_the_wrong_kind_is_an_error_message(pickled, tmp_path):
     with pytest.raises(TorchCheckpointError) as error:
         read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(8)]))
     assert len(str(error.value)) < 400
@@ -193,7 +193,7 @@ def test_includes_that_double_are_counted(tmp_path):
         "[" * 5000,
     ],
 )
-def test_yaml_that_makes_no_sense_is_one_short_sentence(content, tmp_path):
+def test_invalid_yaml_is_one_short_error_message(content, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError, match="cannot be read") as error:
@@ -210,7 +210,7 @@ def test_infinite_or_absurd_number_is_refused(line, tmp_path):
     assert len(str(error.value)) < 400
 
 
-def test_unknown_name_of_any_length_is_short_work():
+def test_unknown_name_of_any_length_is_refused_quickly():
     for values in ({"x" * 10**6: {}}, {"data": {10**5000: 1}}, {"data": [0] * 10**6}):
         with pytest.raises(ConfigError):
             config_from_dict(values)
@@ -236,7 +236,7 @@ def with_added_tokens(document, contents):
         (["\ud800"], "lone surrogate"),
     ],
 )
-def test_added_tokens_without_measure_are_refused(contents, message, vocabulary):
+def test_too_many_added_tokens_are_refused(contents, message, vocabulary):
     with pytest.raises(UserError, match=message) as error:
         Vocabulary.parse(json.dumps(with_added_tokens(vocabulary, contents)), "vocab.json")
     assert len(str(error.value)) < 300
@@ -250,7 +250,7 @@ def test_a_hundred_added_tokens_are_read(vocabulary):
 
 
 @pytest.mark.parametrize("text", ["[" * 10**5, '{"model": ' + "9" * 5000 + "}", "1e400"])
-def test_vocabulary_that_is_odd_json_is_a_sentence(text):
+def test_vocabulary_with_odd_json_is_an_error_message(text):
     with pytest.raises(UserError, match="Vocabulary vocab.json"):
         Vocabulary.parse(text, "vocab.json")
 
@@ -258,7 +258,7 @@ def test_vocabulary_that_is_odd_json_is_a_sentence(text):
 @pytest.mark.parametrize(
     "dtype, num_bytes, axes", [("BF16", 2, 1), ("F8_E4M3", 1, 1), ("F8_E5M2", 1, 1), ("F32", 4, 65)]
 )
-def test_tensor_that_numpy_cannot_hold_is_a_sentence(dtype, num_bytes, axes, tmp_path):
+def test_tensor_that_numpy_cannot_represent_is_an_error_message(dtype, num_bytes, axes, tmp_path):
     header = json.dumps({"a": {"dtype": dtype, "shape": axes * [1], "data_offsets": [0, num_bytes]}}).encode()
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(num_bytes))
@@ -267,11 +267,11 @@ def test_tensor_that_numpy_cannot_hold_is_a_sentence(dtype, num_bytes, axes, tmp
 
 
 @pytest.mark.parametrize("language", ["ja", "zh", "ko", "en", "am"])
-def test_half_a_character_is_cleaned_like_an_unknown_one(language):
+def test_lone_surrogate_is_cleaned_like_an_unknown_character(language):
     assert clean_text("a\ud800b", language) == clean_text("a\N{REPLACEMENT CHARACTER}b", language)
 
 
-def test_text_with_half_a_character_is_tokenized(vocabulary):
+def test_text_with_a_lone_surrogate_is_tokenized(vocabulary):
     tokenizer = XTTSTokenizer(Vocabulary.parse(json.dumps(vocabulary), "vocab.json"))
     assert tokenizer.encode("hello \udcff", "en") == tokenizer.encode("hello \N{REPLACEMENT CHARACTER}", "en")
     assert tokenizer.check("hello \udcff", "en") == tokenizer.check("hello \N{REPLACEMENT CHARACTER}", "en")

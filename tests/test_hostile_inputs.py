@@ -1,6 +1,6 @@
 """Generated inputs for every parser of files from elsewhere: each is read or refused, in bounded time.
 
-`MYXTTS_EXAMPLES=20000 python -m pytest tests/test_hostile_inputs.py` gives them thousands more.
+`MYXTTS_EXAMPLES=20000 python -m pytest tests/test_hostile_inputs.py` generates thousands more.
 """
 
 import logging
@@ -17,15 +17,15 @@ from myxtts.config.checks import UserError
 
 MAX_SECONDS = 2.0
 REFUSALS = (UserError, OSError)
-"""What commands turn into a sentence."""
+"""Errors that commands print as a message."""
 
 
 class Hang(BaseException):
-    """The processor time of one input is used up."""
+    """The limit of processor time for one input is exceeded."""
 
 
 def read_once(reads, files, folder):
-    """What went wrong when one input was read; None if it was read or refused in time."""
+    """Returns the fault of reading one input; None if it was read or refused in time."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -47,7 +47,7 @@ def read_once(reads, files, folder):
 
 
 def faults_of(name, count, tmp_path):
-    """Faults of a parser in so many inputs, and how many it was given."""
+    """Returns the faults of a parser on generated inputs, and the number of inputs."""
     strategy, reads = PARSERS[name]
     found, given_count = [], 0
 

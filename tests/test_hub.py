@@ -44,7 +44,7 @@ def release(tmp_path_factory):
 
 @pytest.fixture
 def server(release, tmp_path, monkeypatch):
-    """A hub that has the release, and a user with an empty cache."""
+    """A hub with the release, for a user with an empty cache."""
     with SmallHub() as small:
         small.add("coqui/XTTS-v2", release)
         use_hub(monkeypatch, small.url, tmp_path / "hf")
@@ -52,7 +52,7 @@ def server(release, tmp_path, monkeypatch):
 
 
 def use_hub(monkeypatch, url, home):
-    """Sets what the library reads from `HF_ENDPOINT`, `HF_HOME` and others when it is imported."""
+    """Sets the values that the library reads from `HF_ENDPOINT`, `HF_HOME` and others when it is imported."""
     constants = {"ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_HUB_DISABLE_XET": True}
     constants["HUGGINGFACE_CO_URL_TEMPLATE"] = url + "/{repo_id}/resolve/{revision}/{filename}"
     for name, value in constants.items():
@@ -108,7 +108,7 @@ def test_model_without_a_licence_is_asked_about_too(server, release):
             local_folder(NAME)
 
 
-def test_broken_connection_is_gone_on_with(server, monkeypatch):
+def test_broken_download_is_resumed(server, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 2**16)
     size = len(server.repositories["coqui/XTTS-v2"]["model.pth"])
     server.cut_after["model.pth"] = size // 2
@@ -117,7 +117,7 @@ def test_broken_connection_is_gone_on_with(server, monkeypatch):
     assert any(one and 0 < int(one[6:-1]) <= size // 2 for one in ranges)
 
 
-def test_altered_file_is_refused_and_fetched_anew(server):
+def test_changed_file_is_refused_and_downloaded_again(server):
     content = server.repositories["coqui/XTTS-v2"]["model.pth"]
     server.altered["model.pth"] = content[:-1] + bytes([content[-1] ^ 1])
     with pytest.raises(HubError, match="model.pth of hf://coqui/XTTS-v2 has a wrong checksum"):
@@ -137,7 +137,7 @@ def test_altered_file_is_refused_and_fetched_anew(server):
         ("hf://emma/gated", "needs approval.*/emma/gated, then run `hf auth login`"),
     ],
 )
-def test_what_cannot_be_had_is_a_sentence(server, source, words):
+def test_unavailable_model_is_an_error_message(server, source, words):
     server.repositories["emma/pictures"] = {"config.json": b"{}", "README.md": CARD.encode(), "cat.png": b""}
     server.repositories["emma/gated"] = {"README.md": b""}
     server.gated.add("emma/gated")
@@ -145,7 +145,7 @@ def test_what_cannot_be_had_is_a_sentence(server, source, words):
         local_folder(source, accept_licence=True)
 
 
-def test_commands_take_a_name_of_the_hub(server, capsys, tmp_path):
+def test_commands_accept_a_name_of_the_hub(server, capsys, tmp_path):
     assert "--accept-licence" in sentence_of(capsys, say.main, "--checkpoint", NAME, "--list-speakers")
     assert say.main(["--checkpoint", f"{NAME}@v2", "--accept-licence", "--list-speakers"]) == 0
     assert capsys.readouterr().out == "Ana Ruiz\nBo/Li\n"
@@ -162,7 +162,7 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     model = XTTS.from_preset(NAME, accept_licence=True)
     folder = Path(model.origin)
     server.repositories["emma/voice"] = {"gpt/step_00000009/manifest.json": b"of an earlier model", "mine.txt": b""}
-    monkeypatch.setattr(loading, "load_model", lambda *given: model if given == (str(folder), "best") else None)
+    monkeypatch.setattr(loading, "load_model", lambda *given: model if given == (folder, "best") else None)
     assert models.push([str(folder), "hf://emma/voice", "--licence", "cc-by-4.0"]) == 0
     assert f"Wrote {server.url}/emma/voice" in capsys.readouterr().out
     there = server.repositories["emma/voice"]

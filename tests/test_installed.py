@@ -1,4 +1,4 @@
-"""The package as it is installed: a wheel away from any checkout has its recipes and takes the first steps."""
+"""The installed package: a wheel outside of any checkout finds its recipes and trains."""
 
 import json
 import os
@@ -42,7 +42,7 @@ print("FOUND" + json.dumps(found))
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the unpacked wheel of the source distribution in it, and nothing of the checkout."""
+    """A folder with the unpacked wheel that was built from the source distribution, outside of the checkout."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("myxtts", "configs"):
@@ -91,7 +91,7 @@ def test_installed_package_trains_a_step_and_writes_only_in_its_folder(installed
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_wheel_says_what_an_index_shows(installed):
+def test_wheel_has_the_metadata_of_an_index(installed):
     metadata = next(installed.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
     lines = {"Name: myxtts", f"Version: {myxtts.__version__}", "Classifier: License :: OSI Approved :: MIT License"}
     assert lines <= set(metadata.splitlines())

@@ -1,4 +1,4 @@
-"""What a run does and says in Multi-GPU Mode and in Single-GPU Buffered Mode: the real command on a tiny corpus.
+"""Behavior and output of Multi-GPU Mode and Single-GPU Buffered Mode: the real command on a tiny corpus.
 
 Runs without a GPU: in a process with logical CPU devices.
 
@@ -24,12 +24,12 @@ from myxtts.config.stages import STAGES  # noqa: E402
 
 STEPS = 6
 LEFT_OUT = ("speaker", "decoder")
-"""What takes longest, and has tests of its own."""
+"""Stages that the runs skip, because they take longest and have their own tests."""
 
 
 @on_logical_devices
 def command(*flags, speaks=True):
-    """What `train_main.py` with these flags prints, and what it leaves behind, on the tiny corpus."""
+    """Runs `train_main.py` with these flags on the tiny corpus; returns its output and files."""
     from myxtts.cli.train import main
 
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ def command(*flags, speaks=True):
 
 @on_logical_devices
 def events_of_a_dual_run(delay_seconds):
-    """When batches were prepared and trained on in a dual run whose steps take 50 ms at least, in order."""
+    """Returns the events of a dual run with steps of 50 ms or more: when batches were prepared and trained on."""
 
     from myxtts.data.dataset import SpeechDataset
     from myxtts.training.trainer import XTTSTrainer
@@ -107,7 +107,7 @@ def events_of_a_dual_run(delay_seconds):
 
 
 def position(lines, words):
-    """Index of the first line that holds `words`."""
+    """Returns the index of the first line that contains `words`."""
     for index, line in enumerate(lines):
         if words in line:
             return index
@@ -121,7 +121,7 @@ class MultiGPUModeTest(unittest.TestCase):
         cls.found = command(*flags.split(), "--model-start-delay", "0.3")
         cls.lines = cls.found["lines"]
 
-    def test_says_who_does_what_in_order(self):
+    def test_reports_the_roles_of_devices_in_order(self):
         expected = [
             "Configuring Multi-GPU Mode...",
             "Data Processing GPU: 0",
@@ -157,7 +157,7 @@ class MultiGPUModeTest(unittest.TestCase):
         traces = [line for line in self.lines if "Traces of the train step" in line]
         self.assertEqual(traces, ["  Traces of the train step: 1"] * (len(STAGES) - len(LEFT_OUT)))
 
-    def test_report_has_what_is_watched(self):
+    def test_report_has_the_monitored_figures(self):
         report = "\n".join(self.lines[position(self.lines, "FINAL REPORT, stage gpt") :])
         for pattern in (
             r"Avg: \d+\.\dms, Std: \d+\.\dms",
@@ -181,7 +181,7 @@ class SingleGPUBufferedModeTest(unittest.TestCase):
     def setUpClass(cls):
         cls.lines = command("--buffer-size", "9", speaks=False)["lines"]
 
-    def test_says_so_and_trains_with_the_same_pipeline(self):
+    def test_reports_its_mode_and_trains_with_the_same_pipeline(self):
         start = position(self.lines, "Intelligent GPU Pipeline: Single-GPU Buffered Mode")
         self.assertEqual(
             self.lines[start + 1 : start + 5],

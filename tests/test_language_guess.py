@@ -1,4 +1,4 @@
-"""Languages by the names that people give them, and guessed from letters where only one has them."""
+"""Languages by name, and identification by letters and words."""
 
 import pytest
 from test_corpora import make_corpus
@@ -51,13 +51,13 @@ def test_every_language_is_known_by_its_names_and_no_name_means_two():
 
 
 @pytest.mark.parametrize("code", SENTENCES)
-def test_letters_that_one_language_has_tell_it(code):
+def test_letters_of_one_language_identify_it(code):
     language, reported = guess_language([SENTENCES[code]], "en")
     assert language == code and f"read as {code} ({LANGUAGES[code].name}), not as en" in reported
     assert guess_language([SENTENCES[code]], code) == (code, "")
 
 
-def test_letters_that_several_languages_have_tell_what_to_ask_for():
+def test_letters_of_several_languages_give_a_hint():
     language, reported = guess_language(["سلام"], "en")
     assert language == "en" and "Arabic letters" in reported and "Give --language ar or fa." in reported
     assert guess_language(["الكتاب على الطاولة في الغرفة. " * 20], "en")[0] == "ar"
@@ -68,7 +68,7 @@ def test_letters_that_several_languages_have_tell_what_to_ask_for():
 @pytest.mark.parametrize(
     "text", ["", "12.50 €", "He said ሰላም and went to the library", "OK Google را باز کن لطفا دوست من"]
 )
-def test_texts_with_few_or_foreign_letters_stay_as_they_are_said_to_be(text):
+def test_texts_with_few_or_foreign_letters_keep_their_label(text):
     language = "fa" if "را" in text else "en"
     assert guess_language([text], language) == (language, "")
 
@@ -112,7 +112,7 @@ def listed(texts):
     return "".join(f"{number}|{text}\n" for number, text in enumerate(texts))
 
 
-def test_clips_without_a_language_are_read_in_that_of_their_words(tmp_path, monkeypatch):
+def test_clips_without_a_language_get_the_language_of_their_words(tmp_path, monkeypatch):
     monkeypatch.setitem(LANGUAGES, "qaa", LANGUAGES["en"])  # unknown to the identifier, as a registered language may be
     _identifier.cache_clear()
     assert language_to_read("Guten Morgen, mein Freund!", None, None, "", ["qaa"]) == ("en", "")
@@ -147,7 +147,7 @@ def test_each_labelled_language_is_judged_by_its_own_clips(tmp_path):
         (SENTENCES["fa"], None, "de", "fa"), (None, None, None, "en"),
     ],
 )  # fmt: skip
-def test_text_is_read_in_the_language_asked_for_then_of_the_voice_then_of_its_words(text, asked, own, language):
+def test_language_is_the_requested_one_then_of_the_voice_then_of_the_words(text, asked, own, language):
     found, note = language_to_read(text, asked, own, "she", ("de", "en", "fa", "fr"))
     assert found == language and bool(note) == (not asked and language != "en")
     assert identify_language(["Guten Tag"] * 100) is None

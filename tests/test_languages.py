@@ -1,4 +1,4 @@
-"""The registry: every language has all that it needs, and a new one takes its file only."""
+"""The registry: every language is complete, and a new one needs only its own file."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What a run says when it ends: which sentences, in which voices, and what becomes of a full disk."""
+"""Final samples of a run: their sentences and voices, and behavior on a full disk."""
 
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -13,7 +13,7 @@ from myxtts.runs import samples as last_words
 
 
 class Speaker:
-    """Stands for a synthesizer; a voice is the path it was taken from."""
+    """Replaces a synthesizer; a voice is the path of its recording."""
 
     def voice(self, path):
         return path
@@ -26,7 +26,7 @@ class Speaker:
 
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
-    """Three clips of two speakers held out, three trained on, and what stands for the model."""
+    """Three held-out clips of two speakers, three training clips, and a replacement of the model."""
     clip = lambda name, speaker, seconds: Clip(name, f"{name}.wav", (3,), speaker, "en", int(22050 * seconds))
     train = [clip("a1", "ana", 1), clip("a2", "ana", 2), clip("b1", "ben", 1)]
     validation = [clip("b8", "ben", 1), clip("a8", "ana", 1), clip("b9", "ben", 1)]
@@ -50,7 +50,7 @@ def test_speakers_take_turns_with_the_sentences_asked_for(ended):
     assert all(words.path.is_file() and words.doubts == ("too short",) for words in spoken)
 
 
-def test_without_such_sentences_each_speaker_says_one_that_was_held_out(ended):
+def test_without_given_sentences_each_speaker_says_a_held_out_one(ended):
     config, dataset, speaker = ended
     last_words.speak_last_words(config, dataset, "/CPU:0")
     assert sorted(speaker.heard) == [("one", "b1.wav", "en"), ("two", "a2.wav", "en")]

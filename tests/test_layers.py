@@ -80,7 +80,7 @@ def test_gpt_keeps_the_promises_of_all_layers():
 
 
 class Reconstruction(DVAE):
-    """The output of a DVAE that has the compute dtype."""
+    """Returns the output of a DVAE that has the compute dtype."""
 
     def call(self, mel):
         return super().call(mel)["reconstruction"]

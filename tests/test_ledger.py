@@ -1,4 +1,4 @@
-"""The ledger of the training switches: what it observes, and that it notices what does not do what was asked for."""
+"""The ledger of training switches: the effects that it observes, and switches without the requested effect."""
 
 import pytest
 import tensorflow as tf
@@ -18,7 +18,7 @@ from myxtts.training.stages.dvae import DVAEObjective
 from myxtts.training.stages.gpt import GPTObjective
 
 FLOAT32 = XTTS
-"""The real class, when a test has put another in its place."""
+"""The real class, for tests that replace it."""
 
 
 def ledger_of(corpus, folder, **training):
@@ -61,7 +61,7 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
     assert max(map(len, lines)) <= 120 and " ".join(precision_row.reason.split()[:4]) in str(ledger)
 
 
-def test_ledger_notices_switches_that_do_nothing(tiny_corpus, tmp_path, monkeypatch):
+def test_ledger_reports_switches_without_effect(tiny_corpus, tmp_path, monkeypatch):
     # A model of another policy than the run's, averages that stand still, and no compiler.
     monkeypatch.setattr("myxtts.training.stages.base.XTTS", lambda config, parts, precision: FLOAT32(config, parts))
     monkeypatch.setattr(UpdateRule, "update_averages", lambda rule, step: None)

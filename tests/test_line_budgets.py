@@ -1,4 +1,4 @@
-"""Every room keeps its budget of lines."""
+"""Every package stays within its budget of lines."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ BUDGETS = {
     "utilities": 5404,
     "utils": 100,
 }
-"""Most lines of Python in a room. Only a commit that says why may raise one."""
+"""Maximum lines of Python per package. A commit that raises one must say why."""
 
 
 def lines_of_rooms(root):

@@ -1,4 +1,4 @@
-"""compare_logs.py and analyze_batch_scaling.py, run as users run them, on logs whose figures are known."""
+"""compare_logs.py and analyze_batch_scaling.py, run like users run them, on logs with known figures."""
 
 import json
 import math
@@ -101,7 +101,7 @@ def test_steps_as_the_terminal_gets_them_and_their_accumulation_are_read(read):
     assert log.samples_per_second == pytest.approx(32 * log.steps_per_second)
 
 
-def test_of_several_runs_in_a_file_the_last_with_steps_counts(read):
+def test_last_run_with_steps_in_a_file_counts(read):
     restated = run_log(batch_size=8, avg=50.0).rstrip() + "\n  Batch size: 8\n"
     assert (read(run_log(batch_size=32) + restated).batch_size, read(restated).mean_step_ms) == (8, 50)
     assert read(restated + "Batch size: 64\nTraceback: it did not start\n").batch_size == 8
@@ -137,7 +137,7 @@ def test_compare_marks_missing_values_and_different_batch_sizes(write):
         ("import failed\nTraceback\n", "holds no training step: expected lines with"),
     ],
 )
-def test_a_log_without_figures_is_one_sentence_and_exit_code_2(write, tmp_path, tool, text, sentence):
+def test_a_log_without_figures_is_one_error_message_and_exit_code_2(write, tmp_path, tool, text, sentence):
     good = write("test_batch_8.log", run_log())
     bad = tmp_path / "bad.log" if text is None else write("bad.log", text)
     code, out, err = run(tool, good, bad)

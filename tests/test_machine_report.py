@@ -20,7 +20,7 @@ GB = 2**30
 
 @pytest.fixture(autouse=True)
 def memory_of_16_gb(monkeypatch):
-    """psutil reports 16 GB, 12 of them available."""
+    """Lets psutil report 16 GB of memory, 12 of them available."""
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GB, available=12 * GB))
 
 
@@ -76,7 +76,7 @@ def test_limit_of_cgroup_version_1_is_found_under_the_containers_own_root(tmp_pa
     assert (memory.limit, memory.usable) == (8 * GB, 7 * GB) and machine.read_processor(root).quota == 2.0
 
 
-def test_disk_is_read_by_the_files_of_the_data_where_its_cache_can_be_passed_by(tmp_path, monkeypatch):
+def test_disk_speed_is_measured_on_data_files_if_the_cache_can_be_bypassed(tmp_path, monkeypatch):
     (tmp_path / "clip.wav").write_bytes(bytes(3 * 2**20))
     files = machine.probe_files(tmp_path, [tmp_path / "clip.wav"] * 5, most_bytes=4 * 2**20)
     assert files["read_per_second"] > 0 and files["note"].startswith("2 files, 6 MB") and files["free"] > 0
@@ -95,7 +95,7 @@ def measured(folder):
     return measure_training(config, plan_of("single"), folder, 0.5, 0.2), [np.asarray(field) for field in waves]
 
 
-def test_measured_steps_are_real_ones_on_clips_of_the_length_asked_for(tmp_path):
+def test_measured_steps_are_real_ones_on_clips_of_the_requested_length(tmp_path):
     times, (index, wav, lengths, text, *_) = measured(tmp_path)
     assert times and min(times) > 0 and not list(tmp_path.rglob("*.safetensors"))
     assert wav.shape == (3, 21 * 1024) and lengths.tolist() == [21 * 1024] * 3 and text.shape == (3, 7)

@@ -37,7 +37,7 @@ def reference():
 
 
 def make_wav(num_samples, sample_rate, seed=0):
-    """A gliding harmonic tone over noise: every band sounds at all times."""
+    """Returns a gliding harmonic tone with noise, so that every band has energy at all times."""
     time = np.arange(num_samples) / sample_rate
     phase = 2 * np.pi * (120 * time + 60 * time**2)
     tone = sum(np.sin(k * phase) / k for k in range(1, 20))
@@ -179,7 +179,7 @@ WAV_TO_MEL = MelSpectrogram(DVAE_MEL)
 
 @pytest.fixture(scope="module")
 def log_mel():
-    """One second that is built like speech: pulses and noise through formants that move, with a pause."""
+    """Returns one second of synthetic speech: pulses and noise through moving formants, with a pause."""
     random = np.random.default_rng(0)
     num_samples = 86 * DVAE_MEL.hop_length
     time = np.arange(num_samples) / DVAE_MEL.sample_rate

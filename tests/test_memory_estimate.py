@@ -227,7 +227,7 @@ def test_command_shows_the_switches_of_the_dvae_and_its_crops(capsys, tmp_path):
     assert json.loads(path.read_text())["longest_clip"] == {"codes": 11}
 
 
-def test_auto_is_planned_as_what_takes_more_and_said(capsys):
+def test_auto_is_planned_as_the_larger_choice_and_reported(capsys):
     _, text, _ = printed(capsys, "--model-size", "nano", "--precision", "auto")
     assert "Note: precision auto is planned as float32" in text
 

@@ -121,7 +121,7 @@ def test_isolated_trainer_is_a_trainer_with_three_buffers_and_step_times(runs):
         ("dual", 16, 50, 50),
     ],
 )
-def test_isolated_mode_prefetches_by_the_batch_size_where_nobody_says_how_many(mode, batch_size, asked, depth):
+def test_isolated_mode_prefetches_by_the_batch_size_by_default(mode, batch_size, asked, depth):
     from myxtts.training.stage_trainer import StageTrainer
 
     config = tiny_run_config(None, data={"pipeline_buffer_size": asked, "batch_size": batch_size})

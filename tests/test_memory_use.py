@@ -1,4 +1,4 @@
-"""Memory-efficient attention and recomputed blocks: equal to the plain ones, and what they keep."""
+"""Memory-efficient attention and recomputed blocks: equality with the plain versions, and memory."""
 
 import functools
 import json
@@ -27,7 +27,7 @@ SEED = np.array([1, 2], "int32")
 
 @pytest.fixture
 def short_chunks(monkeypatch):
-    """Chunks of four keys, so that a few positions make several."""
+    """Sets chunks of four keys, so that a few positions need several chunks."""
     monkeypatch.setattr("myxtts.models.attention.CHUNK", CHUNK)
 
 
@@ -169,7 +169,7 @@ def test_memory_efficient_dropout_drops_its_share_in_every_chunk(short_chunks):
 
 
 def peak_bytes(function, length):
-    """Most bytes in use during a call, forward and backward, beyond those before it."""
+    """Returns the peak of additional bytes in use during a call, forward and backward."""
     tensors, _ = random_inputs(length, length)
     traced = tf.function(
         lambda *t: output_and_gradients(function, t), input_signature=[tf.TensorSpec((None, 3, None, 8))] * 4
@@ -178,8 +178,8 @@ def peak_bytes(function, length):
 
 
 def peak_of(traced, *tensors):
-    """Most bytes in use during a call of a function, beyond those before it: the least of several calls after the
-    first, since on a busy machine operations that hold memory may wait for one another."""
+    """Returns the peak of additional bytes in use during a call: the minimum of several calls after the first, because
+    on a busy machine, operations that hold memory may wait for one another."""
     peaks = []
     traced(*tensors)
     for _ in range(3):
@@ -191,7 +191,7 @@ def peak_of(traced, *tensors):
 
 
 def peaks_by_length():
-    """`{form: {length: bytes}}` of attention, forward and backward."""
+    """Returns `{form: {length: bytes}}` of attention, forward and backward."""
     attention_module.CHUNK = 64
     forms = {
         "efficient": lambda q, k, v: memory_efficient_attention(q, k, v, None, True, Dropout(0.1), SEED),
@@ -201,14 +201,14 @@ def peaks_by_length():
 
 
 def print_peaks():
-    """For a process of its own, since TensorFlow's CPU allocator counts under oneDNN alone."""
+    """Must run in its own process, because TensorFlow's CPU allocator only counts with oneDNN."""
     tf.config.threading.set_inter_op_parallelism_threads(1)  # two would hold what chance has them make at one time
     print(json.dumps({"by_length": peaks_by_length(), "by_blocks": peaks_by_blocks()}))
 
 
 @pytest.fixture(scope="module")
 def peaks():
-    """What `print_peaks` gives in a process of its own."""
+    """Returns the output of `print_peaks` in its own process."""
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     run = subprocess.run(
         [sys.executable, "-c", "import test_memory_use; test_memory_use.print_peaks()"],
@@ -229,7 +229,7 @@ def test_peak_memory_grows_linearly_with_the_sequence(peaks):
 
 @functools.cache
 def gpt_gradients(precision="float32", attention="standard", recompute=None):
-    """Loss and gradients by name of a GPT with dropout on, and their graph; lengths are unknown where it recomputes."""
+    """Returns loss, gradients by name and graph of a GPT with dropout; with recomputation, lengths are unknown."""
     model = small_gpt(precision, attention, recompute)
     random = np.random.default_rng(3)
     mel = random.standard_normal((2, 9, 80)).astype("float32")
@@ -280,7 +280,7 @@ def test_recomputed_gradients_equal_the_plain_ones_with_dropout_on(precision):
 
 
 def peaks_by_blocks():
-    """`{blocks: bytes}` of a gradient through so many recomputed blocks."""
+    """Returns `{blocks: bytes}` of a gradient through this number of recomputed blocks."""
     x, peaks = tf.ones((512, 64)), {}
     for blocks in (1, 8):
         dense = [(keras.layers.Dense(1024), keras.layers.Dense(64)) for _ in range(blocks)]
@@ -300,13 +300,13 @@ def peaks_by_blocks():
     return peaks
 
 
-def test_what_one_block_made_again_is_let_go_before_the_next(peaks):
-    # Inputs and gradients of weights are 0.6 MB a block; what is made again is some 8.
+def test_recomputed_values_of_a_block_are_freed_before_the_next(peaks):
+    # Inputs and weight gradients take 0.6 MB per block, recomputed values about 8 MB.
     peaks = peaks["by_blocks"]
     assert peaks["8"] < 2 * peaks["1"], peaks
 
 
-def test_graph_tells_which_blocks_are_recomputed_and_how_attention_is_made():
+def test_graph_shows_which_blocks_are_recomputed_and_the_kind_of_attention():
     def facts(*memory_use):
         graph = gpt_gradients("float32", *memory_use)[2]
         return recomputed_blocks(graph), attention_forms(graph)

@@ -41,7 +41,7 @@ assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules)
 
 
 def drawn_models():
-    """Tiny models with every weight drawn by its place."""
+    """Returns tiny models whose weights are seeded by their position."""
     with without_initial_values():
         model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
         decoder = HifiganGenerator(16, 16, 8, ((4, 8), (2, 4)), (3, 7), (1, 3), code_stride=32)
@@ -67,7 +67,7 @@ def inputs():
 
 
 def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
-    """What each part of the models gives, by name."""
+    """Returns the outputs of each part of the models, by name."""
     model, decoder, encoder, istft, discriminators = models
     gpt, start, num_codes = model.gpt, model.config.start_audio_token, codes.shape[1]
     mel = model.normalize_mel(mel)

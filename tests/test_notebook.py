@@ -16,7 +16,7 @@ def code_cells(notebook):
 
 
 def kinds(notebook):
-    """What each cell shows, `stdout` or types of values."""
+    """Returns what each cell shows: `stdout`, or MIME types of values."""
     found = []
     for cell in code_cells(notebook):
         outputs = cell["outputs"]

@@ -1,4 +1,4 @@
-"""Overtraining: what counts as it, the warning, the stop at the best checkpoint, and an exact resume."""
+"""Overtraining: its detection, the warning, the stop at the best checkpoint, and exact resumption."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 
 
 def feed(detector, pairs, first_step=1):
-    """What the detector says at each of `(training loss, validation loss)`."""
+    """Returns the detector's result for each `(training loss, validation loss)`."""
     said = []
     for step, (training, validation) in enumerate(pairs, first_step):
         detector.record(training)
@@ -57,7 +57,7 @@ def test_other_courses_are_not_overtraining(pairs):
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_detector_taken_up_from_json_says_what_an_unbroken_one_says(cut):
+def test_detector_restored_from_json_equals_an_uninterrupted_one(cut):
     pairs = LEARNS + OVERTRAINS
     before, after = OvertrainingDetector(5), OvertrainingDetector(5)
     feed(before, pairs[:cut])
@@ -82,7 +82,7 @@ def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_pat
     )
     dataset = open_run(tiny_corpus, tmp_path, **settings)
     trainer, recorder = dvae_trainer(dataset), Recorder()
-    # Training losses of such a short run are chance; only their course matters here.
+    # Training losses of such a short run are random; only their order matters here.
     record = trainer.watch.overtraining.record
     monkeypatch.setattr(trainer.watch.overtraining, "record", lambda loss: record(9.0 - trainer.step))
     with caplog.at_level(logging.WARNING, "myxtts"):

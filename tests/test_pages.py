@@ -1,4 +1,4 @@
-"""The pages in docs/: commands and settings that there are, links that lead somewhere, the same in both languages."""
+"""The pages in docs/: existing commands and settings, valid links, and equal content in both languages."""
 
 import re
 import shlex
@@ -31,18 +31,18 @@ PARSERS = {
 
 
 def commands(page):
-    """The lines of a page's shell blocks, continued ones joined."""
+    """Returns the lines of a page's shell blocks; continuation lines are joined."""
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     return "".join(blocks).replace("\\\n", " ").splitlines()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_what_a_page_names_is_there(page):
+def test_names_on_a_page_exist(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert "://" in target or (page.parent / target).exists(), target
     if page.name == "CHANGELOG.md":
-        return  # It also names what is gone.
+        return  # It also names removed settings.
     for command in commands(page):
         words = shlex.split(command.rpartition("&& ")[2], comments=True)
         if words[0] == "myxtts" and words[1] in PARSERS:
@@ -66,7 +66,7 @@ def test_both_languages_show_the_same_commands(name):
     assert english == persian
 
 
-def test_messages_that_the_page_on_troubles_explains_are_said():
+def test_messages_on_the_troubleshooting_page_exist():
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     for message in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE):
         assert message.partition(" as damaged")[0] in SOURCES, message

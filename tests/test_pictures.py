@@ -1,4 +1,4 @@
-"""Pictures of sound and losses: which scale, which axis, which step; and the figures that they are drawn from."""
+"""Pictures of audio and losses: scales, axes and steps, and the figures behind them."""
 
 import json
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ TIMING = {"avg_ms": 12.0}
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Figures as they were written."""
+    """Returns the figures that were written."""
     found = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, format: found.append(figure))
     return found
@@ -62,13 +62,13 @@ def test_metrics_hold_every_figure_and_curves_those_of_the_last_way_to_the_end(t
     assert shown == {"training codes": [[10, 5.0], [20, 3.0]], "validation codes": [[20, 3.5]]}
 
 
-def test_line_that_a_kill_cut_short_costs_that_line_only(tmp_path):
+def test_line_truncated_by_a_kill_loses_only_that_line(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"stage": "gpt", "st')
     append_line(tmp_path / "metrics.jsonl", '{"stage": "gpt", "step": 1, "kind": "training"}')
     assert [line["step"] for line in samples.read_metrics(tmp_path)] == [1]
 
 
-def test_disk_that_takes_no_figures_is_said_once(tmp_path, caplog):
+def test_disk_that_rejects_figures_is_reported_once(tmp_path, caplog):
     metrics = samples.MetricsFile(tmp_path / "gone")
     for step in (1, 2):
         metrics.on_log(step, {"loss": 1.0}, {})

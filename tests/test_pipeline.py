@@ -1,4 +1,4 @@
-"""From recordings to batches: what a row holds, what depends on position alone, what is left out."""
+"""From recordings to batches: content of a row, dependence on the position, and clips that are left out."""
 
 import threading
 from dataclasses import replace
@@ -21,7 +21,7 @@ from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCach
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    """Seven clips whose samples tell where they come from: clip i rises from i / 10 to (i + 1) / 10."""
+    """Seven clips whose samples identify clip and position: clip i rises from i / 10 to (i + 1) / 10."""
     folder = tmp_path_factory.mktemp("ramps")
     made = []
     for index, length in enumerate([3000, 5000, 7000, 2500, 4000, 9000, 6000]):
@@ -35,7 +35,7 @@ def clips(tmp_path_factory):
 
 
 def owner(samples):
-    """Which clip a piece of sound comes from."""
+    """Returns the number of the clip that a slice comes from."""
     return int(np.median(samples) * 10)
 
 
@@ -130,7 +130,7 @@ def test_own_clip_span_lies_where_the_sound_is(clips):
             assert shift <= start < end <= batch.wav_lengths[row]
             np.testing.assert_array_equal(batch.conditioning[row, : end - start], batch.wav[row, start:end])
             if clip.num_samples < 3000:
-                # Shorter than the draw: half of it, as in the reference.
+                # If a clip is shorter than the sampled length, half of the clip is used, as in the reference.
                 halves += 1
                 assert end - start == clip.num_samples // 2
     assert halves
@@ -158,7 +158,7 @@ def test_crop_comes_from_anywhere_in_the_clip(clips):
         assert min(found) < 0.2 * room + 10 and max(found) > 0.8 * room - 10, f"clip {index}, {room} to spare: {found}"
 
 
-def test_validation_has_no_chance_in_it(clips):
+def test_validation_has_no_random_choices(clips):
     loaders = [make_loader(clips, seed=seed, training=False, conditioning=rule()) for seed in (1, 2)]
     for position in range(3):
         batch = loaders[0](position)
@@ -167,7 +167,7 @@ def test_validation_has_no_chance_in_it(clips):
         np.testing.assert_array_equal(batch.wav_lengths, lengths)
 
 
-def test_dataset_gives_batches_in_order_and_only_those_asked_for(clips):
+def test_dataset_yields_the_requested_batches_in_order(clips):
     loader, together = make_loader(clips, conditioning=rule()), threading.Barrier(7)
 
     def read(position):
@@ -230,7 +230,7 @@ def test_pipeline_drops_clips_longer_than_max_frames(corpus_with_long_clips, tmp
     assert "too long" in report["long_one"] and "text too long" in report["long_text"]
 
 
-def test_dataset_goes_by_its_public_name_too():
+def test_dataset_has_its_public_name_too():
     assert ljspeech.LJSpeechDataset is SpeechDataset
 
 
@@ -311,8 +311,8 @@ def test_recording_that_vanishes_in_a_run_is_named(tmp_path):
         next(iter(dataset.stream("dvae", "/CPU:0", 0, 2)))
 
 
-def test_end_of_the_data_does_not_wait_until_the_reader_is_taken_apart(monkeypatch):
-    """TensorFlow's own may take a minute for that."""
+def test_end_of_the_data_does_not_wait_for_the_reader_to_be_destroyed(monkeypatch):
+    """TensorFlow may take a minute to destroy its own reader."""
     may_end, ended = threading.Event(), []
 
     class Reader:
@@ -343,7 +343,7 @@ def batch_of_noise(position):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Grows with each batch that is asked for."""
+    """A list that grows with each requested batch."""
     count, prefetch_to = [], pipeline.prefetch_to
 
     class Counted:
@@ -361,11 +361,11 @@ def asked(monkeypatch):
     return count
 
 
-def test_no_batch_is_asked_for_after_the_last(asked):
+def test_no_batch_is_requested_after_the_last(asked):
     assert len(list(pipeline.stream_batches(batch_of_noise, "/CPU:0", 2, 5, 2, 1))) == len(asked) == 3
 
 
-def test_error_of_the_loader_comes_as_it_was_and_at_its_batch(asked):
+def test_error_of_the_loader_is_raised_unchanged_at_its_batch(asked):
     def failing(position):
         if position == 3:
             raise FileNotFoundError("clip 3 has vanished")

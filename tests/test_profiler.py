@@ -1,4 +1,4 @@
-"""The bottleneck profiler: verdicts as arithmetic, then the real thing on two logical devices."""
+"""The bottleneck profiler: verdicts for given figures, and real measurements on two logical devices."""
 
 import contextlib
 import io
@@ -43,7 +43,7 @@ def profile_of(measured, whole, plan=PAIR):
     return Profile(config, plan, measured, whole, GPUReport((), "this run uses no GPU"), found)
 
 
-def test_balanced_pipeline_has_no_bottleneck_and_says_so():
+def test_balanced_pipeline_is_reported_as_such():
     profile = profile_of(phases(), pipeline())
     assert profile.verdicts == [] and "NO MAJOR BOTTLENECKS DETECTED" in profile.describe()
     sections = ("TIMING BREAKDOWN:", "GPU UTILIZATION:", "BOTTLENECK ANALYSIS:", "RECOMMENDATIONS:")

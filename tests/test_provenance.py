@@ -1,4 +1,4 @@
-"""What a checkpoint says that it was made with counts where `config.json` and `vocab.json` say otherwise."""
+"""The settings and vocabulary in a checkpoint take precedence over different `config.json` and `vocab.json` files."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
-    """A run whose GPT's checkpoint says what it was made with."""
+    """A run whose GPT checkpoint has its settings and vocabulary."""
     model, tokenizer, config = made
     folder = write_run(tmp_path / "run", *made)
     weights = {name: variable.numpy() for name, variable in model.part_weights("gpt").items()}
@@ -45,7 +45,7 @@ def change_config(folder, **model):
 
 
 def replace_vocabulary(folder):
-    """Puts the tokens in another order."""
+    """Reorders the tokens of a vocabulary file."""
     document = read_json(folder / "vocab.json")
     vocab = document["model"]["vocab"]
     letters = [token for token in vocab if len(token) == 1]
@@ -53,13 +53,13 @@ def replace_vocabulary(folder):
     write_json(folder / "vocab.json", document)
 
 
-def test_model_of_the_checkpoint_counts_and_what_differs_is_reported(run, caplog):
+def test_model_of_the_checkpoint_is_used_and_differences_are_reported(run, caplog):
     change_config(run, heads=4)
     assert load_model(run).config.heads == 2
     assert "describes another model (heads 4 for 2)" in caplog.text
 
 
-def test_vocabulary_of_the_checkpoint_counts_and_what_differs_is_reported(run, made, caplog):
+def test_vocabulary_of_the_checkpoint_is_used_and_differences_are_reported(run, made, caplog):
     ids = made[1].encode("one two", "en")
     assert load_model(run).preset[0].encode("one two", "en") == ids and not caplog.text
     replace_vocabulary(run)
@@ -68,7 +68,7 @@ def test_vocabulary_of_the_checkpoint_counts_and_what_differs_is_reported(run, m
     assert "vocab.json is not the vocabulary that the GPT was trained with" in caplog.text
 
 
-def test_run_without_its_two_files_speaks_with_those_of_the_checkpoint(run, made):
+def test_run_without_its_two_files_uses_the_checkpoint(run, made):
     (run / "config.json").unlink()
     (run / "vocab.json").unlink()
     tokenizer, config = load_model(run).preset
@@ -82,14 +82,14 @@ def test_altered_vocabulary_of_the_newest_checkpoint_is_noticed(run):
         load_model(run)
 
 
-def test_checkpoint_that_does_not_say_it_goes_by_the_files_beside_it(made, tmp_path):
+def test_checkpoint_without_settings_uses_the_files_of_the_run(made, tmp_path):
     folder = write_run(tmp_path / "old", *made)
     change_config(folder, dropout=0.3)
     assert read_config(folder).model.dropout == 0.3 and vocabulary_path(folder) == folder / "vocab.json"
     assert load_model(folder).config.heads == 2
 
 
-def test_run_is_not_resumed_as_another_model_because_its_config_file_says_so(run, made):
+def test_changed_config_file_does_not_change_the_resumed_model(run, made):
     change_config(run, heads=4)
     training = dataclasses.replace(made[2].training, checkpoint_dir=str(run))
     config = dataclasses.replace(made[2], training=training)
@@ -110,7 +110,7 @@ def test_fine_tuning_takes_model_and_vocabulary_of_the_checkpoint(run, made, tmp
     assert XTTSTokenizer.from_file(config.data.vocabulary).to_json() == made[1].to_json()
 
 
-def test_settings_of_a_checkpoint_that_are_none_are_a_sentence(run):
+def test_invalid_settings_of_a_checkpoint_are_an_error_message(run):
     store = CheckpointStore(run / "gpt")
     store.write(9, {}, {"finished": True, "config": json.loads('{"model": {"heads": "two"}}')})
     with pytest.raises(CheckpointError, match="settings that cannot be used: model.heads"):

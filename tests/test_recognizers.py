@@ -24,7 +24,7 @@ DOORS = {
 
 
 class WhisperModel:
-    """Takes the place of faster-whisper's model; keeps what it was opened with."""
+    """Replaces faster-whisper's model; records the arguments of its constructor."""
 
     def __init__(self, folder, **options):
         self.folder, self.options = folder, options
@@ -32,7 +32,7 @@ class WhisperModel:
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A hub with Whisper base for a user with an empty cache, who has faster-whisper."""
+    """A hub with Whisper base, for a user with faster-whisper and an empty cache."""
     package = importlib.util.module_from_spec(importlib.machinery.ModuleSpec("faster_whisper", None))
     package.WhisperModel = WhisperModel
     monkeypatch.setitem(sys.modules, "faster_whisper", package)
@@ -82,6 +82,6 @@ def test_damaged_or_foreign_model_is_refused_and_a_damaged_one_downloaded_again(
 
 
 @pytest.mark.parametrize("asked", ["whisper", "gigantic", "echo", "no-such-folder/whisper-base"])
-def test_what_is_no_recognizer_gets_the_names_of_those_there_are(asked):
+def test_unknown_recognizer_is_an_error_that_lists_the_known_ones(asked):
     with pytest.raises(UserError, match=f"tiny, base, .*hf://owner/name.*{{wav}}.*Received: {asked}"):
         settle_recognizer(asked)

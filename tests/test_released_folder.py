@@ -10,7 +10,7 @@ import myxtts
 from myxtts.__main__ import main
 from myxtts.apps.evaluation.command import subjects
 from myxtts.config.checks import UserError
-from myxtts.interchange.hub import folder_here, local_folder
+from myxtts.interchange.hub import local_folder
 from myxtts.storage.checkpoint import CheckpointStore
 
 
@@ -24,7 +24,7 @@ def release(tmp_path, monkeypatch):
 def test_it_is_converted_once_and_again_when_a_file_changes(release, tmp_path, capsys):
     folder = local_folder(release)
     assert (folder / "gpt").is_dir() and "converting" in capsys.readouterr().err
-    assert local_folder(release / "model.pth") == folder_here(release) == folder and not capsys.readouterr().err
+    assert local_folder(release / "model.pth") == folder and not capsys.readouterr().err
     (release / "config.json").write_text((release / "config.json").read_text() + " ")
     again = local_folder(release)
     assert again != folder and [*(tmp_path / "cache" / "myxtts").iterdir()] == [again]
@@ -34,12 +34,13 @@ def test_commands_open_it(release, tmp_path, capsys):
     assert main(["say", "--checkpoint", str(release), "--list-speakers"]) == 0
     limits = ["--max-text-length", "12", "--max-seconds", "1"]
     assert main(["plan", "--init-from", str(release), *limits]) == 0
-    with pytest.raises(UserError, match="without a released model.*--init-from .* starts from it"):
+    with pytest.raises(UserError, match="XTTS-v2 is a released model: --init-from starts from it"):
         myxtts.train(checkpoint_dir=release)
 
 
-def test_what_is_no_release_stays_as_it_is(tmp_path):
-    assert local_folder(tmp_path) == tmp_path and folder_here(tmp_path) is None
+def test_other_folders_are_not_converted(tmp_path):
+    with pytest.raises(UserError, match="has no config.json"):
+        local_folder(tmp_path)
     assert main(["say", "--checkpoint", str(tmp_path / "none.pth"), "--text", "a"]) == 2
 
 

@@ -22,7 +22,7 @@ CLIP = 0.5
 
 
 def batches(num, bad_at=None):
-    """`num` global batches: rows of numbers, and how many of a row's numbers count, which differs by half."""
+    """Returns `num` global batches: rows of numbers, and how many numbers of each row count, few in one half."""
     random = np.random.default_rng(0)
     made = []
     for index in range(num):
@@ -35,7 +35,7 @@ def batches(num, bad_at=None):
 
 
 class Regression:
-    """Mean over the counted numbers of the squared difference to a two-layer prediction."""
+    """Mean squared error of a two-layer prediction over the numbers that count."""
 
     loss_weights = {"square": 2.0}
 
@@ -64,7 +64,7 @@ class Regression:
 
 
 def train(num_replicas, precision, accumulation, bad_at=None):
-    """Losses, weights, averages and state after `STEPS` steps of a small masked regression, as plain arrays.
+    """Trains a small masked regression for `STEPS` steps; returns losses, weights, averages and state as arrays.
 
     It computes in float32 under either policy: `mixed_float16` turns the loss scaling on; the comparison stays exact.
     """
@@ -135,8 +135,8 @@ def test_two_replicas_equal_one_with_the_same_global_batch(accumulation, precisi
 
 @on_logical_devices
 def real_stage(mode, stage, recompute):
-    """Losses and weights of three steps of a real stage on a made-up batch, on one model device or on two; the line of
-    the placement audit, and where the batch was. `recompute` as `training.gradient_checkpointing`."""
+    """Takes three steps of a real stage on a synthetic batch, on one or two model devices; returns losses, weights, the
+    line of the placement audit, and the batch's device. `recompute` is `training.gradient_checkpointing`."""
     from test_stages import dvae_batch, gpt_batch
 
     from myxtts.devices.configuration import require_placement
@@ -175,7 +175,7 @@ def test_real_stages_learn_the_same_on_two_replicas(stage, recompute):
     assert one_losses[-1]["loss"] < one_losses[0]["loss"]
     for name, (weight,) in one.items():
         for replica in two[name]:
-            # AdamW divides by the root of the squared gradient: a weight whose gradient is rounding noise follows it.
+            # AdamW divides by the root mean square of gradients, which amplifies those that are only rounding noise.
             np.testing.assert_allclose(replica, weight, atol=2e-5, err_msg=name)
 
 
@@ -213,7 +213,7 @@ class Rows(NamedTuple):
 
 
 class Loader:
-    """Five batches of other sizes each."""
+    """Five batches of different sizes."""
 
     order = SimpleNamespace(batches_per_epoch=5)
 
@@ -224,7 +224,7 @@ class Loader:
 
 @on_logical_devices
 def validated(mode):
-    """Losses, what each replica saw, and traces of two validations."""
+    """Validates twice; returns the losses, the batches of each replica, and the number of traces."""
     plan = plan_of(mode)
     replicas, stage = Replicas(plan), Scored()
     with replicas.scope():
@@ -234,7 +234,7 @@ def validated(mode):
     return twice, stage.seen, plan.model_devices, evaluator._traced.experimental_get_tracing_count()
 
 
-def test_validation_is_spread_over_the_replicas_and_equals_that_of_one():
+def test_validation_on_replicas_equals_validation_on_one():
     (one, again), seen, _, _ = validated("single")
     assert one == again and len(seen) == 10 and one["rows"] == sum(ROWS - position for position in range(5))
     (two, twice), seen, devices, traces = validated("mirrored")
@@ -244,7 +244,7 @@ def test_validation_is_spread_over_the_replicas_and_equals_that_of_one():
 
 @on_logical_devices
 def normalized(rows):
-    """What batch normalization makes of rows on two replicas, its new variance, and the gradient of its inputs."""
+    """Returns outputs, new variance and input gradient of batch normalization on two replicas."""
     replicas = Replicas(plan_of("mirrored"))
     with replicas.scope():
         model = keras.Sequential([keras.Input((3, 2)), BatchNormalization(2, momentum=0.0, epsilon=0.0)])

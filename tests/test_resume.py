@@ -1,4 +1,4 @@
-"""A run that was stopped and taken up again is, bit for bit, one that was not: losses, weights and optimizer."""
+"""A resumed run equals an uninterrupted one bit for bit: losses, weights and optimizer."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ def train(corpus, folder, mode, accumulation, traced, stop=None):
     )
 
 
-def test_killed_run_that_is_resumed_is_an_unbroken_one(tiny_corpus, tmp_path):
+def test_killed_and_resumed_run_equals_an_uninterrupted_one(tiny_corpus, tmp_path):
     losses, *end = train(tiny_corpus, tmp_path / "whole", "dual", 1, True)
     assert len(losses) == STEPS and end[1] == STEPS
     shutil.copytree(tmp_path / "whole/gpt", tmp_path / "killed/gpt")
@@ -55,7 +55,7 @@ def test_killed_run_that_is_resumed_is_an_unbroken_one(tiny_corpus, tmp_path):
     assert rest == {STEPS: losses[STEPS]} and resumed_end == end
 
 
-def test_stopped_run_that_is_resumed_is_an_unbroken_one(tiny_corpus, tmp_path):
+def test_stopped_and_resumed_run_equals_an_uninterrupted_one(tiny_corpus, tmp_path):
     losses, *end = train(tiny_corpus, tmp_path / "whole", "single", 2, False)
     assert len(losses) == STEPS and end[1] == 2 * STEPS
     first, *_ = train(tiny_corpus, tmp_path / "stopped", "single", 2, False, stop=1)
@@ -79,7 +79,7 @@ def stopped(tiny_corpus, tmp_path_factory):
 
 
 def resumed(stopped, folder, **training):
-    """A trainer that resumes a copy of the stopped run, some settings changed."""
+    """Returns a trainer that resumes a copy of the stopped run with some settings changed."""
     dataset, trainer = stopped
     shutil.copytree(trainer.store.folder, Path(folder) / "gpt")
     config = dataclasses.replace(
@@ -115,7 +115,7 @@ def test_changed_training_set_is_reported_and_clips_are_reported_apart_by_their_
     assert "0 clips are new, and 1 are gone" in caplog.text
 
 
-def test_checkpoint_of_what_speaks_has_its_vocabulary_and_rates_of_speech(stopped):
+def test_checkpoint_of_the_gpt_has_vocabulary_and_speech_rates(stopped):
     dataset, trainer = stopped
     assert trainer.store.file(2, "vocab.json").read_text(encoding="utf-8") == dataset.tokenizer.to_json()
     assert trainer.store.file(2, "speech_rates.json").read_bytes() == dataset.what_speaking_needs()["speech_rates.json"]
@@ -132,7 +132,7 @@ def test_resumed_run_keeps_the_attention_that_was_measured(stopped, tmp_path, mo
     assert fresh.switches.attention == "memory-efficient"
 
 
-def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_path):
+def test_run_with_more_steps_than_requested_counts_as_finished(stopped, tmp_path):
     dataset, _ = stopped
     gpt = dataclasses.replace(dataset.config.training.gpt, max_steps=2)
     trainer = resumed(stopped, tmp_path, gpt=gpt)
@@ -140,7 +140,7 @@ def test_run_asked_for_fewer_steps_than_it_has_counts_as_finished(stopped, tmp_p
     assert trainer.step == 2 and trainer.store.read_state(2)["finished"]
 
 
-def test_snapshot_does_not_change_while_training_goes_on(stopped):
+def test_snapshot_does_not_change_while_training_continues(stopped):
     _, trainer = stopped
     tensors, state = trainer.checkpointer.snapshot()
     before = {name: array.copy() for name, array in tensors["model"].items()}

@@ -35,7 +35,7 @@ def without_command_line(monkeypatch):
 
 
 class Page(RunListener):
-    """A front end: keeps what it would show."""
+    """A front end that records what it would show."""
 
     def __init__(self, config):
         self.run = Run(config, PLAN, [self])
@@ -89,7 +89,7 @@ def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):
     assert page.run.trainer is None and page.shown[-1] == "dvae stopped" and page.run.history == {}
 
 
-def test_stopped_run_that_started_anew_is_resumed_and_not_set_aside_again(tiny_corpus, tmp_path):
+def test_stopped_reset_run_is_resumed_and_not_set_aside_again(tiny_corpus, tmp_path):
     config = dvae_config(tiny_corpus, tmp_path, 2, reset_training=True)
     page = Page(config)
     page.on_step = lambda step: page.run.stop() if step == 1 else None
@@ -99,7 +99,7 @@ def test_stopped_run_that_started_anew_is_resumed_and_not_set_aside_again(tiny_c
 
 
 class Dataset:
-    """Of a run whose recordings have been read: settings and a vocabulary."""
+    """Settings and vocabulary of a run after its recordings were read."""
 
     def __init__(self, config):
         self.config, self.tokenizer, self.train, self.speakers = config, self, (), ()
@@ -109,7 +109,7 @@ class Dataset:
 
 
 @pytest.mark.parametrize("stage", ["all", "gpt"])
-def test_reset_run_is_whole_in_one_place_after_a_crash_anywhere_before_it_starts_anew(tmp_path, monkeypatch, stage):
+def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, monkeypatch, stage):
     monkeypatch.setattr("myxtts.runs.opening.SpeechDataset.open", lambda config, progress: Dataset(config))
     numbers = itertools.count()
 
@@ -146,7 +146,7 @@ def test_reset_run_is_whole_in_one_place_after_a_crash_anywhere_before_it_starts
     assert crash_everywhere(monkeypatch, make, act, check) > 10
 
 
-def test_reset_run_says_what_it_set_aside_and_trains_from_the_first_step(tiny_corpus, tmp_path):
+def test_reset_run_reports_its_backup_and_trains_from_the_first_step(tiny_corpus, tmp_path):
     assert Page(dvae_config(tiny_corpus, tmp_path, 2)).run.train()
     page, reported = Page(dvae_config(tiny_corpus, tmp_path, 1, reset_training=True)), []
     page.on_set_aside = lambda *arguments: reported.append(arguments)

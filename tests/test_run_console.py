@@ -1,4 +1,4 @@
-"""What a run prints at its end: commands that can be pasted, whatever recordings and settings say."""
+"""Final output of a run: commands that are safe to paste, whatever recordings and settings contain."""
 
 import subprocess
 from pathlib import Path
@@ -42,7 +42,7 @@ def printed_end(capsys, home, text, state=None, step=1, train=(), **clip):
 
 
 def pasted(printed, folder):
-    """Arguments that a shell gives `myxtts` for the printed command."""
+    """Returns the arguments that `myxtts` gets from a shell for the printed command."""
     command = "myxtts() { printf '%s\\0' \"$@\"; }\n" + printed.split("Speak with it:\n")[1]
     shell = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True)
     assert not shell.stderr
@@ -67,7 +67,7 @@ def test_voice_to_speak_with_is_held_out_and_as_long_as_those_of_training(tmp_pa
     assert "--reference-audio /data/a.wav --language" in spoken(train, num_samples=57330)
 
 
-def test_end_tells_what_was_left_out_and_why(tmp_path, capsys):
+def test_final_output_lists_skipped_stages_with_reasons(tmp_path, capsys):
     rows = [f"{n},{'rejected' if n < 4 else 'accepted'},{'too long' if n < 3 else 'silent'}" for n in range(9)]
     (tmp_path / "clips_train.csv").write_text("\n".join(["id,verdict,reason", *rows]))
     said = printed_end(capsys, tmp_path, "one")
@@ -76,7 +76,7 @@ def test_end_tells_what_was_left_out_and_why(tmp_path, capsys):
     assert "Left out" not in printed_end(capsys, tmp_path, "one")
 
 
-def test_printed_lines_hold_nothing_that_steers_a_terminal(tmp_path, capsys):
+def test_printed_lines_cannot_control_a_terminal(tmp_path, capsys):
     (tmp_path / "samples").mkdir()
     (tmp_path / "samples" / "step_\x1b[2J\u202ea.wav").write_bytes(b"")
     said = printed_end(capsys, tmp_path, "one \u202e\x1b]0;owned\x07two \u0645\u06cc\u200c\u0634\u0648\u062f")

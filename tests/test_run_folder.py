@@ -1,4 +1,4 @@
-"""The folder of a run: one writer at a time, nothing half written left over, plain errors where it is no good."""
+"""The folder of a run: one writer at a time, removal of partial files, and clear errors for unusable folders."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def test_second_run_in_the_same_folder_is_refused_until_the_first_is_dead(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_of_those_that_begin_in_a_folder_at_the_same_moment_gets_it(tmp_path):
+def test_only_one_of_several_simultaneous_runs_gets_the_folder(tmp_path):
     at_once, all_tried = threading.Barrier(3), threading.Barrier(3)
 
     def begin(folder):
@@ -61,7 +61,7 @@ def test_one_of_those_that_begin_in_a_folder_at_the_same_moment_gets_it(tmp_path
             assert not list(folder.iterdir())
 
 
-def test_what_a_killed_run_left_half_written_is_cleared_and_nothing_else(tmp_path):
+def test_only_partial_files_of_a_killed_run_are_deleted(tmp_path):
     (tmp_path / "samples").mkdir()
     kept = {"config.json", "notes.tmp", ".hidden", ".mine.tmp"}
     for name in (".folder.tmp", "samples"):
@@ -95,7 +95,7 @@ def test_link_in_a_received_folder_is_refused_and_not_followed(tmp_path, place, 
     assert sorted(tmp_path.rglob("*")) == before and (kind != "file" or victim.read_text() == "mine")
 
 
-def test_pipe_in_the_place_of_the_log_is_refused(tmp_path):
+def test_pipe_instead_of_the_log_is_refused(tmp_path):
     os.mkfifo(tmp_path / "train.log")
     with pytest.raises(CheckpointError, match="train.log is a link, a pipe"), own_run_folder(tmp_path):
         pytest.fail("the run began")
@@ -110,10 +110,10 @@ def test_run_folder_that_is_a_link_and_links_of_the_users_own_are_fine(tmp_path)
         assert [path.name for path in (tmp_path / "disk").iterdir()] == ["data"]
 
 
-def test_folder_that_cannot_be_written_to_is_one_sentence(tmp_path, monkeypatch):
+def test_unwritable_folder_is_one_error_message(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     with (
-        pytest.raises(CheckpointError, match="--checkpoint-dir must be a folder. .*file is a file"),
+        pytest.raises(CheckpointError, match="--checkpoint-dir must be a folder to write to. .*file is a file"),
         own_run_folder(tmp_path / "file"),
     ):
         pass

@@ -1,4 +1,4 @@
-"""The sample corpus: its plan without eSpeak NG, and the real thing where the package is installed."""
+"""The sample corpus: its plan, which needs no eSpeak NG, and its audio if eSpeak NG is installed."""
 
 import sys
 from collections import Counter
@@ -31,7 +31,7 @@ def corpus(tmp_path_factory):
     return make_sample_corpus(tmp_path_factory.mktemp("made") / "corpus", num_clips=8)
 
 
-def test_plan_deals_clips_evenly_and_repeats_no_sentence_in_a_voice():
+def test_plan_distributes_clips_evenly_and_repeats_no_sentence_in_a_voice():
     clips = plan_clips(seed=0, num_clips=322, languages=tuple(SENTENCES))
     counts = Counter(clip.voice.speaker for clip in clips)
     assert set(counts) == {voice.speaker for voice in VOICES}
@@ -45,14 +45,14 @@ def test_plan_depends_on_the_seed_and_on_nothing_else():
     assert set(plan_clips(0, 16)) <= set(plan_clips(0, 320)), "a small one begins each voice of a large one"
 
 
-def test_corpus_is_in_the_languages_asked_for_and_in_english_without():
+def test_corpus_is_in_the_requested_languages_or_english():
     assert {clip.voice.language for clip in plan_clips(0, 16)} == {"en"}
     assert {clip.voice.language for clip in plan_clips(0, 16, ("fa", "am"))} == {"fa", "am"}
     with pytest.raises(UserError, match="can be in en, .* Received: xx"):
         plan_clips(0, 16, ("en", "xx"))
 
 
-def test_every_voice_is_one_that_the_model_in_the_box_was_trained_on():
+def test_bundled_model_was_trained_on_every_voice():
     known = set(speaker_names(BASE_FOLDER))
     assert {f"{voice.language}_{voice.variant}" for voice in VOICES} <= known
 
@@ -90,13 +90,13 @@ def test_clips_are_short_audible_16_bit_mono_at_22050_hz(corpus):
         assert np.abs(samples[: 22050 // 5]).max() > 0.002, "more than 200 ms of silence at the start"
 
 
-def test_two_makings_are_equal_byte_for_byte(corpus, tmp_path):
+def test_two_corpora_are_equal_byte_for_byte(corpus, tmp_path):
     again = make_sample_corpus(tmp_path / "corpus", num_clips=8)
     assert file_contents(again) == file_contents(corpus)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"], "a scratch folder was left behind"
 
 
-def test_whole_corpus_is_reused_and_a_damaged_one_remade(corpus, monkeypatch):
+def test_complete_corpus_is_reused_and_a_damaged_one_recreated(corpus, monkeypatch):
     before = file_contents(corpus)
     with monkeypatch.context() as without_package:
         without_package.setitem(sys.modules, "espeakng_loader", None)
@@ -110,7 +110,7 @@ def test_whole_corpus_is_reused_and_a_damaged_one_remade(corpus, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ['{"plan": ', '{"plan": "x"}', '["mine"]', "null", b"\xff"])
-def test_manifest_of_another_make_counts_as_no_corpus(tmp_path, content):
+def test_manifest_of_another_format_counts_as_no_corpus(tmp_path, content):
     (tmp_path / MANIFEST_FILE).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=MANIFEST_FILE):
         make_sample_corpus(tmp_path, num_clips=8)

@@ -1,4 +1,4 @@
-"""Sample sentences spoken during training: files, names, pictures, TensorBoard, and weights that move on."""
+"""Sample sentences spoken during training: files, names, pictures, TensorBoard, and use of the current weights."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 @pytest.fixture
 def speaking(tiny_corpus, tmp_path):
-    """A `SampleSpeaker` of two clips whose ids differ after a point only, the GPT it speaks with, and the folder."""
+    """A `SampleSpeaker` of two clips whose ids differ only after a period, its GPT, and the folder."""
     tokenizer = XTTSTokenizer.train([("one two", "en")])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1}, training={"num_samples": 2})
     keras.utils.set_random_seed(0)
@@ -40,7 +40,7 @@ def speaking(tiny_corpus, tmp_path):
 
 
 def tags_of(folder):
-    """How often each tag was written."""
+    """Counts how often each tag was written."""
     return Counter(
         value.tag
         for path in folder.glob("events.*")
@@ -65,7 +65,7 @@ def test_samples_are_spoken_with_the_weights_of_the_moment(speaking):
     assert tags_of(folder / "logs") == {f"{kind}/a/b.{i}": times for kind, times in kinds.items() for i in (0, 1)}
 
 
-def test_stage_that_rebuilds_recordings_shows_them_beside_its_copies(tiny_corpus, tmp_path):
+def test_stage_that_resynthesizes_recordings_shows_both(tiny_corpus, tmp_path):
     config = tiny_run_config(tiny_corpus, tmp_path, training={"num_samples": 1, "sample_every_steps": 1})
     dataset = SpeechDataset.open(config)
     stage = stage_of("dvae", dataset.config)
@@ -85,7 +85,7 @@ def test_stage_that_rebuilds_recordings_shows_them_beside_its_copies(tiny_corpus
     assert tags_of(tmp_path / "logs") == {f"{kind}/{clip.id}": times for kind, times in kinds.items()}
 
 
-def test_attention_is_of_the_block_that_goes_through_the_text_most_evenly():
+def test_attention_is_from_the_block_that_follows_the_text_most_evenly():
     config = tiny_run_config(model={"layers": 3}).model
     keras.utils.set_random_seed(0)
     gpt = XTTS(config, parts=("gpt",)).gpt

@@ -1,4 +1,4 @@
-"""Drawing codes against a plain NumPy implementation that goes code by code, as the reference does."""
+"""Sampling of codes, compared with a simple NumPy implementation that works code by code, like the reference."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, gumbel_nois
 
 
 def kept_by_numpy(row, temperature, top_k, top_p):
-    """Codes that can be drawn from one row, by sorting and adding up."""
+    """Returns the codes that can be sampled from one row, found by sorting and cumulative sums."""
     row = row / temperature
     kept = set(range(len(row)))
     if 0 < top_k < len(row):
@@ -30,14 +30,14 @@ def kept_by_filter(logits, temperature=1.0, top_k=0, top_p=1.0):
 
 
 def draw(logits, sampling, seed, sentence):
-    """One draw from each row; rows are taken as the codes of one sentence."""
+    """Samples one code from each row; the rows count as consecutive codes of one sentence."""
     nothing_seen, noise = np.zeros(logits.shape, bool), gumbel_noise(seed, sentence, 0, *logits.shape)
     return keras.ops.convert_to_numpy(sample(logits, sampling, nothing_seen, noise))
 
 
 def test_top_p_boundaries():
     logits = np.log([[0.5, 0.25, 0.125, 0.125]])
-    # A code goes when it and all below it hold at most 1 - p.
+    # A code is removed if its probability and all lower ones sum to at most 1 - p.
     assert kept_by_filter(logits, top_p=0.5) == [{0}]
     assert kept_by_filter(logits, top_p=0.501) == [{0, 1}]
     assert kept_by_filter(logits, top_p=0.75) == [{0, 1}]
@@ -45,19 +45,19 @@ def test_top_p_boundaries():
 
 
 def test_top_p_counts_what_top_k_left():
-    # Of 0.4, 0.3, 0.2, 0.1 the best two hold 4/7 and 3/7.
+    # Of 0.4, 0.3, 0.2, 0.1, the best two have probabilities 4/7 and 3/7.
     assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.55) == [{0}]
     assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.6) == [{0, 1}]
 
 
-def test_repetition_penalty_moves_seen_codes_away_from_being_drawn():
+def test_repetition_penalty_lowers_the_probability_of_seen_codes():
     logits = np.array([[2.0, -2.0, 2.0, -2.0, 0.0]], "float32")
     seen = np.array([[True, True, False, False, True]])
     penalized = keras.ops.convert_to_numpy(penalize_repetition(logits, seen, 5.0))
     np.testing.assert_allclose(penalized, [[0.4, -10.0, 2.0, -2.0, 0.0]])
 
 
-def test_draws_follow_the_probabilities():
+def test_samples_follow_the_probabilities():
     logits = np.tile(np.log([0.1, 0.2, 0.3, 0.4]).astype("float32"), (40_000, 1))
     sampling = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0)
     codes = draw(logits, sampling, 3, 4)
@@ -90,13 +90,13 @@ SETTINGS = [
 
 
 def scores_with_ties():
-    """Logits `(16, 30)` of nine different values, so that the best, the k-th and the last kept one have equals."""
+    """Logits `(16, 30)` with nine different values, so that there are ties at the best, k-th and last kept code."""
     random = np.random.default_rng(5)
     return random.integers(-4, 5, (16, 30)).astype("float32") / 2, random.random((16, 30)) < 0.3
 
 
 def codes_by_numpy(logits, sampling, seen, noise):
-    """Codes of one setting, row by row."""
+    """Returns the codes for one setting, row by row."""
     filtered = np.full_like(logits, HIDDEN)
     best = []
     for row, values in enumerate(logits):
@@ -114,7 +114,7 @@ def codes_by_numpy(logits, sampling, seen, noise):
     return (filtered + noise).argmax(axis=1).tolist()
 
 
-def test_codes_equal_those_of_numpy_for_numbers_for_tensors_and_for_values_by_row():
+def test_codes_equal_numpy_for_numbers_tensors_and_values_by_row():
     logits, seen = scores_with_ties()
     noise = gumbel_noise(3, 11, 0, *logits.shape)
     traces = []

@@ -1,4 +1,4 @@
-"""A checkpoint's `state.json` that lacks a key, or has a wrong type in one, is refused in a sentence."""
+"""A `state.json` with a missing key or a wrong type is refused with a one-line error."""
 
 import json
 from contextlib import nullcontext
@@ -28,7 +28,7 @@ def make_state(config):
 
 
 def places(values, above=()):
-    """Yields the path of each value in nested mappings, but of single settings, which have tests of their own."""
+    """Yields the path of each value in nested mappings, except single settings, which have their own tests."""
     for name, value in values.items():
         yield (*above, name)
         if isinstance(value, dict) and name != "config":
@@ -45,7 +45,7 @@ def edited(values, place, change):
 
 @pytest.fixture
 def stored(tmp_path):
-    """Settings of a run, its state as JSON values, and a way to take one up as a resumed run does."""
+    """Settings of a run, its state as JSON values, and a function that loads a state like a resumed run."""
     config = tiny_run_config(training={"overtraining_patience": 1, "checkpoint_dir": str(tmp_path)})
     whole, more = make_state(config)
     whole.history.append({"step": 2, "loss": 1.0})
@@ -62,7 +62,7 @@ def stored(tmp_path):
 
 
 @pytest.mark.parametrize("change", WRONG, ids=str)
-def test_any_key_that_is_missing_or_of_a_wrong_type_is_a_sentence_or_does_no_harm(stored, change):
+def test_any_missing_or_mistyped_key_is_an_error_message_or_harmless(stored, change):
     _, state, take_up = stored
     take_up(state)
     refused = 0
@@ -75,7 +75,7 @@ def test_any_key_that_is_missing_or_of_a_wrong_type_is_a_sentence_or_does_no_har
     assert refused > 5
 
 
-def test_run_is_opened_on_states_that_lack_keys_with_a_sentence_or_not_at_all(stored, tmp_path):
+def test_run_with_missing_state_keys_opens_or_is_one_error_message(stored, tmp_path):
     config, state, _ = stored
     for stage in ("gpt", "dvae"):
         CheckpointStore(tmp_path / stage).write(2, {"model": {}}, {"position": 0})

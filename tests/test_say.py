@@ -1,4 +1,4 @@
-"""`myxtts say`: text from anywhere, sound to anywhere, and every mistake reported before the first sound."""
+"""`myxtts say`: sources of text, outputs of audio, and errors that are reported before the first audio."""
 
 import functools
 import io
@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded_once():
-    """The same model for every command: tracing its graphs takes seconds."""
+    """Loads the model once for all commands, because tracing its graphs takes seconds."""
     load = functools.cache(Synthesizer.load)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Synthesizer, "load", load)
@@ -52,7 +52,7 @@ def loaded_once():
 
 @pytest.fixture
 def argv(folder, tmp_path, monkeypatch):
-    """A command line that lacks what is said."""
+    """Returns arguments of `myxtts say`: a model and a voice, but no text."""
     monkeypatch.chdir(tmp_path)
     return ["--checkpoint", str(folder), "--reference-audio", str(folder.parent / "me.wav")]
 
@@ -88,11 +88,11 @@ def test_long_text_shows_its_progress(argv, monkeypatch):
     assert shown == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_kept_voice_speaks_as_the_recordings_it_came_from(argv, folder, capsys):
+def test_saved_voice_speaks_like_its_recordings(argv, folder, capsys):
     both = [*argv, folder.parent / "me.wav"]  # several recordings
     assert run(*both, "--text", "one", "--output", "a.wav", "--save-voice", "me.voice") == 0
     checkpoint = argv[:2]
-    assert run(*checkpoint, "--voice", "me.voice", "--text", "one", "--output", "b.wav") == 0
+    assert run(*checkpoint, "--reference-audio", "me.voice", "--text", "one", "--output", "b.wav") == 0
     assert Path("a.wav").read_bytes() == Path("b.wav").read_bytes()
     Voice(np.zeros((1, 3, 5), np.float32), None).save("other.voice")
     line = sentence_of(capsys, say.main, *checkpoint, "--voice", "other.voice", "--text", "one")
@@ -116,7 +116,7 @@ def test_rate_speed_and_subtitles(argv):
     assert 0.4 * one.duration < other.duration < 0.8 * one.duration
 
 
-def test_stream_writes_the_same_sound_to_standard_output(argv, capfdbinary):
+def test_stream_writes_the_same_audio_to_standard_output(argv, capfdbinary):
     text = "one two three. four five six."
     assert run(*argv, "--text", text, "--output", "a.wav") == 0
     capfdbinary.readouterr()
@@ -133,7 +133,7 @@ def test_stream_writes_the_same_sound_to_standard_output(argv, capfdbinary):
     assert not list(Path().glob("out*"))
 
 
-def test_stream_ends_when_nobody_listens():
+def test_stream_ends_when_the_reader_closes_the_pipe():
     stream = (np.zeros(100_000, np.float32) for _ in range(1000))
     listener = subprocess.Popen([sys.executable, "-c", "pass"], stdin=subprocess.PIPE, bufsize=0)
     listener.wait(timeout=30)
@@ -156,7 +156,7 @@ def batch_argv(argv, folder):
     return [*argv, "--batch", path, "--format", "flac"]
 
 
-def test_batch_writes_a_file_per_line_and_goes_on_where_it_stopped(batch_argv, capsys):
+def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys):
     assert run(*batch_argv) == 0
     files = sorted(path.name for path in Path("spoken").iterdir())
     assert files == ["a.flac", "b.flac", "c.flac", "spoken.json"]
@@ -221,7 +221,7 @@ def test_bad_line_is_reported_before_any_is_spoken(batch_argv, folder, capsys, r
 
 
 @pytest.mark.parametrize("content", ["[]", "5", '"a"', "{", "null"])
-def test_list_of_what_was_spoken_that_is_none_is_one_sentence(batch_argv, capsys, content):
+def test_damaged_record_of_spoken_files_is_one_error_message(batch_argv, capsys, content):
     Path("spoken").mkdir()
     Path("spoken/spoken.json").write_text(content)
     assert "spoken.json is damaged" in sentence_of(capsys, say.main, *batch_argv)
@@ -244,7 +244,7 @@ def test_list_of_what_was_spoken_that_is_none_is_one_sentence(batch_argv, capsys
         (["--text", "one", "--temperature", "-1"], ["--temperature", "-1"]),
     ],
 )
-def test_mistake_is_one_sentence(argv, capsys, flags, words):
+def test_mistake_is_one_error_message(argv, capsys, flags, words):
     line = sentence_of(capsys, say.main, *argv, *flags)
     assert all(word in line for word in words), line
     assert not list(Path().iterdir())

@@ -1,4 +1,4 @@
-"""The model against the reference, with weights drawn by name: nothing but the repository is needed.
+"""The model against the reference, with weights seeded by name; needs only the repository.
 
 `tests/data/parity_small.npz` was written by `utilities/parity/make_reference.py`. Figures are maximum absolute
 differences in float32, unless a comment says otherwise.
@@ -60,7 +60,7 @@ def small(small_config):
 
 
 def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
-    """The batch that `make_reference.py` draws under the same names."""
+    """Returns the batch that `make_reference.py` creates from the same names."""
     rows = len(text_lengths)
     mel = seeded_values(f"{prefix}/conditioning_mel", (rows, 1, 80, frames))[:, 0]
     code_lengths = [-(-length // 1024) for length in wav_lengths]
@@ -92,7 +92,7 @@ def logits_of(objective, batch):
 
 
 def text_inputs(batch, config):
-    """The first row with `[START]` and `[STOP]`."""
+    """Returns the first row with `[START]` and `[STOP]`."""
     return tf.constant([[config.start_text_token, *batch.text.numpy()[0], config.stop_text_token]])
 
 

@@ -1,4 +1,4 @@
-"""Which sentences are doubted, and what is done about it."""
+"""The self-check: flagged sentences and their reasons, calibration, and retries."""
 
 import re
 
@@ -26,7 +26,7 @@ ENGLISH = rule_of_thumb("en")
 
 
 def good(seconds, seed=0):
-    """Codes of a fluent sentence: changing, with sounds held for up to half a second and one pause of a second."""
+    """Returns codes like those of fluent speech: some are repeated for up to half a second, and a pause lasts 1 s."""
     random = np.random.default_rng(seed)
     codes = np.repeat(random.integers(0, 1024, 400), random.integers(1, 11, 400) ** 2 // 9 + 1)
     codes = codes[: round(seconds / CODE_SECONDS)]
@@ -36,14 +36,14 @@ def good(seconds, seed=0):
 
 
 def reading(places, tokens, gain=0.5, surprise=0.0, stop=-0.1):
-    """What the GPT says of codes that look at `places`; nothing speaks against them unless the values do."""
+    """Returns a `Reading` with attention at `places`; the default values of the other arguments cause no fault."""
     attention = np.full((len(places), tokens), 0.2 / (tokens - 1))
     attention[np.arange(len(places)), places] = 0.8
     logs = np.append(np.full(len(places), -1.0), stop)
     return Reading(attention, logs, logs - gain, -logs - surprise)
 
 
-def test_fluent_sentences_are_not_doubted():
+def test_fluent_sentences_are_not_flagged():
     doubted = [
         (text, seconds, seed)
         for text, seconds in ((TEXT, 3.0), (TEXT, 4.6), (TEXT, 8.0), ("Yes.", 0.4), ("Call 555 2368.", 4.0))
@@ -87,13 +87,13 @@ STEADY = np.repeat(np.arange(20), 5)
         (reading(STEADY[::-1], 20), None),  # attention that does not follow texts says nothing
     ],
 )
-def test_what_the_gpt_says_of_a_sentence_counts(read, words):
+def test_second_pass_of_the_gpt_affects_the_confidence(read, words):
     verdict = judge(TEXT, good(4.6), True, ENGLISH, read)
     assert [words in doubt for doubt in verdict.doubts] == ([True] if words else []), verdict
     assert (verdict.confidence < 0.5) == bool(words)
 
 
-def test_confidence_falls_with_every_step_towards_a_doubt_and_says_why_where_it_is_low():
+def test_confidence_falls_gradually_and_low_confidence_has_a_reason():
     verdicts = [judge(TEXT, good(4.6), True, ENGLISH, None, share) for share in (0.0, 0.2, 0.3, 0.5, 0.9)]
     confidences = [verdict.confidence for verdict in verdicts]
     assert confidences[0] == 1 > confidences[1] > confidences[2] > 0.5 > confidences[3] > confidences[4] == 0
@@ -103,7 +103,7 @@ def test_confidence_falls_with_every_step_towards_a_doubt_and_says_why_where_it_
     assert verdicts[2].doubts == ("20 % of the letters are not in the vocabulary",)
 
 
-def test_calibrated_confidence_is_a_probability_and_low_where_there_is_a_cause():
+def test_calibrated_confidence_is_a_probability_and_low_if_there_is_a_fault():
     calibration = Calibration(["en"], -2.0, {"evenness": 3.0, "sharpness": 2.0, "coverage": 1.0})
     clear, fault = reading(STEADY, 20), reading(STEADY, 20, stop=-9.0)
     verdict = judge(TEXT, good(4.6), True, ENGLISH, clear, calibration=calibration)
@@ -118,7 +118,7 @@ def test_calibrated_confidence_is_a_probability_and_low_where_there_is_a_cause()
     assert judge(TEXT, good(4.6), True, ENGLISH, fault, calibration=calibration).confidence < 0.5
 
 
-def test_only_a_calibrated_model_tells_a_number():
+def test_only_a_calibrated_model_reports_a_number():
     verdicts = {}, dict(confidence=0.93, is_calibrated=True)
     pieces = [SpokenPiece("a", 0, 1, np.zeros(1), True, **verdict) for verdict in verdicts]
     plain, calibrated = (Speech(np.zeros(1), 24000, (piece,)).summary for piece in pieces)
@@ -128,13 +128,13 @@ def test_only_a_calibrated_model_tells_a_number():
     assert Calibration.read(BASE_FOLDER / "gpt") is None
 
 
-def test_recognizer_is_asked_for_the_share_of_wrong_characters():
+def test_recognizer_measures_the_character_error_rate():
     heard = Listening(lambda samples, sample_rate, language: f"two {len(samples)} {language}")
     assert heard(np.zeros(3), 24000, "Two 3 en!", "en") == 0
     assert heard(np.zeros(3), 24000, "two 3 at", "en") == 2 / len("two three at")
 
 
-def test_second_reading_is_what_single_passes_give():
+def test_second_reading_equals_single_passes():
     keras.utils.set_random_seed(0)
     config = tiny_model_config()
     gpt = XTTS(config, parts=("gpt",)).gpt
@@ -158,7 +158,7 @@ def test_second_reading_is_what_single_passes_give():
     np.testing.assert_allclose(found.attention.sum(axis=1), 1, rtol=1e-5)
 
 
-def test_rates_are_those_of_the_recordings_and_their_band_holds_them():
+def test_rates_fit_the_recordings_and_their_band_contains_them():
     random = np.random.default_rng(0)
     lengths = random.integers(3, 90, 200)
     clips = [("en", "a" * n, 0.4 + 0.06 * n * random.uniform(0.8, 1.3)) for n in lengths]
@@ -174,7 +174,7 @@ def test_rates_are_those_of_the_recordings_and_their_band_holds_them():
     assert measure_rates([("en", "one", 0.5)] * 30)["en"].band("one")[1] > 0.5
 
 
-def test_rates_of_a_training_set_stay_with_the_weights_and_a_damaged_file_counts_as_none(tmp_path, caplog):
+def test_speech_rates_are_stored_with_the_weights_and_a_damaged_file_is_ignored(tmp_path, caplog):
     texts = {str(n): "a" * (5 + n) for n in range(40)}
     clips = [Clip(name, "", (4,), "Ann", "en", 1000 * len(text)) for name, text in texts.items()]
     tokenizer = XTTSTokenizer.train([("aa", "en")])
@@ -192,7 +192,7 @@ def test_rates_of_a_training_set_stay_with_the_weights_and_a_damaged_file_counts
     assert read_rates(tmp_path) == {} and "rule of thumb" in caplog.text
 
 
-def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_griffin_lim, monkeypatch):
+def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(without_griffin_lim, monkeypatch):
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
@@ -221,12 +221,12 @@ def test_doubtful_sentence_is_drawn_anew_and_the_most_trusted_stays(without_grif
     assert len(judged) == 3 and judged[2][0] != judged[1][0]
     verdicts = [worse, fine]
     assert speak(retries=5)[0] == judged[1][0] and len(judged) == 2
-    # By default one more attempt, with a calibrated confidence three, unless it is high.
+    # The default is one retry, or three with a calibrated confidence that is not high.
     sure, unsure = (Verdict(confidence=confidence, is_calibrated=True) for confidence in (0.97, 0.9))
     for verdicts[:], attempts in (([worse, bad], 2), ([unsure] * 4, 4), ([unsure, sure], 2)):
         speak(retries=None)
         assert len(judged) == attempts
-    # The same every time, and a listener hears what has sound.
+    # Results are reproducible, and the listener gets only sentences with audio.
     verdicts, heard = [worse, fine], []
     assert speak(5, lambda samples, *rest: heard.append((len(samples), *rest)) or 0.25)[0] == codes
     shares = [share for codes, share in judged if codes]

@@ -1,4 +1,4 @@
-"""Speakers keep their names: each leaves a short recording with the run, and is found by name."""
+"""Voices of training speakers: a run stores a short recording of each, and finds it by name."""
 
 import json
 
@@ -11,15 +11,9 @@ from myxtts.data import dataset
 from myxtts.data.dataset import keep_speakers
 from myxtts.data.pipeline import Clip
 from myxtts.inference.voices import stored_voice
+from myxtts.runs.origin import copy_speaker_clips
 from myxtts.storage.files import CheckpointError
-from myxtts.storage.speakers import (
-    SPEAKER_CLIPS,
-    copy_speaker_clips,
-    find_speaker,
-    read_speaker,
-    read_speakers,
-    write_speakers,
-)
+from myxtts.storage.speakers import SPEAKER_CLIPS, find_speaker, read_speaker, read_speakers, write_speakers
 
 
 def make_clips(folder, speaker, lengths, language="en"):
@@ -50,7 +44,7 @@ def test_clips_near_the_usual_length_are_kept_in_sequence_and_cut_to_twelve_seco
     assert len(soundfile.read(speakers["noah"].clip)[0]) == sum(clip.num_samples for clip in clips[-2:])
 
 
-def test_what_is_there_is_not_written_again_and_earlier_speakers_stay(run, tmp_path):
+def test_stored_clips_are_not_rewritten_and_earlier_speakers_are_kept(run, tmp_path):
     clips = make_clips(tmp_path, "emma", [0.5])
     keep_speakers(run, clips)
     before = {path: path.stat().st_mtime_ns for path in (run / SPEAKER_CLIPS).iterdir()}
@@ -82,7 +76,7 @@ def test_a_run_that_starts_from_another_takes_its_speakers_but_no_links(run, tmp
     assert before == after
 
 
-def test_of_too_many_speakers_those_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):
+def test_speakers_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "MOST_SPEAKERS", 1)
     clips = make_clips(tmp_path, "emma", [0.5]) + make_clips(tmp_path, "noah", [0.4, 0.4])
     assert keep_speakers(run, clips) == ["emma"] and [*read_speakers(run)] == ["noah"]
@@ -116,7 +110,7 @@ def test_recorded_and_converted_voices_are_found_by_name(run, tmp_path):
         {"clip": 32 * "0" + ".flac", "language": "en", "sources": None},
     ],
 )
-def test_a_list_of_speakers_from_elsewhere_is_not_believed(run, entry):
+def test_an_untrusted_list_of_speakers_is_validated(run, entry):
     (run / SPEAKER_CLIPS).mkdir()
     (run / SPEAKER_CLIPS / "index.json").write_text(json.dumps({"emma": entry}))
     with pytest.raises(CheckpointError, match="index.json is damaged"):

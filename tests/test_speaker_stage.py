@@ -1,4 +1,4 @@
-"""The speaker stage: voices are distinguished, judged on voices that training never heard, and runs resume exactly."""
+"""The speaker stage: training, validation on held-out voices, and exact resumption."""
 
 import functools
 import logging
@@ -32,7 +32,7 @@ VOICES, FRAMES, BANDS = 12, 40, 64
 
 @pytest.fixture(autouse=True)
 def small_encoder(monkeypatch):
-    """Two blocks instead of sixteen: they are what takes time to trace."""
+    """Uses two blocks instead of sixteen, because tracing them takes most of the time."""
     monkeypatch.setattr("myxtts.models.speaker_encoder.SpeakerEncoder", SMALL)
     monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1))
 
@@ -41,7 +41,7 @@ def test_equal_error_rate_of_worked_examples():
     assert equal_error_rate(np.array([0.8, 0.9]), np.array([0.1, 0.2, 0.3])) == 0.0
     assert equal_error_rate(np.array([0.1, 0.2]), np.array([0.8, 0.9])) == 1.0
     assert equal_error_rate(np.ones(3), np.ones(5)) == 0.5
-    # One of four is on the wrong side, on either side.
+    # One of four is on the wrong side of the threshold, in both classes.
     assert equal_error_rate(np.array([0.3, 0.7, 0.8, 0.9]), np.array([0.6, 0.1, 0.2, 0.0])) == pytest.approx(0.25)
     random = np.random.default_rng(0)
     same, different = random.normal(1, 1, 4000), random.normal(-1, 1, 9000)
@@ -49,7 +49,7 @@ def test_equal_error_rate_of_worked_examples():
     assert equal_error_rate(same, random.normal(1, 1, 4000)) == pytest.approx(0.5, abs=0.02)
 
 
-def test_pairs_that_are_scored_have_a_clip_of_a_judged_voice():
+def test_scored_pairs_have_a_clip_of_a_held_out_voice():
     vectors = np.eye(5, dtype=np.float32)[[0, 0, 1, 2, 3]]
     same, different = verification_scores(vectors, np.array([7, 7, 7, 2, -1]), np.array([1, 1, 1, 0, 1], bool))
     assert sorted(same) == [0.0, 0.0, 1.0] and list(different) == [0.0] * 3
@@ -115,14 +115,14 @@ def clips_of(**counts):
 
 
 def chosen(train, validation=()):
-    """What the stage trains on and is judged on, and the stage."""
+    """Returns the data set with the chosen clips, the stage, and its reason to train nothing."""
     config = tiny_run_config(data={"num_speakers": len({clip.speaker for clip in train})}, model=CHANNELS)
     stage = stage_of("speaker", config)
     dataset = SpeechDataset(config, train, list(validation), None, {})
     return stage.choose_clips(dataset), stage, stage.nothing_to_learn(dataset)
 
 
-def test_voices_are_left_out_to_be_judged_by_and_keep_their_numbers():
+def test_voices_are_held_out_for_validation_and_keep_their_numbers():
     train = clips_of(a=9, b=9, c=100, d=9, e=2)
     dataset, stage, reason = chosen(train, clips_of(a=1))
     assert reason is None and dataset.speakers == tuple("abcde")
@@ -144,7 +144,7 @@ def test_two_voices_are_both_trained_and_one_teaches_nothing():
 
 
 def mels(voices, seed):
-    """Clips of voices that differ in which bands move together, under noise; nothing else tells them apart."""
+    """Noisy clips of voices that differ only in which bands vary together."""
     patterns = np.random.default_rng(5).standard_normal((VOICES, 2, BANDS))
     random = np.random.default_rng(seed)
     courses = random.standard_normal((len(voices), FRAMES, 2))
@@ -164,7 +164,7 @@ def small_stage(**training):
     return stage_of("speaker", config), config.stage("speaker")
 
 
-def test_error_falls_on_voices_never_heard_and_is_chance_where_labels_mean_nothing():
+def test_error_falls_on_unseen_voices_and_is_chance_for_random_labels():
     stage, settings = small_stage()
     stage.active.assign(([1.0] * 8 + [0.0] * 4) * 3)
     objective = stage.updates(settings)[0].objective
@@ -189,7 +189,7 @@ def moving(stage):
 
 
 @untraced()
-def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
+def test_statistics_are_updated_once_per_finite_step():
     stage, settings = small_stage()
     objective, strategy = stage.updates(settings)[0].objective, tf.distribute.OneDeviceStrategy("/CPU:0")
     batch, start = mels(np.arange(6), seed=0), moving(stage)
@@ -214,7 +214,7 @@ def test_statistics_move_once_a_step_and_not_at_one_that_is_not_finite():
 
 @on_logical_devices
 def on_devices(mode):
-    """Figures and weights of a step on one model device or on two."""
+    """Returns figures and weights after a step on one or two model devices."""
     from myxtts.models import speaker_encoder
     from myxtts.training.trainer import XTTSTrainer
 
@@ -231,7 +231,7 @@ def on_devices(mode):
         speaker_encoder.SpeakerEncoder = whole
 
 
-def test_two_replicas_learn_as_one_with_the_statistics_of_the_whole_batch():
+def test_two_replicas_equal_one_with_the_statistics_of_the_whole_batch():
     (one_step, one), (two_step, two) = on_devices("dual"), on_devices("mirrored")
     assert two_step == pytest.approx(one_step, rel=1e-4)
     for name, (value,) in one.items():
@@ -295,7 +295,7 @@ def trains_speaker(config):
     return next(work for work in works if work.stage == "speaker").trains
 
 
-def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
+def test_one_voice_ends_the_stage_at_once_and_the_run_continues(tmp_path, caplog):
     corpus = make_tiny_corpus(tmp_path / "corpus")
     (corpus / "speakers.csv").unlink()
     with caplog.at_level(logging.WARNING, "myxtts"):
@@ -307,7 +307,7 @@ def test_one_voice_ends_the_stage_at_once_and_the_run_goes_on(tmp_path, caplog):
     assert not trains_speaker(watcher.run.config)
 
 
-def test_an_encoder_that_another_run_brought_stays_as_it_is(tiny_corpus, tmp_path):
+def test_an_encoder_from_another_run_is_not_changed(tiny_corpus, tmp_path):
     watcher, _ = run_speaker(tiny_corpus, tmp_path / "source", steps=1)
     tensors, state = CheckpointStore(tmp_path / "source/speaker").read(1, ["model"])
     CheckpointStore(tmp_path / "run/speaker").write(0, tensors, {**state, TAKEN_FROM: str(tmp_path / "source")})

@@ -1,4 +1,4 @@
-"""Evaluation while training: what is heard, which checkpoint it makes the best one, and when it ends a stage."""
+"""Evaluation during training: what is measured, which checkpoint becomes the best, and when a stage ends early."""
 
 import pytest
 from test_trainer import Recorder, dvae_trainer, frozen_dvae, open_run
@@ -70,7 +70,7 @@ def test_score_and_loss_are_never_compared():
     assert by_score.scored(0.4) and by_score.best == (0.4, 3)
 
 
-def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
+def test_evaluation_of_a_run_uses_validation_sentences_and_survives_errors(
     tiny_corpus, tmp_path, monkeypatch, caplog, without_griffin_lim
 ):
     monkeypatch.setattr("myxtts.runs.samples.find_encoder", lambda: None)
@@ -91,7 +91,7 @@ def test_judge_of_a_run_hears_validation_sentences_and_survives_what_goes_wrong(
         SpeechJudge(dataset, lambda: None, plan.model_device)
 
 
-def test_workers_share_the_sentences_out_and_all_get_the_figures_of_one(tiny_corpus, tmp_path, monkeypatch):
+def test_workers_divide_the_sentences_and_all_get_the_same_figures(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("myxtts.runs.samples.find_encoder", lambda: None)
     training = {"evaluate_every_steps": 1, "evaluation_sentences": 3}
     dataset = open_run(tiny_corpus, tmp_path, training=training, data={"validation_share": 0.4})

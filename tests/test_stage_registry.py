@@ -1,4 +1,4 @@
-"""A stage that nobody knew of joins by one call: it has settings, and the command line offers and plans it."""
+"""A new stage is registered by one call: it gets settings, and the command line offers and plans it."""
 
 import pytest
 

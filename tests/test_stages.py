@@ -1,4 +1,4 @@
-"""Losses and objectives: what counts, in which units, and that sums over batches give one mean over all tokens."""
+"""Losses and objectives: masks, units, and sums over batches that give one mean over all tokens."""
 
 import keras
 import numpy as np
@@ -85,7 +85,7 @@ def test_padding_that_is_not_finite_does_not_reach_the_loss():
     assert float(masked_squared_error(logits, tf.zeros((1, 2, 3)), mask)) == 0.0
 
 
-def test_conditioning_clip_is_left_out_of_the_loss_in_every_row():
+def test_conditioning_clip_is_masked_from_the_loss_in_every_row():
     mask = np.array([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool)
     spans = np.array([[1, 3], [0, 2], [0, 0]], "int32")
     expected = [[1, 0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]]
@@ -119,7 +119,7 @@ def test_conditioning_span_is_counted_in_codes_of_1024_samples(dvae_model, gpt_o
     np.testing.assert_array_equal(batch.code_lengths, [12, 8, 12, 12])
     assert batch.codes.shape == (4, 12)
     counts = gpt_objective.counts(batch)
-    # Codes and four stops a row, less what the slices show.
+    # Codes and four stop codes per row, minus the codes that the conditioning slices contain.
     assert float(counts["codes"]) == (12 + 4 - 1) + (8 + 4 - 2) + (12 + 4 - 3) + (12 + 4)
     assert float(counts["text"]) == 4 * (3 + 1)
 
@@ -165,7 +165,7 @@ def test_dvae_padding_gets_no_gradient_and_no_codes(dvae_objective):
     codes = int(sum(np.ceil(batch.mel_lengths.numpy() / 4)))
     assert float(tf.reduce_sum(statistics["count"])) == codes
     for row, length in enumerate(batch.mel_lengths.numpy()):
-        # Convolutions of the encoder and decoder reach some frames over the end, not further.
+        # Convolutions of encoder and decoder reach a few frames beyond the end.
         assert np.abs(gradient[row, :length]).max() > 0 and not gradient[row, length + 28 :].any()
 
 
@@ -180,7 +180,7 @@ def test_dvae_starts_with_a_codebook_of_real_vectors(dvae_stage):
     assert len(np.unique(codebook.round(5), axis=0)) > 4
 
 
-def test_batch_that_is_not_finite_does_not_get_into_the_codebook(dvae_stage):
+def test_non_finite_batch_does_not_change_the_codebook(dvae_stage):
     batch = dvae_batch()
     dvae_stage.prepare_step(batch._replace(mel=batch.mel * np.nan), 50, (1, 2))
     assert np.isfinite(dvae_stage.model.dvae.quantizer.codebook.numpy()).all()
@@ -220,7 +220,7 @@ def test_augmented_lengths_fit_their_batch(dvae_model):
         assert dvae.mel.shape == (3, 48, 80) and gpt.codes.shape == (3, 12)
         assert (dvae.mel_lengths.numpy() <= 48).all() and (gpt.code_lengths.numpy() <= 12).all()
         np.testing.assert_array_equal(gpt.code_lengths, -(-dvae.mel_lengths.numpy() // 4))
-        # The slice that conditions is played at another speed along with its clip.
+        # The conditioning slice changes speed together with its clip.
         start, end = gpt.conditioning_codes.numpy().T
         assert (start == 0).all() and ((2 <= end) & (end <= 4)).all()
         lengths.update(dvae.mel_lengths.numpy().tolist())
@@ -249,6 +249,6 @@ def test_learning_rate_rises_then_follows_half_a_cosine():
     assert rates[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
     assert rates[100:] == pytest.approx([0.2] * 11)
     assert (np.diff(rates[10:101]) < 0).all()
-    # The rise takes at most a tenth of the stage; a stage of a few steps has none.
+    # Warm-up takes at most a tenth of the stage; a stage of a few steps has none.
     assert rate(9, 1.0, 100, 1000, 0.1) == 1.0
     assert rate(0, 1.0, 1, 200, 0.1) == 1.0

@@ -1,4 +1,4 @@
-"""Sound while it is drawn: the same as the whole, early, without gaps, cancelled when nobody listens."""
+"""Streaming: audio equals the whole, starts early, has no gaps, and stops when the client disconnects."""
 
 import logging
 import time
@@ -63,7 +63,7 @@ def many_windows(monkeypatch):
 
 @pytest.fixture
 def slow_codes(monkeypatch):
-    """Codes come more slowly than they sound, whatever else the machine does."""
+    """Slows down sampling, so that codes always come more slowly than real time."""
     slow = lambda steps, *given, draw=TensorflowSteps.draw: time.sleep(0.1) or draw(steps, *given)
     monkeypatch.setattr(TensorflowSteps, "draw", slow)
 
@@ -77,7 +77,7 @@ def pcm(samples):
 
 
 @pytest.mark.parametrize("speed", [1.0, 1.3])
-def test_stream_gives_the_samples_of_the_whole(synthesizer, voice, speed, slow_codes):
+def test_stream_has_the_samples_of_the_whole(synthesizer, voice, speed, slow_codes):
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1, speed=speed)
     stream = synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1, speed=speed)
     chunks = list(stream)
@@ -94,7 +94,7 @@ def test_stream_gives_the_samples_of_the_whole(synthesizer, voice, speed, slow_c
         assert all(vars(one)[name] == value for name, value in vars(other).items() if name != "codes")
 
 
-def test_sentence_of_a_stream_is_judged_once_the_next_one_sounds(synthesizer, voice, monkeypatch):
+def test_sentence_of_a_stream_is_checked_after_the_next_one_has_begun(synthesizer, voice, monkeypatch):
     judged, counts, now = [], [], 0.0
     low = lambda text, *rest: judged.append(text) or Verdict(confidence=0.2, reason="a")
     monkeypatch.setattr("myxtts.inference.text_stream.judge", low)
@@ -112,7 +112,7 @@ def test_sentence_of_a_stream_is_judged_once_the_next_one_sounds(synthesizer, vo
 
 
 def test_windows_without_their_context_would_differ(synthesizer, voice, monkeypatch):
-    # So the equality above is not for want of a difference to see.
+    # Shows that the equality above is not trivial.
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1).samples
     monkeypatch.setattr(type(synthesizer.model.decoder), "history_frames", 0, raising=False)
     monkeypatch.setattr(synthesizer.model.decoder, "history_frames", 0, raising=False)
@@ -120,7 +120,7 @@ def test_windows_without_their_context_would_differ(synthesizer, voice, monkeypa
     assert np.abs(cut - whole).max() > 1e-4
 
 
-def test_first_audio_comes_before_the_sentence_is_drawn(synthesizer, voice, monkeypatch):
+def test_first_audio_precedes_the_last_codes_of_the_sentence(synthesizer, voice, monkeypatch):
     known, follow = [], Sentence.more
 
     def spy(sentence):
@@ -141,7 +141,7 @@ def test_closed_stream_frees_its_rows(synthesizer, voice):
     stream.close()
     synthesizer.engine.wait(lambda: not synthesizer.engine._rows)
     assert stream.num_rows == 0 and list(stream) == []
-    # One that is never begun takes no row, and one that is dropped gives its rows back.
+    # A stream that is never started uses no row, and one that is deleted frees its rows.
     dropped = synthesizer.stream(TEXT, voice, "en", SAMPLED)
     assert dropped.num_rows == 0
     next(dropped)
@@ -168,7 +168,7 @@ def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, vo
     assert sum(frames) <= once + windows * context
 
 
-def test_what_cannot_be_spoken_is_an_error_of_the_call(synthesizer, voice):
+def test_text_that_cannot_be_spoken_raises_at_the_call(synthesizer, voice):
     with pytest.raises(SpeechError, match="no text"):
         synthesizer.stream("?!", voice)
 
@@ -186,7 +186,7 @@ def test_griffin_lim_streams_sentence_by_sentence(tokenizer, monkeypatch):
     assert len(whole.samples) == sound + pauses
 
 
-def test_speech_that_runs_into_its_limit_keeps_its_last_sound_and_says_so(synthesizer, voice, caplog):
+def test_speech_cut_at_the_limit_keeps_its_last_audio_and_warns(synthesizer, voice, caplog):
     bias, stop = synthesizer.model.gpt.audio_head.bias, synthesizer.config.model.stop_audio_token
     before = bias.numpy()
     bias.assign(np.where(np.arange(len(before)) == stop, -1e9, before))
@@ -200,18 +200,18 @@ def test_speech_that_runs_into_its_limit_keeps_its_last_sound_and_says_so(synthe
 
 
 @pytest.mark.parametrize("speed", [0.5, 0.8, 1.7])
-def test_speed_is_the_interpolation_of_the_reference(speed):
+def test_speed_interpolates_like_the_reference(speed):
     x = np.random.default_rng(0).standard_normal((37, 3)).astype("float32")
     expected = keras.ops.convert_to_numpy(interpolate_linearly(x[None], 1 / speed))[0]
     np.testing.assert_allclose(spoken_faster(x, speed), expected, atol=1e-5)
-    # What is known of an unfinished sequence does not change later.
+    # Results for an unfinished sequence do not change later.
     for length in range(1, 37):
         part = spoken_faster(x[:length], speed, finished=False)
         np.testing.assert_array_equal(part, spoken_faster(x, speed)[: len(part)])
         assert len(part) >= (length - 1) / speed - 1
 
 
-def test_without_graphs_a_text_sounds_the_same(synthesizer, voice):
+def test_audio_is_the_same_without_graphs(synthesizer, voice):
     plain = Synthesizer(synthesizer.model, synthesizer.tokenizer, synthesizer.config, traced=False)
     np.testing.assert_allclose(plain.voice(voiced(0.5, 150, 1)).latents, voice.latents, atol=1e-5)
     whole, other = (one.speak("one two.", voice, seed=2) for one in (synthesizer, plain))
@@ -219,7 +219,7 @@ def test_without_graphs_a_text_sounds_the_same(synthesizer, voice):
     np.testing.assert_allclose(other.samples, whole.samples, atol=1e-4)
 
 
-def test_words_share_the_time_between_the_first_and_the_last_sound_by_their_lengths():
+def test_words_divide_the_time_of_a_sentence_by_their_lengths():
     length = lambda word: sum(one.isalnum() or one == "%" for one in word)
     rate, tone = 16_000, np.sin(np.arange(16_000) * 0.1).astype("float32")
     samples = np.concatenate([np.zeros(8_000, "float32"), tone, tone, np.zeros(4_000, "float32")])

@@ -1,4 +1,4 @@
-"""Speaking with a tiny random model: sound, seeds, sentences, limits, and what a folder must hold."""
+"""Synthesis with a tiny random model: audio, seeds, sentences, limits, and required files of a folder."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def voice(synthesizer):
 
 @pytest.fixture
 def biased(synthesizer):
-    """Sets the score of an audio token; put back afterwards."""
+    """Sets the bias of an audio token, and restores it afterwards."""
     bias = synthesizer.model.gpt.audio_head.bias
     before = bias.numpy().copy()
 
@@ -63,7 +63,7 @@ def biased(synthesizer):
     bias.assign(before)
 
 
-def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice, biased):
+def test_speech_has_the_duration_of_its_codes(synthesizer, voice, biased):
     biased(synthesizer.config.model.stop_audio_token, 2.0)
     speech = synthesizer.speak("one two", voice, "en", seed=3)
     assert speech.sample_rate == 22050 and speech.samples.dtype == np.float32 and speech.samples.ndim == 1
@@ -75,13 +75,13 @@ def test_speech_is_sound_of_the_length_of_its_codes(synthesizer, voice, biased):
 
 @pytest.mark.usefixtures("without_griffin_lim")
 def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
-    # A random model likes the start code as much as any other; it stands for no sound.
+    # A random model would sample the start code as often as any other, but it is not audio.
     biased(synthesizer.config.model.start_audio_token, 4.0)
     codes = np.concatenate([synthesizer.speak("one", voice, "en", seed=seed).codes for seed in range(3)])
     assert len(codes) and codes.min() >= 0 and codes.max() < synthesizer.config.model.num_codes
 
 
-def test_model_without_a_voice_of_its_own_asks_for_one(synthesizer):
+def test_model_without_voices_requires_one(synthesizer):
     with pytest.raises(SpeechError, match="No voice given"):
         synthesizer.speak("one two")
 
@@ -94,7 +94,7 @@ def test_speech_depends_on_its_seed_alone(synthesizer, voice):
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_cut_speech_says_so(synthesizer, voice, biased, caplog):
+def test_cut_speech_is_reported(synthesizer, voice, biased, caplog):
     biased(synthesizer.config.model.stop_audio_token, -1e9)
     with caplog.at_level(logging.WARNING, "myxtts.inference"):
         speech = synthesizer.speak("one", voice, "en")
@@ -102,7 +102,7 @@ def test_cut_speech_says_so(synthesizer, voice, biased, caplog):
     assert f"{synthesizer.config.model.max_codes} codes" in caplog.text
 
 
-def test_speech_that_ends_at_once_is_silence_and_says_so(synthesizer, voice, biased, caplog):
+def test_speech_that_ends_at_once_is_silence_and_reported(synthesizer, voice, biased, caplog):
     biased(synthesizer.config.model.stop_audio_token, 1e9)
     with caplog.at_level(logging.WARNING, "myxtts.inference"):
         speech = synthesizer.speak("one", voice, "en")
@@ -127,7 +127,7 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     for one, after in zip(speech.pieces, (*speech.pieces[1:], None)):
         sound = speech.samples[round(one.start_seconds * 22050) : round(one.end_seconds * 22050)]
         assert len(sound) == 1024 * len(one.codes) and sound.all()
-        # No step at the edges against the silence around.
+        # No discontinuity at the edges next to silence.
         assert abs(sound[0]) < 0.01 and abs(sound[-1]) < 0.01
         assert after is None or after.start_seconds > one.end_seconds
 
@@ -136,21 +136,21 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     "text, language, words",
     [*((text, "en", "no text") for text in ("", "   ", "?!")), ("one", "xx", "xx"), ("eins", "de", "[de]")],
 )
-def test_text_that_cannot_be_spoken_is_one_sentence(synthesizer, voice, text, language, words):
+def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, text, language, words):
     with pytest.raises(SpeechError) as error:
         synthesizer.speak(text, voice, language)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_sentence_that_the_vocabulary_has_no_letter_of_is_left_out(synthesizer, voice):
+def test_sentence_without_known_letters_is_dropped(synthesizer, voice):
     speech = synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
     assert speech.pieces and not any("ض" in piece.text for piece in speech.pieces)
     with pytest.raises(SpeechError, match="no letter or digit"):
         synthesizer.speak("ضضض", voice, "en")
 
 
-def test_voice_comes_from_files_and_arrays_alike(synthesizer, tmp_path):
+def test_voice_from_files_equals_voice_from_arrays(synthesizer, tmp_path):
     sound, path = voiced(1.0, 150, 1), tmp_path / "voice.wav"
     soundfile.write(path, sound, MODEL_SAMPLE_RATE, subtype="FLOAT")
     of_array, of_path, of_list = (synthesizer.voice(reference).latents for reference in (sound, str(path), [path]))
@@ -182,7 +182,7 @@ def test_reference_is_cut_into_chunks_of_the_training_length(synthesizer):
     assert chunks_of(synthesizer, 0.3, "repeat") == [(0, second)]
     assert chunks_of(synthesizer, 1.2, "repeat") == [(0, second)]
     assert chunks_of(synthesizer, 1.8, "repeat") == [(0, second), (second, second)]
-    # The reference's way: the last piece as it is, dropped when it is short and there are others.
+    # As in the reference: the last chunk is not padded, and dropped if it is short and not the only one.
     assert chunks_of(synthesizer, 2.2, "zeros") == [(0, second), (second, second)]
     assert chunks_of(synthesizer, 2.5, "zeros") == [(0, second), (second, second), (2 * second, second // 2)]
     assert chunks_of(synthesizer, 0.2, "zeros") == [(0, second // 5)]
@@ -196,7 +196,7 @@ def run_folder(synthesizer, tokenizer, tmp_path):
 
 
 @pytest.mark.usefixtures("without_griffin_lim")
-def test_loaded_model_speaks_as_the_one_that_was_saved(synthesizer, voice, run_folder):
+def test_loaded_model_speaks_like_the_saved_one(synthesizer, voice, run_folder):
     loaded = Synthesizer.load(run_folder)
     assert loaded.config == synthesizer.config
     request = ["one two"], [voice], ["en"], GREEDY
@@ -225,7 +225,7 @@ def test_best_and_last_checkpoint_are_distinguished(synthesizer, run_folder):
         ("gpt/step_00000004/model.safetensors", "cut short", ["model.safetensors", "bytes instead of"]),
     ],
 )
-def test_folder_that_lacks_a_part_is_named_with_the_way_out(run_folder, name, content, words):
+def test_missing_part_of_a_folder_is_an_error_with_a_hint(run_folder, name, content, words):
     path = run_folder / name
     path.write_text(content) if content else path.rename(run_folder / "elsewhere")
     with pytest.raises(CheckpointError) as error:
@@ -260,7 +260,7 @@ def test_configuration_of_a_far_larger_part_than_its_weights_is_refused(tmp_path
 
 @pytest.fixture(scope="module")
 def with_decoder(synthesizer, tokenizer):
-    """A synthesizer with the waveform decoder, of the same GPT and DVAE."""
+    """A synthesizer with a waveform decoder, and the GPT and DVAE of `synthesizer`."""
     config = synthesizer.config
     model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("speaker", "decoder")))
     return Synthesizer(model, tokenizer, config)
@@ -272,7 +272,7 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     speech = with_decoder.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     assert speech.sample_rate == 24000 and np.isfinite(speech.samples).all()
     assert speech.mel.shape == (4 * len(speech.codes), 80)
-    # 1024 samples at 22 050 Hz for each code and for what comes after the last.
+    # 1024 samples at 22 050 Hz for each code and for the latent after the last code.
     assert abs(len(speech.samples) - 24000 / 22050 * 1024 * (len(speech.codes) + 1)) < 300
     for other in (np.zeros((1, 5), np.float32), np.zeros(16, np.float32), None):
         with pytest.raises(SpeechError, match="a voice of another model"):
@@ -281,7 +281,7 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
 
 
-def test_decoder_asks_for_its_speaker_encoder_and_griffin_lim_does_without(with_decoder, tokenizer, tmp_path):
+def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder, tokenizer, tmp_path):
     folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
     assert set(load_model(folder).parts) == set(PARTS)
     (folder / "speaker").rename(tmp_path / "speaker")

@@ -1,4 +1,4 @@
-"""What batches bring for stages that make sound: the recordings at 24 kHz, in step; whose they are."""
+"""Batches of the stages `decoder` and `speaker`: synchronous audio at 24 kHz, and speakers."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ SOURCE_RATES = (24000, 48000, 8000)
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
-    """A recording per rate of `SOURCE_RATES`, by two speakers."""
+    """One recording for each rate of `SOURCE_RATES`, by two speakers."""
     folder, made = tmp_path_factory.mktemp("clips"), []
     for index, rate in enumerate(SOURCE_RATES):
         path = folder / f"{index}.wav"
@@ -41,7 +41,7 @@ def make_loader(clips, training=True, crop_samples=None, **arguments):
     return BatchLoader(clips, order, SampleCache(8), 5, **options, **arguments)
 
 
-def test_target_is_the_recording_itself_and_begins_where_the_model_hears_it_begin(clips):
+def test_target_is_the_recording_and_begins_with_the_model_input(clips):
     loader, shifts = make_loader(clips, targets=True), set()
     for position in range(8):
         batch = loader(position)
@@ -60,7 +60,7 @@ def test_target_is_the_recording_itself_and_begins_where_the_model_hears_it_begi
     assert len(shifts) > 3
 
 
-def test_target_keeps_what_the_models_own_rate_cannot_hold(clips):
+def test_target_keeps_frequencies_above_the_models_rate(clips):
     batch = make_loader(clips, training=False, targets=True)(0)
     row = list(batch.index).index(1)
     spectrum = np.abs(np.fft.rfft(batch.target_wav[row, : batch.target_lengths[row]]))
@@ -68,25 +68,25 @@ def test_target_keeps_what_the_models_own_rate_cannot_hold(clips):
     assert spectrum[(hz > 11450) & (hz < 11550)].max() > 0.2 * spectrum.max()
 
 
-def test_slices_of_both_rates_show_the_same_sound(clips):
+def test_slices_of_both_rates_have_the_same_audio(clips):
     batch = make_loader(clips, crop_samples=4096, targets=True)(3)
     for row, index in enumerate(batch.index):
         low = batch.wav[row, : batch.wav_lengths[row]].astype(np.float64)
         high = batch.target_wav[row, : batch.target_lengths[row]]
         again = soxr.resample(high, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[: len(low)]
-        # Both ends of a slice are cut off hard, which each rate rings around in its own way.
+        # Slices are cut without a fade, which causes different ringing at each rate.
         inner = slice(600 + MAX_SHIFT_SAMPLES, len(again) - 600)
         error = again[inner] - low[: len(again)][inner]
         assert np.sqrt(np.mean(error**2)) < 0.01 * np.sqrt(np.mean(low[inner] ** 2)), index
     assert batch.target_wav.shape[1] < target_width(8 * 1024)
 
 
-def test_speakers_are_numbered_and_strangers_are_nobody(clips):
+def test_speakers_are_numbered_and_unknown_ones_are_minus_one(clips):
     batch = make_loader(clips, training=False, speakers=("b", "c"))(0)
     assert {int(i): int(s) for i, s in zip(batch.index, batch.speaker)} == {0: -1, 1: 0, 2: -1}
 
 
-def test_stages_that_do_not_ask_pay_nothing(clips):
+def test_stages_without_targets_load_none(clips):
     loader = make_loader(clips)
     batch = loader(0)
     assert batch.target_wav.shape == (3, 0)
@@ -96,7 +96,7 @@ def test_stages_that_do_not_ask_pay_nothing(clips):
     np.testing.assert_array_equal(plain.wav, asked.wav)
 
 
-def test_a_stage_asks_by_its_entry_and_static_shapes_hold_targets_too(tmp_path, monkeypatch):
+def test_a_stage_requests_targets_by_its_entry_and_static_shapes_include_them(tmp_path, monkeypatch):
     entry = replace(STAGES["gpt"], targets=True, speakers=True)
     monkeypatch.setitem(STAGES, "gpt", entry)
     corpus = make_tiny_corpus(tmp_path / "corpus")

@@ -42,12 +42,12 @@ def test_failing_driver_is_reported_where_there_is_a_gpu():
 
 
 @pytest.mark.parametrize("level", ["0", "1"])
-def test_whoever_asks_for_the_messages_gets_them(level):
+def test_messages_are_shown_on_request(level):
     assert reported(HARMLESS, TF_CPP_MIN_LOG_LEVEL=level) == sorted(["from Python", *HARMLESS])
 
 
 @pytest.mark.parametrize("words", ["prepare --checkpoint none --output shards", "serve --host 0.0.0.0"])
-def test_command_tells_its_error_alone(words, tmp_path):
+def test_command_prints_only_its_error(words, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-m", "myxtts", *words.split()]
     ran = subprocess.run(
@@ -56,7 +56,7 @@ def test_command_tells_its_error_alone(words, tmp_path):
     assert ran.returncode == 2 and ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1, ran.stderr
 
 
-def test_packages_that_are_not_needed_are_spared_and_can_be_imported_later(tmp_path):
+def test_unneeded_packages_are_not_loaded_and_can_be_imported_later(tmp_path):
     stand_in = "try:\n    import matplotlib\nexcept ImportError:\n    spared = True\n"
     (tmp_path / "tensorflow.py").write_text(stand_in)
     (tmp_path / "matplotlib.py").write_text("")

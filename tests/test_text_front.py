@@ -1,4 +1,4 @@
-"""How a text becomes pieces for a model that has learned from short texts alone."""
+"""Splitting of texts for models that were trained on short texts only."""
 
 import json
 
@@ -21,7 +21,7 @@ def spoken(tokenizer, longest, language="en"):
     return [piece.text for piece in TextFront(tokenizer, 200, longest).pieces(TEXT, language)]
 
 
-def test_a_model_that_has_read_short_texts_is_given_no_longer_ones(tokenizer):
+def test_a_model_trained_on_short_texts_gets_no_longer_ones(tokenizer):
     assert spoken(tokenizer, {}) == [TEXT]
     assert spoken(tokenizer, {"en": 60}) == [TEXT[:54], TEXT[55:]]  # two short sentences fit together
     assert spoken(tokenizer, {"en": 40}) == [TEXT[:20], TEXT[21:54], TEXT[55:]]
@@ -30,7 +30,7 @@ def test_a_model_that_has_read_short_texts_is_given_no_longer_ones(tokenizer):
     assert " ".join(cut) == TEXT and cut[-1] == "Incomprehensibilities."  # words stay whole
 
 
-def test_longest_texts_are_those_of_the_recordings_and_of_the_model_in_the_box_that_came_before():
+def test_longest_texts_are_from_the_recordings_and_from_the_bundled_source():
     rates = measure_rates([("en", "a" * (45 + n), 1.0 + 0.1 * n) for n in range(80)] + [("de", "ja", 0.5)] * 30)
     assert longest_texts(rates) == {"en": 124, "de": 2}
     base = longest_texts(read_rates(BASE_FOLDER))
@@ -40,7 +40,7 @@ def test_longest_texts_are_those_of_the_recordings_and_of_the_model_in_the_box_t
     assert longest_texts({}) == longest_texts({}, "base") == {}
 
 
-def test_letters_with_marks_are_read_without_where_the_vocabulary_lacks_them(caplog):
+def test_unknown_letters_lose_their_diacritics(caplog):
     front = TextFront(XTTSTokenizer.train([("a naive strasse in lodz, ok", "de")]), 200)
 
     def read(text):

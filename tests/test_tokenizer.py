@@ -62,7 +62,7 @@ def test_ids_equal_the_reference_unless_it_has_unknown_tokens(language, released
 
 
 @needs_shared
-def test_a_language_without_tag_is_refused_with_the_ones_there(released):
+def test_a_language_without_tag_is_refused_with_the_known_ones(released):
     with pytest.raises(ValueError, match=r"no language tag \[hu\].*ar, cs, .*zh.*extend"):
         released.encode("szia", "hu")
     with pytest.raises(ValueError, match="'xx' is not supported"):
@@ -80,7 +80,7 @@ def test_a_language_without_tag_is_refused_with_the_ones_there(released):
         ("en", "call [en] and [STOP]", "[en]call (en) and (stop)"),
     ],
 )
-def test_what_the_vocabulary_lacks_is_said_another_way(language, text, decoded, released):
+def test_unknown_characters_are_replaced(language, text, decoded, released):
     ids = released.encode(text, language)
     assert released.decode(ids) == decoded
     assert released.unk_id not in ids and released.stop_id not in ids
@@ -197,7 +197,7 @@ def test_extension_of_the_released_vocabulary_keeps_its_ids(released):
         ("the sea " * 50, "en", "text too long: .* tokens, at most 100"),
     ],
 )
-def test_check_gives_a_plain_reason(text, language, reason, english):
+def test_check_returns_a_clear_reason(text, language, reason, english):
     found = english.check(text, language, max_tokens=100)
     assert found is None if reason is None else re.search(reason, found)
 

@@ -116,7 +116,7 @@ class Calls:
         return self._call
 
     def __call__(self):
-        """Makes the object callable, as `pickle` requires of the function in a call."""
+        """Makes the object callable, because `pickle` requires a callable in the result of `__reduce__`."""
 
 
 def run_if_called(path):

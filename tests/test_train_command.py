@@ -1,4 +1,4 @@
-"""The training command: a run from recordings to speech, left alone, repeated, spoken with and stopped by signals."""
+"""The training command: a whole run, its repetition, synthesis with it, and stops by signals."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_say_speaks_in_the_voices_of_the_training_by_name(trained, tmp_path, cap
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_say_with_weights_that_are_not_finite_is_one_sentence(trained, tiny_corpus, tmp_path, capsys, value):
+def test_say_with_non_finite_weights_is_one_error_message(trained, tiny_corpus, tmp_path, capsys, value):
     home = shutil.copytree(trained[1], tmp_path / "run")
     store = CheckpointStore(home / "gpt")
     (tensors, state), voice = store.read(2, ("model",)), tiny_corpus / "wavs/low_one.wav"
@@ -130,7 +130,7 @@ def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_
         assert (tiny_corpus / path.relative_to(fresh)).read_bytes() == path.read_bytes()
 
 
-def test_first_signal_asks_for_a_stop_and_the_second_stops_at_once():
+def test_first_signal_requests_a_stop_and_the_second_stops_at_once():
     trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=True)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), stops_on_signals(trainer):
@@ -172,7 +172,7 @@ sys.exit(train.main(sys.argv[1:]))
 """
 
 
-def test_process_that_gets_a_signal_while_it_traces_ends_well(tiny_corpus, tiny_yaml, tmp_path):
+def test_process_that_gets_a_signal_while_tracing_ends_cleanly(tiny_corpus, tiny_yaml, tmp_path):
     folders = "--train-data", str(tiny_corpus), "--checkpoint-dir", str(tmp_path / "run")
     command = [sys.executable, "-u", "-c", TRAIN_WHOSE_TRACING_WAITS, *folders, "--config", str(tiny_yaml)]
     both = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -25,7 +25,7 @@ def strategy():
 
 
 class Quadratic:
-    """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, with weights whose names fall in both decay groups."""
+    """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, for weights with and without weight decay."""
 
     loss_weights = {"square": 1.0}
 
@@ -60,7 +60,7 @@ def quadratic_step(accumulation=1, precision="float32", start=2.0, xla=False, em
 
 
 def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8):
-    """Loshchilov and Hutter 2019, algorithm 2, with the epsilon of PyTorch."""
+    """AdamW in NumPy: Loshchilov and Hutter 2019, algorithm 2, with PyTorch's epsilon."""
     m, v = np.zeros_like(weight), np.zeros_like(weight)
     for t, (gradient, rate) in enumerate(zip(gradients, rates), 1):
         m = betas[0] * m + (1 - betas[0]) * gradient
@@ -87,14 +87,14 @@ def test_update_is_adamw_with_decay_on_kernels_alone(decay):
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_epsilon_stands_beside_the_corrected_root():
-    # A gradient as large as epsilon halves the step; with epsilon before the correction it would be a sixth.
+def test_epsilon_is_added_to_the_corrected_root():
+    # If the gradient equals epsilon, the step is halved; with epsilon before the bias correction it would be a sixth.
     objective, step = quadratic_step(start=0.0)
     step([tf.fill((2, 3), 5e-9)], 0.1, (0, 0))
     np.testing.assert_allclose(objective.weights["layer/kernel"].numpy(), 0.05, rtol=1e-3)
 
 
-def test_losses_are_means_and_the_norm_is_that_before_clipping():
+def test_losses_are_means_and_the_norm_is_before_clipping():
     objective, step = quadratic_step(gradient_clip=0.5)
     losses = {name: float(value) for name, value in step([BATCH], 0.1, (0, 0)).items()}
     gradient = (2 * (2.0 - BATCH)).sum(0) / 2
@@ -103,7 +103,7 @@ def test_losses_are_means_and_the_norm_is_that_before_clipping():
     assert losses["finite"] == 1.0
 
 
-def test_step_that_is_not_finite_changes_nothing_and_is_counted():
+def test_non_finite_step_changes_nothing_and_is_counted():
     objective, step = quadratic_step(weight_decay=0.1)
     step([BATCH], 0.1, (0, 0))
 
@@ -254,7 +254,7 @@ def test_compiled_step_equals_the_plain_one():
     assert found[0][2] == found[1][2] == (2 + 3 + 2) * accumulation
 
 
-def test_step_taken_again_after_an_error_gives_the_same_weights():
+def test_step_repeated_after_an_error_has_the_same_weights():
     found = []
     for fails in (False, True):
         objective, step = quadratic_step(accumulation=2)
@@ -270,7 +270,7 @@ def test_step_taken_again_after_an_error_gives_the_same_weights():
     np.testing.assert_array_equal(*found)
 
 
-def test_error_while_weights_change_is_an_error_of_its_own():
+def test_error_during_a_weight_update_has_its_own_type():
     _, step = quadratic_step()
     step([BATCH], 0.1, (0, 0))
     step.rules[0].begun.assign_add(1)  # as an error in the middle of the update leaves it

@@ -18,7 +18,7 @@ from myxtts.training.watching.callbacks import Callback
 
 
 class Recorder(Callback):
-    """Keeps what a trainer says, and stops it after `stop_after` steps."""
+    """Records the events of a trainer, and stops it after `stop_after` steps."""
 
     def __init__(self, trainer=None, stop_after=None):
         self.losses, self.validation, self.calls, self.ledgers = {}, {}, [], []
@@ -54,7 +54,7 @@ def open_run(corpus, folder, **sections):
         "checkpoint_every_steps": 2,
         **sections.pop("training", {}),
     }
-    # One layer and one shape: what these tests take is the time to trace.
+    # One layer and one shape, because tracing takes most of the time of these tests.
     model, data = {"layers": 1, **sections.pop("model", {})}, {"num_buckets": 1, **sections.pop("data", {})}
     return SpeechDataset.open(tiny_run_config(corpus, folder, training=training, model=model, data=data, **sections))
 
@@ -64,7 +64,7 @@ def dvae_trainer(dataset):
 
 
 def frozen_dvae(config):
-    """A DVAE whose codebook holds real vectors of its own, so that codes differ."""
+    """A DVAE whose codebook has its encoder's outputs, so that codes differ."""
     keras.utils.set_random_seed(2)
     model = XTTS(config.model, parts=("dvae",))
     random = np.random.default_rng(0)
@@ -76,7 +76,7 @@ def frozen_dvae(config):
 
 @pytest.fixture(scope="module")
 def dvae_run(tiny_corpus, tmp_path_factory):
-    """An unbroken DVAE run of six steps: its dataset, trainer and recorder."""
+    """An uninterrupted DVAE run of six steps: its dataset, trainer and recorder."""
     dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
     trainer, recorder = dvae_trainer(dataset), Recorder()
     trainer.train(dataset, [recorder])
@@ -85,7 +85,7 @@ def dvae_run(tiny_corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gpt_run(tiny_corpus, tmp_path_factory, dvae_run):
-    """An unbroken GPT run of six steps on the codes of `dvae_run`."""
+    """An uninterrupted GPT run of six steps on the codes of `dvae_run`."""
     dataset = open_run(
         tiny_corpus, tmp_path_factory.mktemp("gpt_run"), gpt={"max_steps": 6}, training={"sample_every_steps": 4}
     )
@@ -127,7 +127,7 @@ def test_checkpoints_hold_state_and_the_best_is_marked(gpt_run):
     assert not trainer.store.read(4, ())[1]["finished"]
 
 
-def test_validation_loss_has_no_chance_in_it(gpt_run):
+def test_validation_loss_is_deterministic(gpt_run):
     dataset, trainer, recorder = gpt_run
     loader = dataset.validation_loader("gpt")
     losses = trainer.watch.evaluate(loader)
@@ -161,7 +161,7 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer.state.best, trainer.state.history = kept
 
 
-def test_damaged_newest_checkpoint_is_set_aside_and_the_one_before_resumed(gpt_run, dvae_run, tmp_path):
+def test_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_resumed(gpt_run, dvae_run, tmp_path):
     dataset, trainer, _ = gpt_run
     shutil.copytree(trainer.store.folder, tmp_path / "gpt")
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
@@ -241,7 +241,7 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
 
 
 @pytest.mark.slow
-def test_ten_clips_can_be_learned_by_heart(tiny_corpus, tmp_path):
+def test_ten_clips_can_be_overfitted(tiny_corpus, tmp_path):
     dataset = open_run(
         tiny_corpus,
         tmp_path,

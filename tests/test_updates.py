@@ -1,4 +1,4 @@
-"""Several updates in one step: a generator and a discriminator that take turns, each with a state of its own."""
+"""Several updates in one step: a generator and a discriminator that alternate, each with its own state."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ class Pair:
 
 
 class Discriminate(Objective):
-    """Rows of the data to 1, made ones to 0."""
+    """Discriminator objective: data rows to 1, generated rows to 0."""
 
     loss_weights = {"real": 1.0, "made": 1.0}
 
@@ -50,7 +50,7 @@ class Discriminate(Objective):
 
 
 class Generate(Objective):
-    """Made rows to 1, as this step's discriminator sees them."""
+    """Generator objective: generated rows to 1, by the discriminator that this step has just updated."""
 
     loss_weights = {"adversarial": 1.0}
 
@@ -79,7 +79,7 @@ def pair_step(strategy=None, accumulation=1, precision="float32", ema=0.0):
 
 
 class Adam:
-    """Kingma and Ba 2015, algorithm 1."""
+    """Adam in NumPy: Kingma and Ba 2015, algorithm 1."""
 
     def __init__(self, weight, betas):
         self.weight, self.betas, self.time = weight.astype("float64"), betas, 0
@@ -97,7 +97,7 @@ class Adam:
 
 
 def numpy_pair(steps, rate):
-    """The same training in NumPy: the discriminator first, then the generator against the one just updated."""
+    """Trains in NumPy: first the discriminator, then the generator against the updated discriminator."""
     shift, weight = Adam(np.zeros(2), SETTINGS.betas), Adam(np.array([0.3, -0.2]), DISCRIMINATOR.betas)
     rows = ROWS.astype("float64")
     for _ in range(steps):
@@ -110,7 +110,7 @@ def numpy_pair(steps, rate):
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_updates_take_turns_as_in_numpy(accumulation):
+def test_updates_alternate_as_in_numpy(accumulation):
     pair, step = pair_step(None, accumulation)
     for number in range(5):
         figures = step(list(tf.split(tf.constant(ROWS), accumulation)), 0.05, (0, number))
@@ -122,7 +122,7 @@ def test_updates_take_turns_as_in_numpy(accumulation):
     assert figures["loss"] == figures["generator/loss"] and bool(figures["finite"])
 
 
-def test_update_that_is_not_finite_is_skipped_alone():
+def test_only_the_non_finite_update_is_skipped():
     pair, step = pair_step(precision="mixed_float16")
     made = pair.made
     step.rules[1].objective.pair = type("Broken", (), {"made": lambda self, b: made(b) * np.inf, "score": pair.score})()
@@ -138,7 +138,7 @@ def test_update_that_is_not_finite_is_skipped_alone():
 
 @on_logical_devices
 def mirrored_pair(accumulation):
-    """Weights after five steps on two replicas, each replica's, and where they live."""
+    """Trains for five steps on two replicas; returns each replica's weights and their devices."""
     plan = plan_of("mirrored")
     strategy = tf.distribute.MirroredStrategy(list(plan.model_devices), tf.distribute.ReductionToOneDevice())
     pair, step = pair_step(strategy, accumulation)
@@ -156,7 +156,7 @@ def mirrored_pair(accumulation):
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_pair_learns_the_same_on_two_replicas(accumulation):
+def test_pair_trains_equally_on_two_replicas(accumulation):
     for replicas, expected in zip(mirrored_pair(accumulation), numpy_pair(5, 0.05)):
         assert len(replicas) == 2
         np.testing.assert_array_equal(*replicas)

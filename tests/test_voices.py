@@ -1,4 +1,4 @@
-"""Voices: kept in files, blended, remembered by what their recordings hold."""
+"""Voices: files, blends, and the cache by the content of recordings."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ def drawn(seed, speaker=True):
 
 
 @pytest.mark.parametrize("speaker", [True, False])
-def test_kept_voice_is_the_same(tmp_path, speaker):
+def test_saved_voice_is_the_same(tmp_path, speaker):
     voice = drawn(0, speaker)
     voice.save(tmp_path / "a.voice")
     loaded = Voice.load(tmp_path / "a.voice")
@@ -54,7 +54,7 @@ def test_blend_is_the_weighted_mean():
         Voice.blend([one, drawn(1, speaker=False)])
 
 
-def test_voice_is_remembered_by_the_content_of_its_recordings(tmp_path, monkeypatch):
+def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, monkeypatch):
     keras.utils.set_random_seed(0)
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
@@ -66,7 +66,7 @@ def test_voice_is_remembered_by_the_content_of_its_recordings(tmp_path, monkeypa
     soundfile.write(tmp_path / "b.wav", sounds[0], 22050, subtype="FLOAT")
     first = listen(tmp_path / "a.wav")
     assert listen(tmp_path / "b.wav") is listen(sounds[0]) is first and len(made) == 1
-    # Other content under the same name is another voice; of three, the one not used for longest is forgotten.
+    # Other content under the same name is another voice; the least recently used of three leaves the cache.
     soundfile.write(tmp_path / "a.wav", sounds[1], 22050, subtype="FLOAT")
     assert not np.allclose(listen(tmp_path / "a.wav").latents, first.latents)
     assert listen(sounds[0]) is first and len(made) == 2
@@ -82,16 +82,14 @@ def test_voice_is_remembered_by_the_content_of_its_recordings(tmp_path, monkeypa
 
 @pytest.fixture(scope="module")
 def encoder(eagerly):
-    """A `VoiceEncoder` whose model hears nothing."""
+    """A `VoiceEncoder` with a model that returns constants."""
     gpt = SimpleNamespace(mel_to_latents=lambda mel: tf.zeros((len(mel), 2, 4)))
     model = SimpleNamespace(gpt=gpt, normalize_mel=lambda mel: mel, parts=())
     return VoiceEncoder(model, tiny_run_config(data={"conditioning_seconds": (0.6, 1.0)}))
 
 
 @pytest.mark.parametrize("seconds, fate", [(0.1, "refused"), (0.25, "refused"), (0.4, "warned"), (0.7, "heard")])
-def test_reference_in_which_no_voice_can_be_heard_is_refused_and_a_short_one_is_said(
-    encoder, tmp_path, caplog, seconds, fate
-):
+def test_unusable_reference_is_refused_and_a_short_one_is_reported(encoder, tmp_path, caplog, seconds, fate):
     sound = voiced(seconds, 150, 1)
     soundfile.write(tmp_path / "a.wav", sound, MODEL_SAMPLE_RATE)
     if fate == "refused":

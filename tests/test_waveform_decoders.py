@@ -1,4 +1,4 @@
-"""What both waveform decoders promise: windows with context give the samples of the whole, at known lengths."""
+"""Requirements on both waveform decoders: windows with context equal the whole, and lengths are known."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def normal(*shape, seed=0):
 
 @pytest.fixture(scope="module", params=DECODERS)
 def decoder(request):
-    """A decoder with all weights drawn, so that speaker and biases matter, and its frames and speakers."""
+    """A decoder whose weights are all random, so that speaker and biases matter, and its frames and speakers."""
     layer = DECODERS[request.param]()
     for index, variable in enumerate(layer.trainable_variables):
         scale = 0.3 if len(variable.shape) == 1 else np.prod(variable.shape[:-1]) ** -0.5

@@ -1,4 +1,4 @@
-"""Workers connect, exchange values, refuse different settings, train as one, and end together when one is lost."""
+"""Workers: connection, exchange of values, refusal of different settings, joint training, and loss of a worker."""
 
 import json
 import socket
@@ -88,7 +88,7 @@ def test_log_lines_have_the_timing_of_each():
     assert first["worker_1_avg_ms"] == 101.0 and first["worker_1_stall"] == 0.5 and first["worker_0_buffer"] == 1.0
 
 
-def test_one_stop_is_the_stop_of_all():
+def test_stop_of_one_worker_stops_all():
     def work(workers):
         event = threading.Event()
         if workers.index == 1:
@@ -103,7 +103,7 @@ def test_one_stop_is_the_stop_of_all():
 @pytest.mark.parametrize(
     ("values", "found"), [([{"seed": number, "size": "nano"} for number in (0, 1)], "seed 1"), (["ab", "cd"], "cd")]
 )
-def test_what_differs_is_refused_by_name_on_all(values, found):
+def test_differing_settings_are_refused_by_name_on_all_workers(values, found):
     def work(workers):
         try:
             workers.require_equal("recordings", values[workers.index], "Copy them.")
@@ -160,13 +160,13 @@ def test_a_killed_worker_ends_the_others_with_its_name_and_code_75(killed):
 
 
 @pytest.mark.slow
-def test_a_worker_that_does_not_come_is_named():
+def test_a_missing_worker_is_named():
     addresses = free_addresses(2)
     _, printed = start(0, addresses).communicate(timeout=100)
     assert f"Worker 1 ({addresses[1]}) is missing." in printed
 
 
-def test_one_that_leaves_ends_the_others_with_its_reason_and_code(monkeypatch):
+def test_worker_that_leaves_ends_the_others_with_its_reason_and_code(monkeypatch):
     heard = []
     monkeypatch.setattr(Workers, "_end", lambda workers, *end: heard.append((workers.index, *end)))
 
@@ -208,14 +208,14 @@ def test_a_worker_that_hangs_when_another_is_lost_is_killed_once(monkeypatch, ca
     assert reported == [f"Worker {index} did not end within 0 s and was killed." for index in (1, 2)]
 
 
-def test_a_worker_that_was_asked_to_end_before_it_met_the_others_ends_them_at_once():
+def test_a_worker_terminated_before_it_connects_ends_the_others_at_once():
     commands = "exit 143", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.1; done"
     workers = [subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) for command in commands]
     workers[1].stdout.readline()
     assert launching._follow(workers) == 143
 
 
-def test_a_taken_port_ends_all_workers_at_once_with_a_sentence(monkeypatch, capfd, tmp_path):
+def test_a_taken_port_ends_all_workers_at_once_with_an_error_message(monkeypatch, capfd, tmp_path):
     monkeypatch.setattr(launching, "FAREWELL_SECONDS", 0.1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(launching.__file__).parents[2]))

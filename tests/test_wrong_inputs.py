@@ -1,6 +1,7 @@
 """Wrong inputs of every command: the exit code is 2, and the message has the names, the value and the hint.
 
-Each line of `data/wrong_inputs.txt` is a command, then what its message must contain.
+Each line of `data/wrong_inputs.txt` is a command, then what its message must contain. `data/doors.txt` has the commands
+that take a model, then what may be named instead, and what they say of it.
 """
 
 import logging
@@ -28,16 +29,21 @@ FILES = {
     "circle.yaml": b"include: circle.yaml",
     "data/metadata.csv": b"a|One two.|One two.\nb|Three four.|Three four.\n",
     "full/mine.txt": b"kept",
+    "model/config.json": b"{}",
+    "run/gpt/step_00000001/manifest.json": b"{}",
+    "exported/gpt.onnx": b"",
+    "ear/model.bin": b"",
 }
 ROWS = [line.split(" | ") for line in TABLE.strip().splitlines()]
+DOORS, OTHERS = (Path(__file__).parent / "data/doors.txt").read_text(encoding="utf-8").split("\n\n")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with what the commands name."""
+    """A folder with the files that the commands name."""
     home = tmp_path_factory.mktemp("wrong")
-    for name in ("data/wavs", "empty", "full", "model"):
-        (home / name).mkdir(parents=True)
+    for name in ("data/wavs", "empty", *(str(Path(name).parent) for name in FILES)):
+        (home / name).mkdir(parents=True, exist_ok=True)
     for name, content in FILES.items():
         (home / name).write_bytes(content)
     tone = 0.3 * np.sin(np.arange(22050) / 20).astype(np.float32)
@@ -59,8 +65,15 @@ def written(home):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_wrong_input_is_a_sentence_and_costs_nothing(home, capsys, row):
+def test_wrong_input_is_an_error_message_before_any_work(home, capsys, row):
     before = written(home)
     said = sentence_of(capsys, main, *shlex.split(row[0]))
     assert all(part in said for part in row[1:]), said
     assert written(home) == before
+
+
+@pytest.mark.parametrize("door", DOORS.splitlines())
+def test_every_door_says_what_it_was_given_instead_of_a_model(capsys, door):
+    for given, found in (line.split(" | ") for line in OTHERS.splitlines()):
+        if (door.split()[0], given) not in [("serve", "exported"), ("evaluate", "full")]:  # which it takes
+            assert found in sentence_of(capsys, main, *shlex.split(door.format(given)))

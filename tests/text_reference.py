@@ -1,4 +1,4 @@
-"""What the tokenizer of coqui-tts 0.28.0 makes of a thousand sentences; the script is in git until 202e875."""
+"""Results of the tokenizer of coqui-tts 0.28.0 for a thousand sentences; the script is in git until 202e875."""
 
 import hashlib
 import importlib.metadata
@@ -12,7 +12,7 @@ _NEEDED_PACKAGES = {"ja": ("cutlet", "unidic-lite"), "zh-cn": ("pypinyin",), "ko
 
 
 def digest(value):
-    """First eight hexadecimal digits of the SHA-256 of a value's JSON, as the file has them."""
+    """Returns the first eight hexadecimal digits of the SHA-256 of a value's JSON, as in the file."""
     return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode()).hexdigest()[:8]
 
 

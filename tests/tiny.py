@@ -1,4 +1,4 @@
-"""Tiny models and data: small enough that a test trains them, large enough that nothing is trivial."""
+"""Tiny models and data: small enough to be trained in tests, and large enough not to be trivial."""
 
 import contextlib
 from pathlib import Path
@@ -17,7 +17,7 @@ SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}
 
 
 def tiny_model_config(**overrides):
-    """`ModelConfig` of two layers, 16 wide, with 24 text tokens."""
+    """Returns a `ModelConfig` of two layers, 16 wide, with 24 text tokens."""
     settings = dict(
         size="nano",
         num_text_tokens=24,
@@ -58,7 +58,7 @@ def tiny_run_config(
     speaker=None,
     decoder=None,
 ):
-    """`XTTSConfig` of a run of a few steps on `tiny_corpus`; each argument overrides settings of its section."""
+    """Returns an `XTTSConfig` for a few steps on `tiny_corpus`; each argument overrides settings of its section."""
     data = {
         "train_data": train_data and str(train_data),
         "max_seconds": 1.5,
@@ -95,7 +95,7 @@ def tiny_run_config(
 
 
 def voiced(seconds, pitch_hz, color, seed=0, sample_rate=MODEL_SAMPLE_RATE):
-    """A buzz with a moving formant, `(S,)` float32: not speech, but with pitch, color and a course over time."""
+    """Returns a buzz with a moving formant, `(S,)` float32: it has pitch and a changing timbre like speech."""
     time = np.arange(int(seconds * sample_rate)) / sample_rate
     random = np.random.default_rng(seed)
     formant_hz = 500.0 + 400.0 * color + 300.0 * np.sin(2 * np.pi * time / max(seconds, 1e-3))
@@ -125,7 +125,7 @@ def make_tiny_corpus(folder, sample_rate=MODEL_SAMPLE_RATE):
 
 
 def write_run(folder, model, tokenizer, config):
-    """Writes what a training run leaves behind: settings, vocabulary, and a finished checkpoint per part."""
+    """Writes the files of a training run: settings, vocabulary, and a finished checkpoint per part."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder / "vocab.json")
@@ -138,7 +138,7 @@ def write_run(folder, model, tokenizer, config):
 
 @contextlib.contextmanager
 def untraced():
-    """Inside, traced functions run as plain Python: tracing is most of the time that a few steps take."""
+    """Runs traced functions as plain Python in the block, because tracing takes most of the time of a few steps."""
     import tensorflow as tf
 
     tf.config.run_functions_eagerly(True)
@@ -149,7 +149,7 @@ def untraced():
 
 
 def train_step_of(objective, strategy, settings, *arguments, **options):
-    """`TrainStep` with one update."""
+    """Returns a `TrainStep` with one update."""
     from myxtts.training.loop.step import TrainStep
     from myxtts.training.stages.base import Update
 
@@ -157,7 +157,7 @@ def train_step_of(objective, strategy, settings, *arguments, **options):
 
 
 def stage_of(name, config):
-    """A `Stage` with a fresh model of its own, and nothing that it builds on."""
+    """Returns a `Stage` with its own new model, and no models of earlier stages."""
     from myxtts.training.loop.switches import settle_switches
     from myxtts.training.stages.classes import STAGE_CLASSES
 

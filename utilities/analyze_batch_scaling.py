@@ -15,7 +15,7 @@ from pathlib import Path
 from compare_logs import LogError, json_ready, read_log, shown, table
 
 ENOUGH = 0.95
-"""Share of the best throughput from which a smaller batch, which needs less memory, is recommended."""
+"""A smaller batch, which needs less memory, is recommended if it reaches this share of the best throughput."""
 
 COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
     ("batch", "batch", "{}"),
@@ -35,10 +35,10 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 
 
 def read_runs(paths):
-    """Reads logs and sorts them by clips per step; a batch size that a log lacks is taken from its name.
+    """Reads logs and sorts them by clips per step. If a log has no batch size, it is taken from the file name.
 
-    Adds `batch`, the clips per micro-batch, and `efficiency_percent`: samples/s divided by those of the smallest step
-    and by the ratio of the sizes. 100 means that a larger step takes no more time.
+    Adds `batch`, the clips per micro-batch, and `efficiency_percent`, the throughput relative to linear scaling from
+    the smallest step; at 100, a larger step takes no more time.
 
     Raises:
         LogError: A log cannot be read, or neither log nor name has a batch size.
@@ -66,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns the run with the smallest batch within `ENOUGH` of the best throughput, and the best run, or Nones."""
+    """Returns the run with the smallest batch that is fast enough (`ENOUGH`), and the fastest run; both can be None."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None

@@ -40,7 +40,7 @@ TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class LogError(ValueError):
-    """A log cannot be read or has no figures."""
+    """Error for a log that cannot be read or has no figures."""
 
 
 def read_log(path, allow_out_of_memory=False):
@@ -133,7 +133,7 @@ def _summarize(steps):
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
     if means and len(means) == len(stds):
-        # Law of total variance: the variance within lines plus that between them.
+        # Law of total variance: the variance within lines plus the variance between them.
         center = summary["mean_step_ms"]
         summary["std_step_ms"] = math.sqrt(sum(s**2 + (m - center) ** 2 for m, s in zip(means, stds)) / len(means))
         if center:

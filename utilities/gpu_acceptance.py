@@ -44,7 +44,7 @@ SWITCHES = {
 SOAK_SHARE = 0.25
 """Share of the total time for the long run."""
 LARGEST_GROWTH = 0.02
-"""Largest growth of memory from the middle to the last third of the long run."""
+"""Largest accepted growth of memory from the middle to the last third of the long run."""
 RESUME_STEPS = 8
 PAIR = ("--data-gpu", "--model-gpu", "--virtual-devices", "--data-gpu-memory", "--model-gpu-memory")
 MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
@@ -122,7 +122,7 @@ def _resumed(flags, folder, seconds):
 
 
 def _soaked(flags, folder, seconds):
-    """Trains for `seconds`; compares memory and threads of the middle third of the time with those of the last."""
+    """Trains for `seconds`; compares memory and threads in the middle third and the last third of that time."""
     import psutil
 
     command = [sys.executable, str(ROOT / "train_main.py"), *flags, "--sample-every", "0"]
@@ -159,7 +159,7 @@ def _run(command, timeout):
 
 
 def _without_pair(flags):
-    """Returns the flags without those of two devices and their memory limits."""
+    """Removes the flags that select two devices and their memory limits; returns the others."""
     given, kept = iter(flags), []
     for flag in given:
         name, _, value = flag.partition("=")
@@ -221,7 +221,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
     if is_virtual:
         rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not judged") for row in rows]
     resume = found.get("resume", {}).get("bit for bit", {})
-    rows.append(_judged("a resumed run has the weights of an unbroken one", resume, lambda f: (_short(f), f["equal"])))
+    rows.append(_judged("a resumed run equals an uninterrupted one", resume, lambda f: (_short(f), f["equal"])))
     soak = found.get("soak", {}).get("long run", {})
     rows.append(_judged("a long run takes no more memory and threads at its end", soak, lambda f: (_short(f), f["ok"])))
     return rows
@@ -255,7 +255,7 @@ def _judge_speeds(found):
         return told, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
 
     yield _judged("dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)", dual, overlap)
-    alone = lambda f: (f"{f['speedup']:.2f} x the sum of its phases", f["speedup"] >= 0.95)
+    alone = lambda f: (f"{f['speedup']:.2f} x the speed of the phases one by one", f["speedup"] >= 0.95)
     yield _judged("single-GPU mode: the pipeline costs no time", single, alone)
 
 
@@ -268,7 +268,7 @@ def _judge_switches(found):
 
     def smaller(figures):
         own, other = _memory(figures), _memory(plain)
-        return (f"{own / other:.2f} of it", own <= 0.5 * other) if own and other else ("not known", None)
+        return (f"{own / other:.2f} x", own <= 0.5 * other) if own and other else ("not known", None)
 
     yield _judged("all training optimisations, against none: 2 x speed", everything, faster)
     yield _judged("all training optimisations, against none: half the memory", everything, smaller)

@@ -46,7 +46,7 @@ DOORS, LANGUAGES, STEPS, MOST_DIFFERENCE = ("command", "python", "page"), ("en",
 
 
 def train(door: str, source: str, language: str, work: Path) -> Path:
-    """Fine-tunes through a door and returns the run's folder."""
+    """Fine-tunes through one of `DOORS` and returns the run's folder."""
     home, recipe = work / "runs", SOURCES[source]
     data = make_sample_corpus(work / f"recordings_{language}", num_clips=24, languages=(language,))
     name = f"{source}_{door}_{language}"
@@ -73,7 +73,7 @@ def train(door: str, source: str, language: str, work: Path) -> Path:
 
 
 def check_settings(folder: Path, source: str) -> None:
-    """Raises AssertionError if learning rates or batch sizes differ from those of the recipe."""
+    """Raises AssertionError if learning rates or batch sizes differ from the recipe."""
     found = config_from_dict(json.loads((folder / "config.json").read_text("utf-8")))
     expected = XTTSConfig.from_yaml(SOURCES[source]) if SOURCES[source] else XTTSConfig()
     for name, stage in found.training.stages.items():

@@ -12,6 +12,8 @@ from myxtts.config.settings import nearest
 
 GROUPS = ("data", "devices", "training", "optimizations")
 """Headings in `--help`, in order."""
+LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
+"""Options of `--accept-licence`, which each command has that takes a model of the hub."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -58,7 +60,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Returns a command's arguments, from a call with options as keywords. Raises `UserError` for a wrong option."""
+    """Converts keyword arguments of Python to the arguments of a command. Raises `UserError` for a wrong option."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}
@@ -97,12 +99,11 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
         return action.help if hidden else super()._get_help_string(action)
 
 
-def add_model(parser: argparse.ArgumentParser, more: str = "", default: str | None = None) -> None:
-    """Adds the flags that select a model. `more` is the end of the help text of `--checkpoint`."""
-    model = f"folder of a training run or an imported model, or hf://owner/name{more}"
-    parser.add_argument("--checkpoint", metavar="FOLDER", default=default, help=model)
-    licence = "accept the licence of a Hugging Face model without a prompt"
-    parser.add_argument("--accept-licence", action="store_true", help=licence)
+def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
+    """Adds the argument `name` and flags, which select a model. `more` is the end of the argument's help text."""
+    model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
+    parser.add_argument(name, metavar="FOLDER", help=model, **options)
+    parser.add_argument("--accept-licence", **LICENCE)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to use")
 
 

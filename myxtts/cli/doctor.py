@@ -49,18 +49,18 @@ def build_parser() -> argparse.ArgumentParser:
     root = "additional folder for audio files that lists name; can be repeated"
     add("--audio-root", action="append", default=[], **folder, help=root)
     add("--validation", **folder, help="validation set, checked for clips that are in both")
-    add("--language", help="language of recordings without one in the data set (default: en)")
+    add("--language", help="language of recordings without one (default: identified by the texts, else en)")
     add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
     add("--min-seconds", type=float, default=0.1, help="minimum clip length")
     add("--max-seconds", type=float, default=11.6, help="maximum clip length")
     add("--report", default="doctor.csv", help="file that lists every clip and its verdict")
-    add("--strict", action="store_true", help="exit code 1 if a clip is rejected")
+    add("--strict", action="store_true", help="exit code 1 if a clip is rejected or in both sets")
     return parser
 
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Examines the machine, workers or a data set; returns 2 if no clip is usable, 1 for rejected clips in --strict."""
+    """Examines the machine, workers or a data set; returns 2 if no clip is usable, 1 if --strict finds a problem."""
     arguments = (parser := build_parser()).parse_args(argv)
     subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
     for name in UNUSED[subject]:

@@ -51,7 +51,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:
     """Raises `UserError` if no file can be written at `path`, the value of `flag`; None is accepted.
 
-    With `makes_folders`, `path` may be a folder, and its parents need not exist.
+    If `makes_folders`, `path` may be a folder, and its parents need not exist.
     """
     if path is None:
         return

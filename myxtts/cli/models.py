@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.arguments import PlainParser, add_model
+from myxtts.cli.arguments import LICENCE, PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, export_coqui, find_release, import_coqui
 from myxtts.interchange.hub import import_hub, local_folder, parse_hub_name
+from myxtts.storage.base_model import FILE, RELEASE, require_kind
 from myxtts.storage.run_folder import read_config
 
 RELEASED_CONTENTS = {
@@ -20,6 +21,7 @@ RELEASED_CONTENTS = {
     "config": "settings",
 }
 """Help texts for the files in `RELEASED_NAMES`."""
+_flag = lambda option: f"--{option.replace('_', '-')}"
 EXPORT_EXAMPLES = """
 examples:
   myxtts export --checkpoint runs/mine --format onnx --output exported
@@ -45,14 +47,15 @@ def convert_parser() -> PlainParser:
     description = "Convert an XTTS v2 checkpoint or a fine-tune of one to a MyXTTS model, or back."
     parser = PlainParser(prog="myxtts convert", description=description, epilog=defaults)
     direction = parser.add_mutually_exclusive_group(required=True)
-    direction.add_argument("--from-coqui", metavar="model.pth", type=Path, help="checkpoint, or its folder")
-    direction.add_argument("--to-coqui", metavar="DIR", type=Path, help="folder of the model to convert")
+    direction.add_argument("--from-coqui", metavar="model.pth", help="checkpoint, or its folder")
+    direction.add_argument("--to-coqui", metavar="DIR", help="model to convert: a folder, base, or hf://owner/name")
     parser.add_argument("--output", required=True, help="folder to write; with --to-coqui, the .pth file")
     released = parser.add_argument_group("files that belong to --from-coqui")
     for option, name in RELEASED_NAMES.items():
         released.add_argument(_flag(option), metavar=name, type=Path, help=RELEASED_CONTENTS[option])
     which = "with --to-coqui: checkpoint of the GPT to convert"
     parser.add_argument("--which", choices=("best", "last"), default="best", help=which)
+    parser.add_argument("--accept-licence", **LICENCE)
     return parser
 
 
@@ -67,12 +70,13 @@ def convert(argv: Sequence[str] | None = None) -> int:
     if not arguments.from_coqui:
         for option, path in given.items():
             require(path is None, _flag(option), "left out with --to-coqui", path)
-        require(arguments.to_coqui.is_dir(), "--to-coqui", "the folder of a model", arguments.to_coqui)
-        for path in export_coqui(arguments.to_coqui, output, arguments.which):
+        folder = local_folder(arguments.to_coqui, arguments.accept_licence, "--to-coqui")
+        for path in export_coqui(folder, output, arguments.which):
             print(f"Wrote {path}")
         return 0
-    model = find_release(arguments.from_coqui) or arguments.from_coqui
-    for option, path in {"from_coqui": model, **given}.items():
+    require_kind(arguments.from_coqui, "--from-coqui", (RELEASE, FILE), "a model.pth of XTTS v2, or its folder")
+    model = find_release(arguments.from_coqui) or Path(arguments.from_coqui)
+    for option, path in given.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)
     config, coverage = import_coqui(CoquiFiles.of(model, **given), output)
     width = max(len(row.name) for row in coverage)
@@ -93,18 +97,14 @@ def convert(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _flag(option):
-    return f"--{option.replace('_', '-')}"
-
-
 def export_parser() -> PlainParser:
     """Returns the argument parser of `myxtts export`."""
     description = "Export a trained model to ONNX, for synthesis without MyXTTS."
     parser = PlainParser(prog="myxtts export", description=description, epilog=EXPORT_EXAMPLES)
-    add_model(parser)
+    add_model(parser, required=True)
     parser.add_argument("--format", default="onnx", help="onnx, or web: onnx with a demo page that runs in the browser")
     parser.add_argument("--weights", help="float32, or int8 weights for the GPT (default: float32; int8 for web)")
-    parser.add_argument("--output", metavar="FOLDER", help="output folder, new or empty")
+    parser.add_argument("--output", metavar="FOLDER", required=True, help="output folder, new or empty")
     return parser
 
 
@@ -112,17 +112,14 @@ def export_parser() -> PlainParser:
 def export(argv: Sequence[str] | None = None) -> int:
     """Exports a trained model, prints the results of checks, and returns the exit code."""
     arguments = export_parser().parse_args(argv)
-    for name in ("checkpoint", "output"):
-        given = getattr(arguments, name)
-        require(given, f"--{name}", "the name of a folder", given, "See myxtts export --help.")
     require_output("--output", arguments.output, makes_folders=True)
+    folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.exporting import export_model
     from myxtts.utils.commons import setup_logging
 
     configure_for_speech()
-    folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     setup_logging()
     output = Path(arguments.output)
     export_model(folder, output, arguments.format, arguments.weights, arguments.which, tell=print)
@@ -135,9 +132,8 @@ def push_parser() -> PlainParser:
     """Returns the argument parser of `myxtts push`."""
     description = "Upload the model in a folder to the Hugging Face hub, with a model card."
     parser = PlainParser(prog="myxtts push", description=description, epilog=PUSH_EXAMPLES)
-    parser.add_argument("folder", metavar="FOLDER", help="folder of a training run, or of `myxtts convert`")
+    add_model(parser, name="folder")
     parser.add_argument("target", metavar="hf://owner/name", help="repository, created if needed; @branch can follow")
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to upload")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     parser.add_argument("--licence", metavar="ID", help="licence on the card, such as cc-by-4.0")
     parser.add_argument("--card", action="store_true", help="only print the card")
@@ -151,13 +147,13 @@ def push(argv: Sequence[str] | None = None) -> int:
 
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
-    config = read_config(folder := Path(arguments.folder))
+    config = read_config(folder := local_folder(arguments.folder, arguments.accept_licence, "FOLDER"))
     if arguments.card:
         print(model_card(repository, config, folder, arguments.licence), end="")
         return 0
     import_hub()  # fails before the model is loaded
     from myxtts.inference.loading import load_model
 
-    model = load_model(arguments.folder, arguments.which)
+    model = load_model(folder, arguments.which)
     print(f"Wrote {model.push_to_hub(arguments.target, arguments.private, arguments.licence)}")
     return 0

@@ -16,7 +16,8 @@ from myxtts.config.checks import UserError, bounded_text, counted, printable, re
 from myxtts.devices.machine import check_device, device_named
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base, require_model_folder
+from myxtts.interchange.hub import check_model, local_folder
+from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base
 from myxtts.storage.files import write_text
 
 MAX_TEXT_BYTES = 16 * 2**20
@@ -39,14 +40,14 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts say`."""
     description = "Speak a text in the voice of a recording."
     parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
-    add_model(parser, "; base is the bundled model and has a default voice", default=BASE_NAME)
+    add_model(parser, "; base has a default voice", default=BASE_NAME)
     parser.add_argument("words", nargs="?", metavar="TEXT", help="same as --text")
     text = parser.add_argument_group("text (default: standard input)")
     one = text.add_mutually_exclusive_group()
     one.add_argument("--text", help="the text")
     one.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
     one.add_argument("--batch", metavar="FILE", help="a list of texts; see below")
-    text.add_argument("--language", help="language of the text (default: that of --speaker if known, else en)")
+    text.add_argument("--language", help="language of the text (default: the speaker's or detected)")
     g2p = "grapheme-to-phoneme conversion: am, espeak or none (default: as in training)"
     text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=g2p)
     voice = parser.add_argument_group("voice")
@@ -85,7 +86,6 @@ def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    from myxtts.interchange.hub import local_folder
     from myxtts.storage.speakers import read_speakers
 
     folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns the text, or None, and the lines of a batch, or None; sets language, g2p and sampling in `arguments`."""
+    """Returns `(text, None)`, or `(None, lines)` for a batch; sets language, g2p and sampling in `arguments`."""
     from myxtts.cli import say_batch
     from myxtts.inference.text_front import open_text_front
     from myxtts.storage.speakers import find_speaker
@@ -195,9 +195,7 @@ def _check(arguments):
     """Raises `UserError` for wrong arguments that can be found before the model is loaded."""
     from myxtts.audio.encoding import check_suffix
 
-    if not arguments.checkpoint:
-        raise UserError("--checkpoint must be the folder of a model, as in myxtts say --checkpoint runs/mine.")
-    require_model_folder(arguments.checkpoint, "A model (--checkpoint)", exported=False)
+    check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
     if arguments.words is not None:

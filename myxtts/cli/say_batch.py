@@ -59,7 +59,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Returns the lines; those without a language get their speaker's, unless it is `arguments.language`."""
+    """Fills in the speaker's language in lines without a language, if it differs from `arguments.language`."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]

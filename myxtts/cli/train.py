@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from myxtts import api
-from myxtts.cli.arguments import PlainParser, add_flags
+from myxtts.cli.arguments import LICENCE, PlainParser, add_flags
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require, say
 from myxtts.config.config import XTTSConfig
@@ -140,7 +140,8 @@ def prepare_parser() -> PlainParser:
     description = "Encode a training set into shards."
     parser = PlainParser(prog="myxtts prepare", description=description, epilog=PREPARE_EXAMPLES)
     parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
-    parser.add_argument("--checkpoint", metavar="RUN", required=True, help="folder of a run whose DVAE is trained")
+    parser.add_argument("--checkpoint", metavar="RUN", required=True, help="a model whose DVAE is trained")
+    parser.add_argument("--accept-licence", **LICENCE)
     parser.add_argument("--output", metavar="DIR", required=True, help="folder for shards and manifest")
     parser.add_argument("--shards", type=int, metavar="N", default=1, help="number of shards")
     parser.add_argument("--shard", type=int, metavar="I", help="encode only this shard, 0 to N - 1 (default: all)")
@@ -153,6 +154,9 @@ def prepare(argv: list[str] | None = None) -> int:
     """Encodes the missing shards of a data set; returns the exit code."""
     arguments = prepare_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
+    from myxtts.interchange.hub import local_folder
+
+    folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     import_tensorflow()
     from myxtts.devices.machine import default_device, device_named
     from myxtts.runs import preparing
@@ -161,5 +165,5 @@ def prepare(argv: list[str] | None = None) -> int:
     setup_logging()
     device = device_named(arguments.device) if arguments.device else default_device()
     options = arguments.shards, device, arguments.shard, arguments.train_data
-    preparing.prepare(arguments.checkpoint, arguments.output, *options)
+    preparing.prepare(folder, arguments.output, *options)
     return 0

@@ -35,10 +35,10 @@ class DataConfig(Settings):
     audio_roots: tuple[str, ...] = setting((), of_run=True, flag="--audio-root", metavar="DIR")
     """Additional folder for the audio paths of a list; repeatable."""
     language: str | None = setting(None, flag="--language", page="main")
-    """Language of clips without a language label (default: en)."""
+    """Language of clips without a language label (default: identified by the texts, else en)."""
     g2p: tuple[str, ...] | None = setting(None, flag="--g2p,--phonemizer", page="main", metavar="LANG")
     """Convert text to phonemes: `am` for Amharic, `espeak` for all languages without built-in rules; repeatable
-    (default: that of the resumed run or of --init-from, else off)."""
+    (default: as in the resumed run or --init-from, else off)."""
     vocabulary: str | None = setting(None, of_run=True, flag="--vocabulary", metavar="FILE")
     """Tokenizer file in Hugging Face JSON (default: trained on the data set)."""
     vocabulary_size: int = setting(DEFAULT_TEXT_TOKENS, at_least=1)

@@ -37,7 +37,7 @@ SPEAKER_NUM_MELS = 64
 class ModelConfig(Settings):
     """Shapes of the XTTS model. Fields that are not given have the value of the model size `size`.
 
-    The defaults below are those of `tiny`; `MODEL_SIZES` lists the differences of the other sizes.
+    The defaults below belong to `tiny`; `MODEL_SIZES` lists the differences of the other sizes.
     """
 
     section = "model"

@@ -92,7 +92,7 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); needs slices of a second or more."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of the steps, at the start of training from random weights, without discriminators."""
+    """Fraction of the steps, at the start of training from random weights, without discriminators; 1 never has any."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
     """Fraction of the steps, at the start of training with `init_from`, that train only the discriminators."""
 

@@ -15,9 +15,9 @@ from myxtts.storage.files import new_hasher
 
 
 class WaveBatch(NamedTuple):
-    """Padded waveforms and token ids, created on the host. B clips, S and R samples at 22 050 Hz, L tokens.
+    """Padded waveforms and token ids of B clips, created on the host: S and R samples at 22 050 Hz, L tokens.
 
-    The last five fields are zeros or have width 0, unless the `StageEntry` has `targets`, `speakers` or `codes`.
+    The last five are zeros or of width 0, unless the `StageEntry` needs them (`targets`, `speakers`, `codes`).
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -71,7 +71,7 @@ def noise_batch(
 
 
 class DVAEBatch(NamedTuple):
-    """Training batch of the DVAE, computed on the data device. T mel frames, a multiple of 4."""
+    """Training batch of the DVAE, computed on the data device: T mel frames per clip, where T is a multiple of 4."""
 
     index: object  # `(B,)` int32
     mel: object  # `(B, T, num_mels)` float32, normalized log-mel
@@ -79,7 +79,7 @@ class DVAEBatch(NamedTuple):
 
 
 class GPTBatch(NamedTuple):
-    """Training batch of the GPT, computed on the data device. C codes, F conditioning frames."""
+    """Training batch of the GPT, computed on the data device: C codes and F conditioning frames per clip."""
 
     index: object  # `(B,)` int32
     text: object  # `(B, L)` int32
@@ -91,7 +91,7 @@ class GPTBatch(NamedTuple):
 
 
 class SpeakerBatch(NamedTuple):
-    """Training batch of the speaker encoder, computed on the data device. F frames, 100 per second."""
+    """Training batch of the speaker encoder, computed on the data device: F frames per clip, 100 per second."""
 
     index: object  # `(B,)` int32
     mel: object  # `(B, F, 64)` float32, log-mel of audio at 16 000 Hz; short clips are repeated
@@ -99,9 +99,9 @@ class SpeakerBatch(NamedTuple):
 
 
 class DecoderBatch(NamedTuple):
-    """Training batch of the waveform decoder, computed on the data device. F frames of a slice with context, S samples.
+    """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    The context is the decoder's `history_frames` and `lookahead_frames`. In validation, the slice is the whole clip.
+    F is the number of frames: a slice, `history_frames` before it and `lookahead_frames` after it. S is in samples.
     """
 
     index: object  # `(B,)` int32
@@ -190,8 +190,8 @@ class BatchOrder:
     """Order of the training batches over all epochs.
 
     Clips are shuffled, sorted into length buckets and divided into batches of one size. The remainder of a bucket moves
-    to the next longer bucket. In each epoch, the clips that do not fill a last batch are left out at random. If `start`
-    is inside an epoch, that epoch continues with its unused clips.
+    to the next longer bucket. Clips that would not fill the last batch are skipped, different ones in each epoch. If
+    `start` is inside an epoch, that epoch continues with its unused clips.
     """
 
     num_samples: Sequence[int]
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded text length of all batches, as `fixed_samples` for waveforms; None: each bucket has its own lengths."""
+    """Padded lengths of waveforms (`fixed_samples`) and texts in all batches; None: each bucket has its own lengths."""
     extra_samples: int = 0
     """Samples reserved in every clip for a random shift."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -260,7 +260,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start for a batch order with other clips or batch size that continues this one at `position`."""
+        """Returns the start of an order with other clips or batch size that continues this one at `position`."""
         epoch, row = self._place(position)
         is_first = epoch == self.start.epoch
         heard = [indices for indices, _ in self._epoch_batches(epoch)[:row]] + [self.start.heard] * is_first

@@ -181,7 +181,7 @@ def _prepared(config, sides):
     if data.val_prepared:
         found = PreparedClips.open(data.val_prepared, "--val-prepared").adopt(sides[1], "--val-data", found)
     if data.prepared and data.augment:
-        logger.warning("data.augment is on: codes are computed. data.augment: false takes its codes from --prepared.")
+        logger.warning("Codes are computed, because data.augment is on. Turn it off to read codes from --prepared.")
     return found
 
 
@@ -197,7 +197,7 @@ def _divide(sides, inspection, share):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `DataConfig.conditioning_seconds`, limited to the length of the clips if padding would repeat them."""
+    """Returns `DataConfig.conditioning_seconds`, limited to the usual clip length if short clips would be repeated."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -270,7 +270,7 @@ def _clips(inspection, name, tokenizer, config):
 def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
     """Stores a recording of each training speaker in a run's folder, unless the stored ones are up to date.
 
-    At most `MOST_SPEAKERS` are stored, the ones with the most speech. Returns the names of the others.
+    Stores the `MOST_SPEAKERS` speakers with the most speech, and returns the names of all other speakers.
     """
     by_speaker = defaultdict(list)
     for clip in clips:

@@ -139,7 +139,7 @@ def inspect_corpus(
 def summarize(inspection: Inspection) -> str:
     """Returns a text with the totals, the count and first clip of each reason, and the notes.
 
-    If most clips are rejected for a reason, its line also has the detail of the first clip.
+    The line of a reason that rejects more than half of all clips also has the detail of the first clip.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
@@ -282,10 +282,10 @@ def _warnings(corpus, good):
         if fault := _encoding_fault(clip.text)[1]:
             found.append(("text perhaps wrongly encoded", fault))
         if rate < MODEL_SAMPLE_RATE:
-            detail = f"It has {rate} Hz, so nothing above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
+            detail = f"At {rate} Hz, it has no content above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
             found.append(("low sample rate", detail))
         if rate != usual_rate:
-            found.append(("unusual sample rate", f"It has {rate} Hz; most clips have {usual_rate} Hz."))
+            found.append(("unusual sample rate", f"Its rate is {rate} Hz; most clips have {usual_rate} Hz."))
         first = first_uses.setdefault(verdict.content_hash, clip)
         if first is not clip:
             same = "the same text" if first.text == clip.text else "another text"

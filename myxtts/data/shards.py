@@ -171,7 +171,7 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` names them in messages; the clips of `also` are added. Raises `UserError` if a clip is missing or changed.
+        `of` is the flag of `clips` for messages; `also` has more mapped clips. Raises `UserError` if a clip differs.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
@@ -197,7 +197,7 @@ class PreparedClips:
         return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
 
     def read_samples(self, path: str) -> np.ndarray:
-        """Returns the samples `(S,)` int16 of an adopted clip. Raises `AudioError` or `OSError` for bad shards."""
+        """Returns the samples `(S,)` int16 of a recording passed to `adopt`. Raises `AudioError` or `OSError`."""
         shard, clip = self._by_path[path]
         return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
 

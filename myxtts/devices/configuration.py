@@ -38,7 +38,7 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
 
 
 def count_gpus() -> int:
-    """Number of GPUs visible to this process, counted by NVML or, without an NVIDIA driver, by TensorFlow."""
+    """Counts the GPUs that this process can see, by NVML or, if there is no NVIDIA driver, by TensorFlow."""
     gpus = _nvml_gpus()
     return len(_physical_gpus() if gpus is None else gpus)
 
@@ -226,7 +226,7 @@ def _importers_of_tensorflow():
 
 
 def _nvml_gpus():
-    """The GPUs that NVML lists, or None if NVML cannot be read."""
+    """Returns the GPUs that NVML lists, or None if NVML cannot be read."""
     with suppress(NVMLUnavailable):
         return list_gpus()
 

@@ -36,7 +36,7 @@ class DevicePlan:
     model_gpus: tuple[int, ...] = ()
     """Indices of the model GPUs or virtual devices, in the order of `model_devices`."""
     visible: tuple[int, ...] = ()
-    """Indices of the GPUs that TensorFlow sees, in TensorFlow's order."""
+    """Indices of the GPUs that are visible to TensorFlow, in TensorFlow's order."""
     visible_ids: tuple[str, ...] = ()
     """`CUDA_VISIBLE_DEVICES` entries of the GPUs in `visible`; empty without GPUs."""
     data_memory_mb: int | None = None
@@ -185,8 +185,8 @@ def _check_indices(data_gpu, models, isolation, count, noun):
 def _pair_plan(data_gpu, models, isolation, limits, ids, common):
     """Makes a plan with separate devices for data and model; `ids` is None for virtual devices.
 
-    TensorFlow numbers the logical devices of the first visible GPU, then those of the next. The data GPU is the first
-    one, and the data device is the first logical device on it.
+    TensorFlow numbers the logical devices GPU by GPU. The data GPU is the first visible GPU, and the data device is the
+    first logical device on it.
     """
     virtual = ids is None
     visible = tuple(dict.fromkeys((data_gpu, *models)))

@@ -166,13 +166,13 @@ def _limiting_files(root, controller, *names):
 
 
 def _text(path):
-    """Text of a file, or None if it cannot be read."""
+    """Returns the text of a file, or None if it cannot be read."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8")
 
 
 def default_device() -> str:
-    """Returns TensorFlow's name of the first visible GPU, or of the CPU without GPU."""
+    """Returns TensorFlow's name of the first visible GPU or, if there is none, of the CPU."""
     import tensorflow as tf
 
     return "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
@@ -245,7 +245,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Lowest compute capability of the model GPUs, which are `device` and all after it; None if unknown."""
+    """Returns the lowest compute capability of the model GPUs (`device` and all later ones); None if unknown."""
     import tensorflow as tf
 
     gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration

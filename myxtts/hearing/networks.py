@@ -35,7 +35,7 @@ _ROWS, _COLUMNS = 8, 128
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Function from samples `(S,)` and their rate in Hz to a unit-length speaker vector `(E,)`."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
-"""Samples of a window for Silero, and of the end of the previous window that precedes it in the input."""
+"""Numbers of samples in the input of Silero: the window, and the end of the previous window before it."""
 _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
@@ -78,7 +78,7 @@ class DNSMOS:
 def find_encoder(path: str | None = None) -> Encoder | None:
     """Loads a speaker encoder from a file, `.onnx` or Resemblyzer's `pretrained.pt`.
 
-    The default is the installed Resemblyzer's file; without it, returns None. Raises `UserError` for other files.
+    The default is the file of the installed Resemblyzer, or None if there is none. Raises `UserError` for other files.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
@@ -183,7 +183,7 @@ def _unit(x):
 
 
 def find_silero() -> Path | None:
-    """Returns the Silero model file of an installed package, or None without such a package or onnxruntime."""
+    """Returns the Silero model file of an installed package; None if there is no such package or no onnxruntime."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _SILERO_PLACES.items():

@@ -34,7 +34,7 @@ Recognizer = Callable[[np.ndarray, int, str], str]
 
 
 class Listening:
-    """Listener of the self-check (`inference.self_check.Listener`) that uses a speech recognizer."""
+    """`inference.self_check.Listener` that scores audio by the CER of a speech recognizer."""
 
     def __init__(self, recognizer: Recognizer):
         self.recognizer = recognizer
@@ -46,7 +46,7 @@ class Listening:
 
 
 def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
-    """Loads a recognizer by name; has the arguments and errors of `settle_recognizer`."""
+    """Loads a recognizer by name; see `settle_recognizer` for arguments and errors."""
     return settle_recognizer(name, thorough)()
 
 
@@ -78,7 +78,7 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
         )
     _require_package("faster_whisper", "eval")
     folder = Path(name)
-    if not folder.is_dir():
+    if is_remote and not (folder / "model.bin").is_file():  # a folder that happens to be called base is none
         folder = _download(name if name.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
     if missing := _missing_files(folder):
         hint = "Models for CTranslate2 are named faster-whisper-…"
@@ -206,7 +206,7 @@ class Command:
         except ValueError as error:
             raise UserError(f"--recognizer (or --aligner) must be a valid command: {error}.") from None
         if shutil.which(self._words[0]) is None:
-            raise UserError(f"--recognizer: the command {self._words[0]} is not there. Install it or give its path.")
+            raise UserError(f"--recognizer: the command {self._words[0]} was not found. Install it or give its path.")
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
         name = f"The recognizer {self._words[0]}"

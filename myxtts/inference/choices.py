@@ -9,7 +9,7 @@ ENGINES: dict[str, str | None] = {"tensorflow": None, "onnx": "int8", "onnx-floa
 
 
 def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None:
-    """Adds `--decoder`, `--device` and, with `engines`, `--engine`."""
+    """Adds the options `--decoder` and `--device`, and if `engines` is true also `--engine`."""
     decoder = "vocoder: converts codes to audio (default: the model's waveform decoder if it has one)"
     group.add_argument("--decoder", choices=tuple(DECODERS), help=decoder)
     if engines:

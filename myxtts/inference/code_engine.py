@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; a larger one needs more memory and is slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a sentence in a `hurry` has fewer than `FIRST_CODES`, so that its audio starts early."""
+"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes, so that its audio starts early."""
 FIRST_CODES = 8
 """Number of codes that the first window of audio needs."""
 IDLE_SECONDS = 0.2
@@ -27,7 +27,7 @@ CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """Text input of the GPT: start token, the ids, stop token."""
+    """Returns the text input of the GPT: start token, ids, stop token."""
     return [config.start_text_token, *ids, config.stop_text_token]
 
 
@@ -66,12 +66,12 @@ class CodeStream:
         return not (self.finished or self.cancelled)
 
     def latents(self) -> np.ndarray:
-        """All `states` as one array `(n, width)`."""
+        """Joins all `states` and returns them as one array `(n, width)`."""
         self.states = [np.concatenate(self.states)]
         return self.states[0]
 
     def drawn(self) -> tuple[list[int], np.ndarray, bool]:
-        """A consistent snapshot of the codes, `latents()` and `finished`."""
+        """Returns a consistent snapshot of the codes, `latents()` and `finished`."""
         with self._lock:
             return list(self.codes), self.latents(), self.finished
 

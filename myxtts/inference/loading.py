@@ -10,7 +10,7 @@ from myxtts.config.checks import UserError
 from myxtts.inference.text_front import open_text_front
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
-from myxtts.storage.base_model import require_model_folder
+from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import write_json, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, chosen_step
@@ -28,8 +28,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     Raises:
         CheckpointError: A file or a part that speech needs is missing or damaged.
     """
-    folder = Path(folder)
-    require_model_folder(folder, "A model (--checkpoint)")
+    also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
+    folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")
     front, config = open_text_front(folder)
     stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
     lacks = {"gpt": "no trained gpt"}

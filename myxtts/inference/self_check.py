@@ -23,11 +23,11 @@ CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Fewest codes (1.5 s) and repetitions of a loop, and its longest period in codes."""
 DOUBT = 0.5
-"""Score below which a fault is listed, and confidence below which a sentence is flagged without a `Calibration`."""
+"""Score below which a fault is listed; if there is no `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Ratios of a duration to the nearest limit of the usual band at which the score is 1 and 0.5."""
+"""Factors beyond the limit of the usual duration, too long or too short, at which the score is 1 and 0.5."""
 LEAST_FOLLOWING = 0.5
 """Evenness and sharpness below which the attention does not follow the text and is ignored."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -62,7 +62,7 @@ class Calibration(NamedTuple):
     doubt: float = DOUBT
     """Probability below which the first attempt at a sentence is flagged."""
     doubt_of_several: float = DOUBT
-    """Probability below which the best of several attempts is flagged; the best one is more probable in general."""
+    """Probability below which the best of several attempts is flagged; the best one usually has a higher value."""
     sure: float = 0.96
     """Probability above which further attempts are seldom better."""
 
@@ -79,7 +79,7 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Inputs of a `Calibration`: evenness and sharpness of the attention, and its coverage of the text."""
+    """Returns the inputs of a `Calibration`: evenness and sharpness of the attention, and its coverage of the text."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -107,13 +107,13 @@ def judge(
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Share of the letters of the text that the model has no token for.
         calibration: Makes the confidence a probability; requires `reading`.
-        several: Whether the best of several attempts is flagged, so that `doubt_of_several` applies.
+        several: Whether the best of several attempts is used, so that `doubt_of_several` applies instead of `doubt`.
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))
     seconds, (least, most) = len(codes) * CODE_SECONDS, rate.band(text)
     beyond = _score(max(seconds / most, least / seconds), *BEYOND_BAND)
-    found = [(beyond, f"lasts {seconds:.1f} s, usual are {least:.1f} to {most:.1f} s")]
+    found = [(beyond, f"lasts {seconds:.1f} s, usually {least:.1f} to {most:.1f} s")]
     if not stopped:
         found.append((0.2, f"did not end within {len(codes)} codes"))
     if (loop := longest_loop(np.asarray(codes))) >= LOOP_CODES:
@@ -156,12 +156,12 @@ def _reading_scores(reading, stopped):
 
 
 def _score(value, full, half):
-    """Score of a value, clipped to 0 to 1: linear, 1 where the value is `full` and 0.5 where it is `half`."""
+    """Scores a value linearly, clipped to 0 to 1: 1 where the value is `full`, and 0.5 where it is `half`."""
     return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Length in codes of the longest segment that repeats one period at least `LOOP_TURNS` times, or 0."""
+    """Returns the length in codes of the longest segment with at least `LOOP_TURNS` equal periods, or 0."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])
@@ -204,7 +204,7 @@ class SecondReading:
 
 
 def _evenness(attention):
-    """Correlation between time and the mean text position of the attention `(C, L)`."""
+    """Returns the correlation between time and the mean text position of the attention `(C, L)`."""
     place, time = attention @ np.arange(attention.shape[1]), np.arange(len(attention))
     spread = place.std() * time.std()
     return ((place - place.mean()) * (time - time.mean())).mean() / spread if spread > 1e-9 else 0.0

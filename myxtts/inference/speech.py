@@ -131,7 +131,7 @@ class Spoken:
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
     def subtitles(self) -> str:
-        """Subtitles in SubRip format (SRT)."""
+        """Returns subtitles in SubRip format (SRT)."""
         blocks = []
         for number, piece in enumerate(self.pieces, 1):
             times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
@@ -167,7 +167,7 @@ class Speech(Spoken):
         return replace(self, samples=samples, sample_rate=sample_rate)
 
     def _repr_html_(self) -> str:
-        """HTML audio player, which notebooks display."""
+        """Returns an HTML audio player, which notebooks display."""
         encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False)
         sound = self if self.sample_rate == DECODER_SAMPLE_RATE else self.resampled(DECODER_SAMPLE_RATE)
         content = base64.b64encode(encoder.add(sound.samples) + encoder.end()).decode()

@@ -46,7 +46,7 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        compiled: Whether XLA compiles the sampling: always, never, or (None) for shapes compiled by `warm_up`.
+        compiled: Whether XLA compiles the sampling: True, False, or None for the shapes that `warm_up` compiled.
         traced: Whether to trace all graphs, which only pays off for several sentences; sampling is always traced.
         folder: Folder that the model was loaded from, with its voices, speech rates and `Calibration`. None if the
             weights may change: voices are then encoded again each time.
@@ -86,9 +86,9 @@ class Synthesizer:
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
-        """Loads a model; arguments and errors are those of `load_model`, `options` are arguments of the class.
+        """Loads a model, with the arguments and errors of `load_model`; `options` are arguments of the class.
 
-        With `only_speech`, a model with a waveform decoder loads no DVAE, and its `Speech.mel` is None.
+        If `only_speech` is true, a model with a waveform decoder loads no DVAE, and its `Speech.mel` is None.
         """
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         if "decoder" not in model.parts:
@@ -112,7 +112,7 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """Returns a copy that samples with the named engine of `choices.ENGINES`; itself if None or already in use.
+        """Returns a copy that samples with an engine of `choices.ENGINES`, or itself if it is already in use or None.
 
         Raises:
             UserError: The engine is unknown, or a package is missing.
@@ -140,7 +140,7 @@ class Synthesizer:
         engine: str | None = None,
         **drawing: float,
     ) -> Speech:
-        """Speaks a text of any length, sentence by sentence. Other arguments and errors are those of `batch`.
+        """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
             language: Code, such as `fa`; None: the speaker's language, else detected from the text, else `en`.
@@ -260,6 +260,8 @@ class Synthesizer:
             voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
             return self._checked(voice, "The given voice")
+        if isinstance(voice, list) and len(voice) == 1 and not isinstance(voice[0], np.ndarray):
+            voice = Path(voice[0])  # may be a .voice file
         if isinstance(voice, str) and self.folder:
             if voice in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
                 return self._checked(stored_voice(self.folder, voice, self.voice), voice)
@@ -274,7 +276,7 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """Attention of codes to text tokens, `(C, L)`, block-diagonal: one block (`Reading.attention`) per piece.
+        """Returns the attention of codes to text tokens, `(C, L)`, with one diagonal block per piece.
 
         This model must have spoken `speech` in this voice and language.
         """
@@ -288,10 +290,10 @@ class Synthesizer:
         return block_diag(*found)
 
     def warm_up(self, which: str = "short", check: bool = True) -> None:
-        """Traces graphs ahead, so that the first text is spoken as fast as later ones.
+        """Traces graphs in advance, so that the first text is spoken as fast as later ones.
 
         Args:
-            which: `short` traces all graphs (seconds), `all` also compiles every batch shape (minutes), `none` neither.
+            which: `none`, `short` (traces all graphs, seconds) or `all` (also compiles every batch shape, minutes).
             check: Whether to include the graph of the self-check.
         """
         require(which in ("none", "short", "all"), "warm_up", "one of none, short, all", which)

@@ -20,8 +20,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE_SECONDS = 0.25, 0.12, 0.05, 0.5
-"""Pauses after a piece that ends a sentence, that ends with a comma, semicolon, colon or dash, that ends between two
-words of a long sentence, and at a blank line."""
+"""Pauses after a sentence; after a part that ends with a comma, semicolon, colon or dash; after a part that was cut
+between two words; and at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _ENDS_SENTENCE = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$""")
 _ENDS_CLAUSE = re.compile(r"[,;:،؛、，；：፣፤፥—–]$")
@@ -46,7 +46,7 @@ class TextFront:
     max_tokens: int
     """Maximum number of text ids per piece."""
     longest_texts: Mapping[str, int] = field(default_factory=dict)
-    """Characters in the longest training text of each language. A model drops the end of longer texts."""
+    """Number of characters of the longest training text by language. A model drops the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into sentences, and sentences that are too long into parts; drops pieces without words."""
@@ -77,7 +77,7 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Characters in the longest training text of a language; if unknown, of all languages, else the usual limit."""
+        """Returns the length of the longest training text of a language, else of any language, else the usual limit."""
         language = get_language(language)
         usual = max(self.longest_texts.values(), default=language.char_limit)
         return self.longest_texts.get(language.code, usual)
@@ -107,7 +107,7 @@ def _pause_seconds(piece):
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
     """Loads the text front end and the configuration of the model in a folder, without weights and TensorFlow.
 
-    `g2p` are the languages whose text is converted to phonemes; None uses the languages of the training.
+    `g2p` are the languages whose text is converted to phonemes; by default the same as in training.
 
     Raises:
         CheckpointError: A file is missing or damaged.

@@ -140,7 +140,7 @@ class Sentence:
         """Whether the first audio was returned."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence. Each `attempt` has other random numbers; `hurry` is as in `CodeStream`."""
+        """Queues the sentence. Each `attempt` has different random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
@@ -169,7 +169,7 @@ class Sentence:
     ) -> Verdict:
         """Runs the self-check of the finished sentence; a `listener` also transcribes `samples` `(S,)`.
 
-        `several` tells that the best of several attempts will be used.
+        `several` is as in `judge`.
         """
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
         rate = synthesizer.rates.get(self.code) or rule_of_thumb(language)
@@ -224,8 +224,8 @@ class SpeechStream(Spoken):
 
     To poll instead of iterating, call `open`, then `more` whenever `ready` until `finished`, and always `close`.
     `pieces` grows with each sentence that is spoken and checked. To delay no audio, a sentence is checked after the
-    audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never repeats a sentence of low confidence.
-    Arguments are those of `Synthesizer.stream`.
+    audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never retries a sentence of low confidence.
+    The arguments are explained in `Synthesizer.stream`.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):
@@ -240,7 +240,7 @@ class SpeechStream(Spoken):
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences spoken so far; with `check`, only the ones already checked."""
+        """Sentences spoken so far; if `check`, only the sentences that have been checked."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property

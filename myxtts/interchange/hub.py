@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -25,9 +25,9 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
-from myxtts.storage.base_model import base_folder, is_base
+from myxtts.storage.base_model import MODELS, is_base, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.files import write_json, write_text, write_whole_folder
+from myxtts.storage.files import AnyPath, write_json, write_text, write_whole_folder
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 MODEL = "model.pth"
@@ -71,30 +71,32 @@ def import_hub() -> Any:
     return huggingface_hub
 
 
-def folder_here(source: str | os.PathLike | None) -> Path | None:
-    """Returns the folder of a model on this machine; None for a hub name, and for a folder without a model."""
-    if not source or is_hub_name(source):
-        return None
-    folder = local_folder(source)
-    return folder if (folder / "config.json").is_file() else None
+def check_model(source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS) -> None:
+    """Raises the errors of `local_folder` that need no download and no conversion."""
+    if is_hub_name(source):
+        parse_hub_name(source)
+    elif not find_release(source):
+        require_kind(source, what, kinds)
 
 
-def local_folder(source: str | os.PathLike, accept_licence: bool = False) -> Path:
+def local_folder(
+    source: AnyPath, accept_licence: bool = False, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS
+) -> Path:
     """Returns the folder of a model; downloads and converts the model if necessary.
 
     Args:
-        source: A folder, which need not exist; the folder or the `model.pth` of a Coqui model;
-            `hf://owner/name[@revision]`; or `base`, the bundled model.
+        source: The folder of a model; the folder or the `model.pth` of a Coqui model; `hf://owner/name[@revision]`; or
+            `base`, the bundled model.
         accept_licence: Accepts the licence of a hub model; else the user is asked, once per commit.
+        what: The option that names the model, for errors.
+        kinds: Kinds of folders to accept, keys of `storage.base_model.KINDS`.
 
     Raises:
-        UserError: The model cannot be downloaded or converted, or its licence was not accepted.
+        UserError: There is no model, it cannot be downloaded or converted, or its licence was not accepted.
     """
-    if is_base(source):
-        return base_folder()
     if not is_hub_name(source):
         release = find_release(source)
-        return imported_release(release) if release else Path(source)
+        return imported_release(release) if release else require_kind(source, what, kinds)
     (repository, revision), hub = parse_hub_name(source), import_hub()
     if source not in _FOUND or not _FOUND[source].is_dir():
         with hub_errors(source):

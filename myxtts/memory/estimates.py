@@ -19,7 +19,7 @@ from myxtts.config.stages import StageConfig
 FLOAT = 4
 """Bytes of a float32."""
 TEXT_MARKS, AUDIO_MARKS = 2, 5
-"""Numbers of positions that teacher forcing adds to text (`[START]`, `[STOP]`) and to codes (one start, four stops)."""
+"""Positions that teacher forcing adds to the text (`[START]`, `[STOP]`) and to the codes (one start, four stops)."""
 CHUNK_KEYS = 256
 """Keys per chunk of memory-efficient attention."""
 TOKENS_PER_SECOND = 7
@@ -36,7 +36,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips; text tokens and codes per clip, without start and stop; conditioning frames."""
+    """Sizes of a padded batch: clips, text tokens and codes per clip (no start or stop tokens), conditioning frames."""
 
     batch: int
     text: int
@@ -49,7 +49,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Sizes of a batch whose longest clip has `seconds` (None: `data.max_seconds`), cropped as `settings` say."""
+        """Returns the sizes for a longest clip of `seconds` (default `data.max_seconds`), cropped as in `settings`."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
@@ -60,7 +60,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Optimizations:
-    """Settings of training that change memory."""
+    """Training settings that change how much memory is needed."""
 
     precision: str = "float32"
     gradient_checkpointing: bool = False
@@ -73,18 +73,18 @@ class Optimizations:
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes per number in the layers' compute dtype."""
+        """Bytes per value in the layers' compute dtype."""
         return FLOAT if self.precision == "float32" else 2
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per value of the copies that mixed precision makes in its compute dtype; 0 in float32."""
+        """Bytes per value of the half-precision copies that mixed precision makes; 0 in float32."""
         return 0 if self.precision == "float32" else 2
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory of training in bytes, by use."""
+    """Memory that training needs, in bytes, by use."""
 
     parameters: int
     """Trained and frozen weights."""
@@ -105,7 +105,7 @@ class MemoryEstimate:
 
     @property
     def resident(self) -> int:
-        """Bytes that are allocated between steps."""
+        """Bytes that stay allocated between steps."""
         return self.parameters + self.slots + self.averages + self.accumulators
 
     @property
@@ -123,12 +123,12 @@ PLAIN = Optimizations()
 
 
 def _dense(inputs, outputs):
-    """Number of weights of a dense layer with bias."""
+    """Returns the number of weights of a dense layer with bias."""
     return (inputs + 1) * outputs
 
 
 def count_gpt(model: ModelConfig) -> int:
-    """Number of weights of the GPT with conditioning encoder and perceiver; `num_text_tokens` must be set."""
+    """Counts the weights of GPT, conditioning encoder and perceiver; `model.num_text_tokens` must be set."""
     width, text, audio = model.width, model.num_text_tokens, model.num_audio_tokens
     attended, hidden = model.perceiver_heads * model.perceiver_head_width, width * 8 // 3
     conditioning_block = 2 * width + _dense(width, 3 * width) + _dense(width, width)
@@ -142,7 +142,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Numbers of the DVAE's trained weights and of its other weights: codebook, its averages and the mel scale."""
+    """Counts the DVAE's trained weights, and its other weights: codebook, averages of the codebook, and mel scale."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -152,14 +152,14 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Number of adapter weights, and number of weights of text embedding and text head, which LoRA trains as well."""
+    """Counts the weights of LoRA adapters, and of text embedding and text head, which are trained with the adapters."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
 
 
 def _block_activations(model, positions, optimizations):
-    """Activations of one transformer block, bytes per clip.
+    """Returns the bytes of activations per clip of one transformer block.
 
     Per position: input, Keras's product of variance and gamma, and output of both norms (2 x 3 W); query, key and value
     (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); byte masks of both residual
@@ -177,7 +177,7 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Activations of attention other than query, key, value and merged heads, bytes per query."""
+    """Returns the bytes per query of attention's activations, except query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
@@ -188,7 +188,7 @@ def _kept_by_attention(heads, keys, width, dropout, optimizations):
 
 
 def _conditioning_activations(model, frames, optimizations):
-    """Activations of the conditioning encoder, bytes per clip.
+    """Returns the bytes of activations per clip of the conditioning encoder.
 
     The mel spectrogram; per block, the group norm's input in float32 and its output (2 W), query, key and value (3 W),
     merged heads (W) and the softmax.
@@ -200,7 +200,7 @@ def _conditioning_activations(model, frames, optimizations):
 
 
 def _perceiver_activations(model, frames, optimizations):
-    """Activations of the perceiver, bytes per clip.
+    """Returns the bytes of activations per clip of the perceiver.
 
     Per layer: concatenated latents and frames (W), their keys and values, and the softmax. Per latent: 2 W, query,
     output and merged heads, and about eight hidden widths of the gated MLP.
@@ -229,7 +229,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
     if uses_lora:  # sums of kernels and adapters
         areas = (math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
         copies += model.layers * sum(areas) * model.width**2 * number
-    # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or those of attention if
+    # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or attention's tensors if
     # they are larger. Without checkpointing, a block's backward pass allocates no more than it frees.
     recomputed = max(positions * 20 * model.width * number, _attention_workspace(model.heads, positions, optimizations))
     attending = _attention_workspace(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
@@ -245,7 +245,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Makes an estimate from the numbers of trained and other weights; `terms` are the estimate's other fields."""
+    """Returns an estimate from the numbers of trained and frozen weights; `terms` are the estimate's other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -257,7 +257,7 @@ def with_optimizer(trained: int, others: int, optimizations: Optimizations, **te
 
 
 def _attention_workspace(heads, positions, optimizations):
-    """Temporary tensors of the backward pass of attention, bytes per clip.
+    """Returns the bytes of temporary tensors per clip in attention's backward pass.
 
     Standard: gradients of scores and softmax, and the softmax if it is recomputed. Memory-efficient: per chunk, four
     float32 tensors (probabilities, gradient, correction, product) and one in the compute dtype.
@@ -268,7 +268,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the DVAE; of `optimizations`, precision, accumulation and averages matter."""
+    """Estimates the memory of training the DVAE, which depends on precision, accumulation and averages."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;
@@ -289,6 +289,6 @@ def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizatio
 def largest_batch(
     model: ModelConfig, shapes: Shapes, optimizations: Optimizations, memory: float, estimate: Callable = estimate_gpt
 ) -> int:
-    """Largest batch size whose `estimate` fits into `memory` bytes; 0 if one clip does not fit."""
+    """Returns the largest batch size whose `estimate` fits into `memory` bytes; 0 if one clip does not fit."""
     peak = lambda batch: estimate(model, replace(shapes, batch=batch), optimizations).peak
     return bisect_right(range(1, MOST_CLIPS), memory, key=peak)

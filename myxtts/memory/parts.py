@@ -21,13 +21,13 @@ DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 KEPT_MAPS = 1.94
 """Measured number of copies of the feature maps at the peak; the discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
-"""Measured number of floats per sample that the spectral losses keep."""
+"""Measured number of float32 values that the spectral losses keep per sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 """Context frames of a slice by decoder type; `istft` has six more for each block beyond four."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
-    """Number of trained weights of the speaker encoder, and number of batch-norm statistics."""
+    """Counts the trained weights of the speaker encoder, and its batch-norm statistics."""
     inputs = model.speaker_channels[0]
     kernels, normalized, bands = 9 * inputs + inputs, inputs, SPEAKER_NUM_MELS
     for group, (width, count) in enumerate(zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True)):
@@ -73,7 +73,7 @@ def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimiza
 
 
 def count_decoder(model: ModelConfig) -> int:
-    """Number of weights of the waveform decoder."""
+    """Counts the weights of the waveform decoder."""
     speaker, latents = model.speaker_width + 1, model.width
     if model.decoder_type == "istft":
         width, bins = model.decoder_width, 4 * MEL_HOP_SAMPLES + 2
@@ -91,12 +91,12 @@ def count_decoder(model: ModelConfig) -> int:
 
 
 def count_discriminators(model: ModelConfig) -> int:
-    """Number of weights of the discriminators."""
+    """Counts the weights of the discriminators."""
     return sum((taps * inputs + 1) * outputs for taps, inputs, outputs, _ in _discriminator_layers(model, 0))
 
 
 def _discriminator_layers(model, samples):
-    """Yields kernel size, input channels, output channels and output positions per clip of each layer."""
+    """Yields for each layer: kernel size, input channels, output channels, output positions per clip."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1
@@ -117,7 +117,7 @@ def _discriminator_layers(model, samples):
 
 
 def _decoder_activations(model, frames, number):
-    """Activations of the decoder, bytes per clip.
+    """Returns the bytes of activations per clip of the decoder.
 
     `istft` with D channels, per block: the padded input (2 D), the convolution's output, two tensors of the norm and
     one of the modulation, four of the tanh-GELU (3 D each), output and scaled output of the branch, and the sum. The
@@ -139,8 +139,8 @@ def _decoder_activations(model, frames, number):
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
     """Estimates the memory of training the decoder, which depends on precision, accumulation and averages.
 
-    The peak is in the decoder's update, which keeps the feature maps of recordings, and those of generated audio before
-    and after the activation.
+    The peak is in the decoder's update, which keeps the feature maps of recordings, and the feature maps of generated
+    audio before and after the activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes

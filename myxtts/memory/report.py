@@ -23,9 +23,9 @@ ESTIMATES: dict[str, Callable] = {
     "speaker": parts.estimate_speaker,
     "decoder": parts.estimate_decoder,
 }
-"""Function that estimates the memory of each stage; the arguments are those of `estimates.estimate_gpt`."""
+"""Function that estimates the memory of each stage, with the same arguments as `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "ema": 0.0}
-"""Switches that change memory, and the value assumed for `auto`: the one that needs most memory."""
+"""Settings that change memory, with the value assumed for `auto`: the choice that needs the most memory."""
 SHOWN = {
     "none": Optimizations(),
     "mixed precision": Optimizations(precision="mixed_bfloat16"),
@@ -36,13 +36,13 @@ SHOWN = {
     "LoRA of rank 16": Optimizations(lora_rank=16),
     "weight averaging (EMA)": Optimizations(ema=True),
 }
-"""Rows of the report; a row that changes nothing for a stage is left out."""
+"""Rows of the report; rows that change nothing for a stage are omitted."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report."""
 
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the optimizations of a configuration, and the values assumed for switches that are `auto`, by name."""
+    """Returns a configuration's optimizations, and for settings that are `auto` the assumed value by name."""
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
@@ -70,7 +70,7 @@ class MemoryReport(dict[str, Any]):
             sizes += [f"  {name:{width}}" + "".join(f"{batch or 'none':>10}" for batch in batches)]
         lines += [*sizes, ""]
         for name, value in self["settled"].items():
-            lines += [f"Note: {name} auto is planned as {value}, its choice that takes most memory."]
+            lines += [f"Note: {name} auto is planned as {value}, the choice that needs the most memory."]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
         lines += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
         lines += ["Estimated without XLA, which takes less; docs/benchmarks.md compares estimates with measured peaks."]
@@ -78,11 +78,11 @@ class MemoryReport(dict[str, Any]):
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:
-    """Estimates memory and largest batches of a stage by optimization; raises `ConfigError` if it has no estimate.
+    """Estimates a stage's memory and largest batch for each optimization; raises `ConfigError` for an unknown stage.
 
     Args:
         config: Configuration with `model.num_text_tokens` set.
-        clip_seconds: Longest clip of the data; None takes `data.max_seconds`.
+        clip_seconds: Duration of the longest clip (default: `data.max_seconds`).
         gpus_gb: Sizes of GPU memory, in GB, for which to find the largest batch.
     """
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
@@ -108,9 +108,9 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
 
 
 def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
-    """Raises `CheckpointError` if the settings describe a far larger model than the stored parts of the model.
+    """Raises `CheckpointError` if `config.json` describes a much larger model than the stored weights.
 
-    Building such a model could take all memory.
+    Building such a model could use up all memory.
     """
     for part in ESTIMATES.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]

@@ -24,7 +24,7 @@ def memory_efficient_attention(
 ) -> Tensor:
     """Computes `attention` with `O(T + S)` memory in forward and backward pass.
 
-    The dropout masks of the chunks are computed from `seed`; they differ from those of `attention`.
+    The dropout masks of the chunks are computed from `seed`, and differ from the mask in `attention`.
     """
 
     def differentiable(query, key, value):

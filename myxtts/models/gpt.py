@@ -55,7 +55,7 @@ class TeacherForcing(NamedTuple):
 def teacher_forcing(
     config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor, bug_compatible=False
 ) -> TeacherForcing:
-    """Makes inputs and targets from text and codes like the reference implementation.
+    """Makes inputs and targets from text and codes, as in the reference implementation.
 
     Args:
         text, codes: `(B, L)` and `(B, C)` int32, with any padding.

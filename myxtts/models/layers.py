@@ -104,7 +104,7 @@ def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
 
 
 def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
-    """Creates and builds a `Dense` layer with Keras's initial weights; `options` are those of `keras.layers.Dense`."""
+    """Creates and builds a `Dense` layer with Keras's initial weights; `options` are arguments of `Dense`."""
     return built(keras.layers.Dense(units, name=name, dtype=dtype, **options), (None, fan_in))
 
 

@@ -21,7 +21,7 @@ class BatchNormalization(Layer):
     So sums are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances about the
     mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
-    With `training`, a call uses the statistics of the batch and updates the moving statistics.
+    If `training`, a call uses the statistics of the batch and updates the moving statistics.
 
     Args:
         momentum: Weight of the old value in a moving statistic, 1 minus PyTorch's momentum.
@@ -191,7 +191,7 @@ class SpeakerEncoder(Layer):
 
 
 def make_speaker_encoder(config: ModelConfig, **kwargs) -> SpeakerEncoder:
-    """Creates the speaker encoder of a model; `kwargs` are those of `keras.layers.Layer`."""
+    """Creates the speaker encoder of a model; `kwargs` are arguments of `keras.layers.Layer`."""
     return SpeakerEncoder(SPEAKER_NUM_MELS, config.speaker_channels, embedding_width=config.speaker_width, **kwargs)
 
 

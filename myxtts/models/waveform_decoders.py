@@ -303,7 +303,7 @@ class IstftGenerator(WaveformDecoder):
 
 
 def make_decoder(config: ModelConfig, **kwargs) -> WaveformDecoder:
-    """Creates the decoder of `config.decoder_type`; `kwargs` are those of `keras.layers.Layer`."""
+    """Creates the decoder of `config.decoder_type`; `kwargs` are arguments of `keras.layers.Layer`."""
     widths = config.width, config.speaker_width
     if config.decoder_type == "hifigan":
         return HifiganGenerator(*widths, config.decoder_channels, **kwargs)

@@ -62,9 +62,9 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Creates a model from the parts of `models`, with shared weights; of equal parts, the last one is used.
+        """Creates a model from the parts of `models`, with shared weights; later models override earlier ones.
 
-        `mel_stats` are those of the model with the DVAE, or of the last model.
+        `mel_stats` are taken from the model with the DVAE, else from the last model.
         """
         owners = {part: model for model in models for part in model.parts}
         assembled = cls(config, parts=())

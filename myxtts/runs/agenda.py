@@ -51,15 +51,15 @@ class StageWork:
 
     stage: str
     step: int | None
-    """Number of optimizer steps so far; None for a fresh start."""
+    """Number of optimizer steps so far; None if the stage has no checkpoint."""
     total: int
     """Requested number of steps; 0 if the data set cannot train the stage."""
     finished: bool = False
-    """Whether an earlier run trained the stage to the end."""
+    """Whether the stage has already been trained to the end."""
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Reason other than `needed_by` why the stage cannot continue, as the end of a sentence; empty if there is none."""
+    """Why the stage cannot continue, apart from `needed_by`, as the end of a sentence; empty if it can."""
     origin: str | None = None
     """Source of the initial weights; None for random ones."""
 
@@ -250,7 +250,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Returns seconds of a step and of all work by stage, estimated by a trial; empty for short, large and GPU runs."""
+    """Estimates the seconds of a step and of all work by stage, by a trial; empty for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # a clip of a trial cannot be shared
@@ -272,7 +272,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
 
-    The time of later stages is that of the trial, times the ratio of measured to estimated step time in this stage.
+    The time of a later stage is the trial's estimate, times the ratio of measured to estimated step time in this stage.
     Without a trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 

@@ -208,7 +208,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Yields lines with the measured time of sums over workers, and the estimated one for each model size."""
+    """Yields lines with the measured time of sums over workers, and the estimated time for each model size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

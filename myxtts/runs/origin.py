@@ -20,11 +20,11 @@ from myxtts.interchange.hub import full_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import holds_run
-from myxtts.storage.base_model import is_base, require_model_folder
+from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_config, vocabulary_path
-from myxtts.storage.speakers import SPEAKERS_FILE, copy_speaker_clips
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
 
@@ -33,10 +33,11 @@ logger = logging.getLogger(__name__)
 ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
 """Names of all folders of checkpoints that a run can have."""
 TUNE = "training.tune (--tune)"
+MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Fills in the origin: for a new run the requested one, else that of the run in the folder.
+    """Fills in the origin: for a new run from the request, else from the run in the folder.
 
     Returns the configuration, and the settings of the run in the folder (None for a new run). Raises `UserError` if the
     request differs from the origin of that run, or if the source lacks something.
@@ -100,7 +101,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """Writes a checkpoint of step 0, with weights of `training.init_from`, for each stage that has no checkpoint.
 
-    The parts in `taken` are copied unchanged. With `is_new`, the voices of the source are copied too.
+    The parts in `taken` are copied unchanged. If `is_new`, the voices of the source are copied, too.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -120,6 +121,16 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
             with write_whole(home / SPEAKERS_FILE) as temporary:
                 shutil.copyfile(source / SPEAKERS_FILE, temporary)
         copy_speaker_clips(source, home)
+
+
+def copy_speaker_clips(source: Path, home: Path) -> None:
+    """Copies the speakers' recordings from the run in `source` into the folder of another run."""
+    clips = {}
+    for name, one in read_clips(source / SPEAKER_CLIPS).items():
+        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= MOST_CLIP_BYTES:
+            clips[name] = one.clip.read_bytes(), one.language, one.sources
+    if clips:
+        write_speaker_clips(home, clips)
 
 
 def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
@@ -173,7 +184,6 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
         raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Name another.")
-    require_model_folder(source, "--init-from")
     stored = read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
@@ -199,11 +209,11 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
 
 def _source(config):
     """Returns the folder of `training.init_from`; downloads a model of the Hugging Face hub."""
-    return local_folder(config.training.init_from, config.training.accept_licence)
+    return local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
 
 
 def _with_shape(config, stored):
-    """Fills in model and sampling of the source, and lowers default limits of clip lengths to those of the model.
+    """Fills in model and sampling of the source, and lowers default limits of clip lengths to the model's limits.
 
     Limits that the user gave are not changed; `XTTSConfig` raises an error if the model does not permit them.
     """

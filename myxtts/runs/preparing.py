@@ -43,7 +43,7 @@ def prepare(
         shards: Number of shards.
         device: TensorFlow device for the DVAE.
         shard: Index of the only shard to encode; None encodes all.
-        train_data: Data set; None for that of the run.
+        train_data: Data set (default: the data set of the run).
         tell: Called with each line of the report.
 
     Raises:

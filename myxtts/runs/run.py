@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class RunListener:
     """Base class of objects that are notified of the events of a run.
 
-    A run calls the methods below, as far as they exist, in the thread of `Run.train`. It also calls those of
+    A run calls the methods below, if they exist, in the thread of `Run.train`. It also calls the methods of
     `training.watching.callbacks.Callback`, which report the steps of a stage.
 
     - `on_pipeline(config, plan)`: the folder is locked and the devices are known.
@@ -61,7 +61,7 @@ class Run:
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
         self.config: XTTSConfig = config
-        """Settings as requested, until `train` has read the recordings; then those of the run."""
+        """Settings as requested; after `train` has read the recordings, the complete settings of the run."""
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
@@ -141,7 +141,7 @@ class Run:
 
         Args:
             voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
-            language: Language code of the text; by default that of the speaker or the held-out recording.
+            language: Language code of the text; by default the language of the speaker or recording.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 

@@ -275,8 +275,8 @@ class LastWords(NamedTuple):
 def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
     """Speaks `training.closing_texts`, by default texts of validation clips, with the best checkpoints.
 
-    The voices are those of the speakers in the validation set, see `reference_of`. The files are `samples/final_1.wav`
-    and so on. Errors, such as a full disk, are logged.
+    The voices are the speakers of the validation set, see `reference_of`. The files are `samples/final_1.wav` and so
+    on. Errors, such as a full disk, are logged.
     """
     settings, folder = config.training, Path(config.training.checkpoint_dir)
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}

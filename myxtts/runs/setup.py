@@ -22,12 +22,11 @@ from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
 from myxtts.hearing.recognizers import settle_recognizer
-from myxtts.interchange.coqui.conversion import find_release
-from myxtts.interchange.hub import is_hub_name, parse_hub_name
-from myxtts.storage.base_model import require_model_folder
+from myxtts.interchange.hub import check_model
+from myxtts.storage.base_model import MODEL, PLACES, SETTINGS, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file, read_json, write_json
-from myxtts.storage.run_folder import GATHERED, refuse_file
+from myxtts.storage.run_folder import GATHERED
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
@@ -54,11 +53,9 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
         raise ConfigError(f"--language: {error}") from None
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
-    refuse_file(home := Path(training.checkpoint_dir))
-    hint = f"--init-from {printable(str(home))} starts from it."
-    require(not find_release(home), "--checkpoint-dir", "a folder without a released model", printable(str(home)), hint)
+    home = require_kind(training.checkpoint_dir, "--checkpoint-dir", (*PLACES, MODEL, SETTINGS), "a folder to write to")
     if training.init_from and (training.reset_training or not holds_run(home)):
-        require_source(training.init_from)
+        check_model(training.init_from, "--init-from")
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
     for flag, named in (("--prepared", data.prepared), ("--val-prepared", data.val_prepared)):
@@ -93,7 +90,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in the training set; returns settings and device plan.
 
-    With `download`, it downloads LJSpeech into `data.train_data` if it is missing. `devices` are further arguments of
+    If `download`, it downloads LJSpeech into `data.train_data` if it is missing. `devices` are further arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
@@ -110,7 +107,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the addresses of workers: from Slurm for `--workers slurm`, from `TF_CONFIG` without `--workers`."""
+    """Fills in the addresses of workers: from Slurm for `--workers slurm`, from `TF_CONFIG` if there is no flag."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -144,13 +141,6 @@ def _with_data(config, download):
             texts = tuple(unheard[:: len(unheard) // NUM_CLOSING_TEXTS][:NUM_CLOSING_TEXTS])
             config = replace(config, training=replace(config.training, closing_texts=texts))
     return replace(config, data=replace(config.data, train_data=str(folder)))
-
-
-def require_source(source: str) -> None:
-    """Raises `UserError` unless `--init-from` is the bundled model, a hub name or an existing folder."""
-    require_model_folder(source, "--init-from", exported=False)
-    if is_hub_name(source):
-        parse_hub_name(source)
 
 
 def holds_run(folder: Path) -> bool:

@@ -38,6 +38,7 @@ _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
 """Names of a checkpoint's folder, and of the old folder while a new one replaces it. After a kill between the two
 renames, only the old version exists."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
+_manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
 def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
@@ -122,10 +123,6 @@ def read_manifest(folder: Path) -> dict[str, dict]:
         if not is_sound or not _PLAIN_NAME.fullmatch(name):
             raise CheckpointError(f"{path} names {name!r}, which cannot be a checkpoint's file. Nothing was opened.")
     return entries
-
-
-def _manifest_digest(number, entries):
-    return files.digest_bytes(json.dumps([number, entries], sort_keys=True).encode())
 
 
 def _entry(entries, file):

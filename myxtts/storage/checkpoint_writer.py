@@ -93,7 +93,7 @@ class CheckpointWriter:
             self._thread = None
 
     def _describe(self, error):
-        last = f"The last good one is that of step {self._last_good[0]}." if self._last_good else "There is none yet."
+        last = f"The last good one is of step {self._last_good[0]}." if self._last_good else "There is none yet."
         return f"The checkpoint of step {self._step} could not be written to {self.store.folder}: {error}. {last}"
 
     def __enter__(self):

@@ -19,6 +19,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.storage import files
+from myxtts.storage.base_model import MODEL, PLACES, SETTINGS, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.saved_state import config_of
@@ -54,12 +55,12 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
 
 
 def is_start(state: dict | None) -> bool:
-    """Whether a checkpoint's state is that of step 0: weights from another run, before any training in this one."""
+    """Whether a checkpoint's state is from step 0: weights of another run, before any training in this run."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` without settings."""
+    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if missing."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -79,7 +80,7 @@ def read_config(folder: Path) -> XTTSConfig:
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else of `vocab.json`."""
+    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
     own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
     if own is None:  # an imported model or an older checkpoint
         return beside
@@ -95,8 +96,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again. Raises
     `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
-    folder = Path(folder)
-    refuse_file(folder)
+    folder = require_kind(folder, "--checkpoint-dir", (*PLACES, MODEL, SETTINGS), "a folder to write to")
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     with ExitStack() as stack:
         try:
@@ -130,15 +130,8 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             raise
 
 
-def refuse_file(folder: AnyPath, flag: str = "--checkpoint-dir") -> None:
-    """Raises `CheckpointError` if the path of a folder, given for the option `flag`, is a file or leads through one."""
-    for place in (folder := Path(folder), *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise CheckpointError(f"{flag} must be a folder. {place} is a file. Name another.")
-
-
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves the files `names` of a run, as far as they exist, into a new folder `before_reset`, and returns its path.
+    """Moves those files `names` of a run that exist into a new folder `before_reset`, and returns its path.
 
     Folders in `shared` are copied instead, because the next run needs them too. After an error all files are moved
     back; after a kill `own_run_folder` does that.

@@ -31,14 +31,8 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < _MOST
 
 
-def _is_number(value):
-    return type(value) is float or (type(value) is int and -_MOST < value < _MOST)
-
-
-def _is_losses(value):
-    return isinstance(value, dict) and all(map(_is_number, value.values()))
-
-
+_is_number = lambda value: type(value) is float or (type(value) is int and -_MOST < value < _MOST)
+_is_losses = lambda value: isinstance(value, dict) and all(map(_is_number, value.values()))
 _is_best = lambda value: isinstance(value, list) and len(value) == 2 and _is_number(value[0]) and is_count(value[1])
 _CHECKS = {
     **dict.fromkeys(("step", "position", "bad_steps_in_row"), is_count),

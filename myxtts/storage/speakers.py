@@ -19,7 +19,6 @@ _LATENTS, _VECTOR = "/latents", "/speaker"
 SPEAKER_CLIPS = "speaker_clips"
 """Folder of a run with a short recording of each training speaker."""
 _INDEX = "index.json"
-_MAX_CLIP_BYTES = 8 * 2**20
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 FEW_NAMES = 5
 """Maximum number of speakers that a message lists."""
@@ -39,15 +38,13 @@ class StoredSpeaker:
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Writes a model's voices by name: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
-    arrays = {}
-    for name, (latents, vector) in speakers.items():
-        arrays |= {name + _LATENTS: latents, name + _VECTOR: vector}
+    arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     shapes = {name: array.shape for name, array in arrays.items()}
     write_tensors(Path(folder) / SPEAKERS_FILE, shapes, arrays.values())
 
 
 def speaker_names(folder: AnyPath) -> list[str]:
-    """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty without the file."""
+    """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty if there is no such file."""
     path = Path(folder) / SPEAKERS_FILE
     if not path.is_file():
         return []
@@ -64,7 +61,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
             vocabulary = read_bounded(Path(folder) / "vocab.json", files.MAX_JSON_BYTES)
     languages = {name: language for name, language in prefixes.items() if f'"[{language}]"' in vocabulary}
     found = {name: StoredSpeaker(language=languages.get(name)) for name in names}
-    return dict(sorted((found | _read_index(Path(folder) / SPEAKER_CLIPS)).items()))
+    return dict(sorted((found | read_clips(Path(folder) / SPEAKER_CLIPS)).items()))
 
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
@@ -79,6 +76,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.5)]
         more = ", … (--list-speakers shows all)" if not near and len(speakers) > FEW_NAMES else ""
         hint = f"{'Near it' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
+        hint += " A recording is for --reference-audio." * bool(Path(name).suffix)
         raise CheckpointError(f"--speaker must be one of the model's {len(speakers)} voices. Received: {name}. {hint}")
     return speakers[name]
 
@@ -98,7 +96,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
     Recordings of other speakers are kept.
     """
     home = Path(folder) / SPEAKER_CLIPS
-    speakers = _read_index(home)
+    speakers = read_clips(home)
     home.mkdir(exist_ok=True)
     for name, (content, language, sources) in clips.items():
         path = home / f"{files.digest_bytes(content)}.flac"
@@ -113,17 +111,8 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
             stale.unlink()
 
 
-def copy_speaker_clips(source: AnyPath, folder: AnyPath) -> None:
-    """Copies the speakers' recordings from the run in `source` into the folder of another run."""
-    clips = {}
-    for name, one in _read_index(Path(source) / SPEAKER_CLIPS).items():
-        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= _MAX_CLIP_BYTES:
-            clips[name] = one.clip.read_bytes(), one.language, one.sources
-    if clips:
-        write_speaker_clips(folder, clips)
-
-
-def _read_index(home: Path) -> dict[str, StoredSpeaker]:
+def read_clips(home: Path) -> dict[str, StoredSpeaker]:
+    """Returns the recordings in the folder `SPEAKER_CLIPS` of a run, by speaker; the files may be missing."""
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}

@@ -1,7 +1,7 @@
 """Text cleaning, which turns written text into lower-case words, and sentence splitting.
 
-The order of the steps is that of Coqui's XTTS: quotes, script, case, numbers, abbreviations, symbols, white space, then
-romanization of Chinese and Korean. Japanese is romanized without the other steps.
+The steps are in the same order as in Coqui's XTTS: quotes, script, case, numbers, abbreviations, symbols, white space,
+then romanization of Chinese and Korean. Japanese is romanized without the other steps.
 """
 
 import re
@@ -54,7 +54,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that a vocabulary lacks; its characters are `known`.
+    """Replaces the characters of a cleaned text that are not in a vocabulary, which has the characters `known`.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. All other characters are kept.
     """

@@ -16,7 +16,7 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ESPEAK = "espeak"
-"""Code in `g2p` for all languages that have no rules and are not romanized."""
+"""Code in `g2p` that selects eSpeak NG for all languages without rules that are not romanized."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
 """eSpeak NG's language names by our language code, where the two differ."""
 
@@ -76,7 +76,7 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
-    """Returns all characters that `written` returns for a language; for eSpeak NG, nearly all of its phonemes."""
+    """Returns all characters that `written` can return for a language; for eSpeak NG, nearly all of its phonemes."""
     entry = get_language(language)
     is_latin = entry.scripts[0] == "LATIN" or entry.romanize
     letters = [*(string.ascii_lowercase if is_latin else ""), *entry.letters, *",.?!"]

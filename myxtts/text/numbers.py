@@ -50,7 +50,7 @@ class Num2Words:
     to_ordinal: Callable[[int], str] | None = None
     """Function that replaces num2words for ordinals."""
     ordinal_suffix: str = ""
-    """Suffix that makes an ordinal of the cardinal, for ordinals that num2words cannot read."""
+    """Suffix that turns the cardinal into an ordinal, for ordinals that num2words cannot read."""
 
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)

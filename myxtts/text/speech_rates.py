@@ -73,8 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the length of the longest training text by language, in characters; empty if unknown.
 
-    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`; of the models that it
-    can name, only the bundled one has known texts.
+    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`; if that is a model
+    other than the bundled one, its training texts are unknown.
     """
     if origin is not None and not is_base(origin):
         return {}

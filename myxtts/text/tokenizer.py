@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the JSON of a vocabulary; errors call it `source`. Raises `UserError` if it is invalid."""
+        """Parses the JSON of a vocabulary; `source` names it in errors. Raises `UserError` if it is invalid."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -115,7 +115,7 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; the lists are changed.
+    """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; merges the lists in place.
 
     Only pairs with a new character are merged: other merges would change the ids of text that the vocabulary already
     covers. The most frequent pair is merged first, ties in code point order; pairs that occur once are not merged.
@@ -220,7 +220,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a tokenizer that converts exactly these languages to phonemes. Raises `ValueError` if it cannot."""
+        """Returns a tokenizer that converts exactly these languages to phonemes. Raises the errors of `g2p_codes`."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
@@ -258,7 +258,7 @@ class XTTSTokenizer:
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
         """Returns the ids of a written text: the language's tag, then the tokens of the cleaned text.
 
-        Raises `ValueError` if the vocabulary has no tag for the language; with `allow_missing_tag`, the tag becomes
+        Raises `ValueError` if the vocabulary has no tag for the language; if `allow_missing_tag`, the tag becomes
         unknown tokens, as in the reference. Raises `ImportError` if a package for the language is not installed.
         """
         language = get_language(language)

@@ -29,8 +29,8 @@ class XTTSTrainer(StageTrainer):
         model_device: Device that trains; None takes it from `plan`.
         stage: Name of the stage; None means `training.stage`, or the GPT if that is `all`.
         plan: Devices; None takes them from the configuration.
-        options: Keyword arguments of `StageTrainer`. With `foundations`, `config` must be the configuration of the data
-            set, and `train` must be called with that data set.
+        options: Keyword arguments of `StageTrainer`. If `foundations` are given, `config` must be the configuration of
+            a data set, and `train` must be called with that data set.
 
     Raises:
         DeviceError: The configured devices are not available.

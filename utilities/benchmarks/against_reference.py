@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Largest share of an output's values that may differ, because codes with two almost equally near vectors may."""
+"""Largest accepted share of differing values; rounding changes a code whose two nearest vectors are equally near."""
 
 
 def check_same_work(case, ours, theirs):

@@ -27,7 +27,7 @@ def import_extra(module: str) -> ModuleType:
 
 
 class Worker:
-    """Context manager of a process that answers requests, one line of JSON each; `environment` has more variables."""
+    """Context manager of a process that answers requests, one line of JSON each, with extra environment variables."""
 
     def __init__(self, *command: object, **environment: str):
         pipes, environment = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), os.environ | environment

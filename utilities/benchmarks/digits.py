@@ -109,7 +109,7 @@ class Stages:
         self._voice: Callable = cache(lambda *clip: synthesizer.voice(recording(data, *clip)))
 
     def rows(self) -> Iterator[Row]:
-        """Yields the rows in order; those of the decoder only if the model has one."""
+        """Yields the rows in order; rows of the waveform decoder only if the model has one."""
         model, to_mel = self.synthesizer.model, MelSpectrogram(DVAE_MEL)
         names = [pair for pair in self.pairs for _ in HELD_OUT_INDICES]
         waves = [recording(self.data, *pair, index) for pair in self.pairs for index in HELD_OUT_INDICES]
@@ -148,7 +148,7 @@ class Stages:
 
 
 class NearestVoice:
-    """Finds the speaker whose mean Resemblyzer vector is nearest to that of a clip."""
+    """Finds the speaker whose mean Resemblyzer vector is nearest to the vector of a clip."""
 
     def __init__(self, encoder: Callable, data: Path, speakers: Sequence[str]):
         self.encoder, self.speakers = encoder, list(speakers)

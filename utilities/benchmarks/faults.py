@@ -7,7 +7,7 @@
 - `kills`: a run is interrupted at random moments by SIGKILL, SIGTERM or Ctrl-C (`--hangs`: with several workers, also
   by SIGSTOP of one) and resumed by the same command until it is complete. All losses and the final weights and
   optimizers must equal those of an uninterrupted run bit for bit, without leftover files or processes. Ctrl-C and
-  SIGTERM must end a run within 5 s; the other workers must end within a minute of the loss of one.
+  SIGTERM must end a run within 5 s; if a worker is lost, the others must end within a minute.
 - `folders`: the folder of a run is moved or copied while it trains; run and copy must end with the same weights.
 - `damage`: the newest of two checkpoints is truncated, has a bit flipped or loses a file; the older one must be used.
 
@@ -97,7 +97,7 @@ def prepare(work: Path, steps: int) -> None:
 
 
 def differences(whole: Path, other: Path) -> Iterator[str]:
-    """Yields the differences of two finished runs in losses, weights and optimizers, and leftover files."""
+    """Yields the differences between finished runs (losses, weights, optimizers), and temporary files in `other`."""
     yield from (f"{path} is left over" for path in other.rglob("*.tmp"))
     for stage in STAGES:
         stores = [CheckpointStore(home / stage) for home in (whole, other)]

@@ -2,8 +2,8 @@
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-The model speaks 32 sentences, half of them in each voice. Their CER is shown with that of recordings, and with controls
-whose CER must be higher: against other sentences, under noise, and for silence. Every sentence is listed with its
+The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings and of
+controls, which must be higher: against other sentences, under noise, and for silence. Every sentence is listed with its
 transcription.
 """
 
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--checkpoint", type=Path, required=True, help="run of the sample corpus in English")
     parser.add_argument("--corpus", type=Path, required=True, help="the sample corpus, for the reference voices")
     parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
-    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="vocoder (default: that of the model)")
+    parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="vocoder (default: the model's)")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
     whisper, rng = open_recognizer(arguments.recognizer), np.random.default_rng(0)

@@ -3,8 +3,7 @@
     python utilities/benchmarks/known_order.py --run RUN --data DIR [--recognizer WHAT] [--sentences 16] [--output JSON]
 
 Recordings and speech are damaged by noise at 5 dB SNR, by another sentence in the same voice, by the same sentence in
-another voice, and by cutting them to 55 %. A * marks metrics that differ significantly from those of the undamaged
-audio.
+another voice, and by cutting them to 55 %. A * marks metrics that differ significantly from the undamaged audio.
 """
 
 import argparse
@@ -92,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     judged = subjects([arguments.run], "best")
     sentences = choose_sentences(judged, arguments.data, None, [], arguments.language, MOST_SENTENCES)
     by_text = Counter(one.text for one in sentences)
-    # Sentences of several speakers come first, so that another voice says the same.
+    # Texts spoken by several speakers come first, so that `other_voice` finds another voice.
     sentences = sorted(sentences, key=lambda one: (-by_text[one.text], one.text))[: arguments.sentences]
     first, copy, run = rows_to_speak(judged, sentences, [0])
     sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]

@@ -4,7 +4,7 @@
 
 `DATA` has corpora in the LJSpeech layout, and `fsdd` with recordings of single words. Clips of a corpus are joined with
 pauses of 0.3 to 1.2 s and room noise. Between them are chords, noise, speech without text, and pairs of sentences
-spoken at once. Measured are: cuts within 50 ms of a pause; words that are cut; the detected offset and drift of
+spoken at once. The figures are: cuts within 50 ms of a pause; words that are cut; the detected offset and drift of
 subtitles that are 1.4 s late and 0.1 % too slow; speech with exactly its text, with a clause of it and with a wrong
 text; equality of two runs; memory and CPU time. With shuffled texts, as a control, the figures must be worse.
 """
@@ -52,7 +52,7 @@ class Truth:
 def read_sentences(folder: Path, random: np.random.Generator):
     """Yields samples, rate, text and known word spans of sentences without end.
 
-    Those of `fsdd` have three to eight digits, 40 to 120 ms apart.
+    Sentences of `fsdd` have three to eight digits, 40 to 120 ms apart.
     """
     rows = [line.split("|") for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines()]
     clips = [(folder / "wavs" / f"{row[0]}.wav", row[-1]) for row in rows]
@@ -83,7 +83,7 @@ def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray
 
 
 def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
-    """Returns start and end of the audible part in seconds: the 10 ms within 30 dB of the loudest."""
+    """Returns start and end of the audible part in seconds, from the 10 ms frames within 30 dB of the loudest one."""
     size = rate // 100
     levels = np.sqrt(np.mean(samples[: len(samples) // size * size].reshape(-1, size) ** 2, axis=1))
     loud = np.flatnonzero(levels > levels.max() * 10 ** (-30 / 20))
@@ -199,7 +199,7 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
     """Whether a clip is a clause, cut at a pause of the speaker.
 
-    The relative position of its text in the texts of the sentences `(start, end, text)` must match that of its time.
+    Its text must have the same relative position in the texts of the sentences `(start, end, text)` as its time.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)

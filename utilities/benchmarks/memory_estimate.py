@@ -42,7 +42,7 @@ CASES = {
     "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
     "accumulation of 2": Optimizations(accumulation=2),
 }
-"""Cases of the GPT stage; the other stages have the three without attention and recomputation."""
+"""Cases of the GPT stage; other stages use only the three without attention or gradient checkpointing."""
 HEADER = (
     "size,switches,stays (measured),estimated,step (measured),estimated,peak (measured),estimated,error (goal: 15 %)"
 )
@@ -55,7 +55,7 @@ ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
-"""One thread, because several compute several layers at once and the peak varies from run to run."""
+"""One thread, because several threads compute layers at the same time, so that the peak would vary between runs."""
 
 
 def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0", **options):
@@ -88,7 +88,7 @@ def measure(stage, size, decoder_type, shapes, optimizations):
         config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
         return training_step(stage, config, switches, switches.accumulation)
 
-    # Keras's imports and caches at its first model are not counted.
+    # What Keras imports and caches for its first model is not counted.
     step_of(ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8, decoder_type=decoder_type), CASES["none"])
     before = resident_bytes()
     model_config = ModelConfig(size, num_text_tokens=VOCABULARY, decoder_type=decoder_type)

@@ -58,7 +58,7 @@ def main():
 
 
 def remat():
-    """Returns the function that recomputes segments; on TensorFlow that of training."""
+    """Returns the function that recomputes segments; on TensorFlow, the one that training uses."""
     if keras.backend.backend() != "tensorflow":
         return lambda segment, block: keras.remat(segment)
     from myxtts.training.loop.switches import recompute
@@ -112,7 +112,7 @@ def random_batch(config, batch, arguments):
 
 
 def loss_of(gpt, mel, streams, seed):
-    """Returns the mean cross-entropy of the codes plus 0.01 times that of the text, as in XTTS."""
+    """Returns the mean cross-entropy of the codes plus 0.01 times the cross-entropy of the text, as in XTTS."""
     latents = gpt.mel_to_latents(mel)
     logits = gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask, seed=seed)
     text, audio = (
@@ -134,7 +134,7 @@ def compiled_step(gpt, batch):
 
 
 def tensorflow_step(gpt, optimizer, mel, streams):
-    """`compiled_step` on TensorFlow, with XLA on GPUs only."""
+    """Implements `compiled_step` on TensorFlow, with XLA on GPUs only."""
     import tensorflow as tf
 
     variables = gpt.trainable_variables
@@ -151,7 +151,7 @@ def tensorflow_step(gpt, optimizer, mel, streams):
 
 
 def jax_step(gpt, optimizer, mel, streams):
-    """`compiled_step` on JAX, which updates weights and optimizer slots in place."""
+    """Implements `compiled_step` on JAX; updates weights and optimizer slots in place."""
     jax = import_extra("jax")
     variables = gpt.trainable_variables
 

@@ -32,7 +32,7 @@ from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
 RELEASED = ModelConfig("big", num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, layers=1)
-"""The released shape with one layer of the trunk, which no case of this size uses."""
+"""The released shape, but with one GPT layer, because no case of this size uses the layers."""
 
 
 class GivenLatents(GPTObjective):
@@ -48,7 +48,7 @@ class GivenLatents(GPTObjective):
 
 
 class OurWorker:
-    """Builds each case of `reference_cases.CASES` with the classes of MyXTTS, used like in training and synthesis."""
+    """Builds each case of `reference_cases.CASES` with the classes of MyXTTS, used as in training and synthesis."""
 
     def gpt(self, size, with_encoder):
         shape = cases.GPT_SIZES[size]
@@ -170,7 +170,7 @@ def speaking_model(size):
 
 
 def config_of(shape, **options):
-    """Returns the configuration of a model of layers, width and heads as in `shape`."""
+    """Returns a model's configuration; `shape` has its numbers of layers and heads, and its width."""
     released = dict(num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, conditioning_heads=shape["heads"])
     return ModelConfig("big", **released, **shape, **options)
 

@@ -42,7 +42,7 @@ class Case(NamedTuple):
     arguments: tuple
     """Arguments of the method."""
     goal: float
-    """Target for the ratio of the reference's time to that of MyXTTS."""
+    """Target for the reference's time divided by the time of MyXTTS."""
     tolerance: float
     """Largest difference of the two outputs, relative to the largest value."""
 

@@ -18,14 +18,14 @@ STREAM_CODES = 20
 
 
 def xtts_of(shape):
-    """Creates the model with a GPT of layers, width and heads as in `shape`."""
+    """Creates an XTTS model; `shape` has the number of layers, the width and the number of heads of its GPT."""
     layers, width, heads = shape.values()
     gpt = dict(gpt_layers=layers, gpt_n_model_channels=width, gpt_n_heads=heads)
     return make_xtts(dict(FULL, **gpt, decoder_input_dim=width, gpt_number_text_tokens=cases.NUM_TEXT_TOKENS))
 
 
 class ReferenceWorker:
-    """Builds each case of `reference_cases.CASES` with the reference's classes, used like in its trainer and `Xtts`."""
+    """Builds each case of `reference_cases.CASES` with the reference's classes, used as in its trainer and `Xtts`."""
 
     def gpt(self, size, with_encoder):
         shape = cases.GPT_SIZES[size]
@@ -147,7 +147,7 @@ def speaking(size):
 
 
 def generate(gpt, inputs, text):
-    """Samples the codes of texts like `Xtts.inference`."""
+    """Samples codes for `(B, T)` text tokens in the same way as `Xtts.inference`."""
     latents = inputs["latents"].expand(len(text), -1, -1)
     options = dict(do_sample=True, num_beams=1, num_return_sequences=1, length_penalty=1.0, output_attentions=False)
     return gpt.generate(cond_latents=latents, text_inputs=text, **cases.SPOKEN_SAMPLING, **options)

@@ -3,8 +3,8 @@
     python utilities/benchmarks/self_check.py --checkpoint run --corpus sample_corpus
     python utilities/benchmarks/self_check.py --checkpoint digits --corpus ../shared/data/fsdd --texts digits
 
-All sentences that the model speaks count as good. Bad sentences are made from their codes: truncated, with a part
-deleted or repeated, with codes of other sentences appended or in their place, in a loop, or paired with another text.
+All sentences that the model speaks count as good. Their codes are turned into bad sentences: truncated, a part deleted
+or repeated, other sentences' codes appended, all codes replaced by those, a loop, or the text of another sentence.
 The thresholds of `inference/self_check.py` were set on the texts of `--half even`; `odd` has the others, for the test.
 Texts are held-out sentences of the sample corpus, or with `--texts digits` ten words.
 """

@@ -3,7 +3,7 @@
     python utilities/benchmarks/serving.py --checkpoint runs/mine --clients 1 4 16 32 --disconnects 1000
 
 `myxtts serve` runs in its own process, the clients are threads. The checkpoint may be a run, `base` or an exported
-folder. Each number of clients requests the same texts; the audio is compared with that of a single client.
+folder. Each number of clients requests the same texts; the audio is compared with the audio of one client.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[
 
 
 def disconnects(server: Server, count: int, voice: str) -> str:
-    """Disconnects clients during the head, before and during the audio; returns what it leaves in the server."""
+    """Disconnects clients during the head, before or during the audio; reports what remains in the server."""
     chosen, before = random.Random(0), server.state()
     body = body_of(3, voice)
 

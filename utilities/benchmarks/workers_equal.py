@@ -1,11 +1,11 @@
-"""Compares the losses of training by several workers with those of training in one process, for each stage and step.
+"""Compares the losses of training by several workers with training in one process, for each stage and step.
 
     python utilities/benchmarks/workers_equal.py --output /tmp/equal
     python utilities/benchmarks/workers_equal.py --output /tmp/equal4 --workers 4 --stages dvae,gpt --cases plain
 
 Prints for each case and stage the largest relative difference of the losses and gradient norms, in training and in
 validation, with its step. The workers start each stage from the earlier stages of the single process, so differences
-come from that stage only. Shapes are tiny, learning rates those of the size normal, augmentation is on and dropout off,
+come from that stage only. Shapes are tiny, learning rates as for the size normal, augmentation is on and dropout off,
 because replicas have different dropout masks.
 
 Sums are computed in another order, and rounding errors grow with the steps, exponentially if a large learning rate
@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100, help="steps per stage")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
-    parser.add_argument("--output", type=Path, required=True, help="new folder, or that of an interrupted call")
+    parser.add_argument("--output", type=Path, required=True, help="new folder, or the folder of an interrupted call")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}

@@ -5,8 +5,8 @@ import MyXTTS:
 
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
-`small/` has outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes, `full/` those of the released shape of
-XTTS v2; `store_every` thins out large arrays. `versions` has the package versions. The full model takes 5 GB of memory.
+`small/` has outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes, `full/` has outputs of the released
+shape of XTTS v2, with fewer values (`store_every`). `versions` has the package versions. Needs 5 GB of memory.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def drawn_ids(name, *shape, high):
 
 
 def sampled_gradients(named_parameters):
-    """Returns a row per parameter, sorted by name: largest absolute gradient, up to 16 sampled values, zeros."""
+    """Returns a row per parameter, sorted by name: largest absolute gradient, and 16 sampled values, zero-padded."""
     rows = []
     for _, parameter in sorted(named_parameters):
         gradient = parameter.grad.numpy()

@@ -33,7 +33,7 @@ def seeded_integers(name, shape, high):
 
 
 def seeded_tensor(name, shape):
-    """Returns a tensor of the reference's checkpoint by name and shape; None for buffers that it computes itself."""
+    """Returns a tensor for the reference by name and shape; None for buffers that it computes itself."""
     shape = tuple(shape)
     if _DRAWN_ELSEWHERE.fullmatch(name):
         return None

@@ -1,7 +1,7 @@
 """Alignment of texts with speech: subtitles by their times and lengths, transcripts by the recognized words.
 
-Cue times are wrong by some tenths of a second, times of recognized words by up to a second. Segments and texts are
-grouped if the boundary between them is uncertain.
+Cue times are off by a few tenths of a second, and the times of recognized words by up to a second. Neighboring segments
+and texts are merged into one group where the boundary between the texts is uncertain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ _SHARE_OF_SPEECH, _SHARE_OF_TEXT, _LINKED_SECONDS = 0.3, 0.5, 0.6
 _TOUCHED_SHARE_OF_TEXT, _TOUCHED_SECONDS = 0.25, 0.3
 _MOST_DEVIATION = 3.5
 _TELLING_PIECES, _TELLING_GROUPS, _MOST_PRICE = 12, 4, 14.0
-_SHARE_OF_CHANCE = 0.3  # correct texts have 0.04 to 0.21, texts in a wrong order 0.4 or more
-# Variance of log(seconds per character), a fifth above that of LJSpeech, VCTK and a German corpus.
+_SHARE_OF_CHANCE = 0.3  # ratio of the costs: 0.04 to 0.21 for correct texts, 0.4 or more for texts in a wrong order
+# Variance of log(seconds per character), a fifth above the values of LJSpeech, VCTK and a German corpus.
 _RATE_VARIANCE, _RATE_VARIANCE_OF_ONE = 0.006, 0.6
 _WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
 _LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # share of letters, absolute and relative to the median share
@@ -46,8 +46,8 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
         pieces: Texts in spoken order, with times in the recording.
 
     Returns:
-        Atoms in order, which contain all segments and texts. A text that is not spoken is an atom without segments.
-        Speech without text, or with a text that may be wrong, has a `reason`.
+        Atoms in order; together they contain all segments and texts. A text that is not spoken becomes an atom without
+        segments. An atom has a `reason` if it has no text, or if its text has a fault or may be wrong.
     """
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)
@@ -88,9 +88,9 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether text lengths match speech lengths clearly better than with the texts in either of two wrong orders.
+    """Whether the lengths of texts and speech match clearly better in this order of texts than in two wrong orders.
 
-    True if there are too few texts for a decision.
+    True if there are too few texts to decide.
     """
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
@@ -114,7 +114,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns the pieces that overlap each segment, `{segment: (first, last)}`, and touching pairs (segment, piece)."""
+    """Returns the pieces of each segment, `{segment: (first, last)}`, and all (segment, piece) pairs that overlap."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -139,8 +139,8 @@ def find_sentences(
 ) -> list[Piece]:
     """Finds the times of a transcript's sentences with a speech recognizer; returns the sentences with their times.
 
-    A sentence that was not recognized gets the time between its neighbors and a `fault`. The words of a recognizer
-    without times are distributed over the speech of a few seconds. `segments` are segments of speech, `(N, 2)` frames.
+    A sentence that was not recognized gets the time between its neighbors and a `fault`. If the recognizer returns no
+    word times, words are distributed over windows of a few seconds. `segments` are segments of speech, `(N, 2)` frames.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -209,7 +209,7 @@ def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
 
 
 def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
-    """Returns the index of the recognized word for each word of the text, or -1, by edit distance."""
+    """Aligns two lists of words by edit distance; returns for each word of `text` its index in `heard`, or -1."""
     places = [-1] * len(text)
     for kind, first, last, first_in_text, last_in_text in Levenshtein.opcodes(heard, text):
         if kind == "equal":
@@ -233,7 +233,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Sets missing times between recognized sentences, for gaps of plausible length with at most `most` letters."""
+    """Fills in missing times between recognized sentences, in gaps of plausible length with at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -246,7 +246,7 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Returns start and end of a sentence by its recognized words, or None if its length is implausible."""
+    """Estimates start and end of a sentence from its recognized words; returns None if its length is implausible."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

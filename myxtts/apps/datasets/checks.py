@@ -25,7 +25,7 @@ LEAST_OWN_VOICE = 0.80
 """Minimum speaker similarity of a clip to the other clips of its recording."""
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
-_DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper takes 0.37 for a failure
+_DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper itself rejects results below 0.37
 _PROGRESS_SECONDS = 5.0
 _ROBUST_DEVIATIONS, _DOUBTFUL_DEVIATIONS = 3.5, 2.5
 _LEAST_DEVIATION = 0.1
@@ -144,7 +144,7 @@ def _rate_deviations(clips):
 
 
 def _level_and_noise(survey, start, end):
-    """Returns the levels of speech and of noise, measured in the pauses inside, else around, else in quiet frames."""
+    """Returns the levels of speech and noise in dB; the noise is the level of pauses, else the 5th percentile."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0
@@ -252,7 +252,7 @@ def _compare_voices(parts):
     means = [_unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = _unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):
-        # Vectors before and after each point; that of the 1.6 s around the point is ignored.
+        # Compares the vectors before and after each point, without the vector of the 1.6 s around it.
         sides = ((vectors[:k], vectors[k + 1 :]) for k in range(1, len(vectors) - 1))
         alike = (float(_unit(a.mean(axis=0)) @ _unit(b.mean(axis=0))) for a, b in sides)
         change, own = min(alike, default=None), float(mean @ usual)

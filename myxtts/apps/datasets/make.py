@@ -31,7 +31,7 @@ def make_dataset(
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to one; returns the records of all its recordings.
 
-    Recordings that are already in the data set are skipped. After an error, the data set has the recordings before it.
+    Recordings that are already in the data set are skipped. Recordings that were added before an error are kept.
     `options` are the result of `command.open_options`; `tell` is called with progress lines.
     """
     files: list[Path] = []
@@ -56,7 +56,7 @@ def make_dataset(
             if text and not options.text:
                 say(f"text from {text.name}, next to it")
             keep = lambda model, name: model and cached(model, folder.path_of(identity, ".heard"), name)
-            # A recognizer that aligns a transcript does not check it as well.
+            # A recognizer that aligned the transcript is not also used to check the clips.
             aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
             recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
             models = dict(recognizer=recognizer, aligner=keep(options.aligner, options.aligner_name))
@@ -117,7 +117,7 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
 def plan_source(
     audio: LongAudio, text: Path | None, pieces: list[Piece], options: Namespace
 ) -> tuple[Survey, list[Segment], list[str]]:
-    """Analyzes a recording and selects its clips, whose texts come from `pieces`, the cues or sentences of `text`.
+    """Analyzes a recording and selects its clips. `pieces` are the cues or sentences of the file `text`.
 
     Returns:
         The analysis; all segments in order and without gaps (segments with `facts` are clips); notes for the user.
@@ -146,7 +146,7 @@ def plan_source(
             pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
         atoms = align(starts, ends, pieces)
         if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
-            raise UserError(f"{text} does not belong to the recording: its texts in another order would fit as well.")
+            raise UserError(f"{text} does not belong to the recording: its texts fit as well in another order.")
         if unspoken := [atom.text for atom in atoms if atom.first == atom.last]:
             notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
         atoms = [atom for atom in atoms if atom.first < atom.last]
@@ -166,14 +166,14 @@ def plan_source(
         start, end = spoken[atom.first, 0] * size, spoken[atom.last - 1, 1] * size
         unused = "too short" if length < options.min_seconds else "fits no clip"
         if length > options.max_seconds:
-            known = "where the text is known " if atom.last - atom.first > 1 else ""
+            known = "with a certain text boundary " if atom.last - atom.first > 1 else ""
             unused = f"no pause {known}for {options.max_seconds:g} s"
         left.append(Segment(int(start), int(end), atom.text, atom.reason or unused))
     return surveyed, _with_pauses(clips, left, count), notes
 
 
 def _with_pauses(clips, left, num_samples):
-    """Sorts all segments and adds the pauses between them; dropped segments end where clips begin."""
+    """Sorts all segments, adds the pauses between them, and removes overlap from the start of dropped segments."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

@@ -201,7 +201,7 @@ def _survey_channel(audio, model, channel):
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:
-    """Returns the integrated loudness in LUFS (ITU-R BS.1770-4, section 3) of K-weighted powers `(F,)` of 10 ms."""
+    """Returns the integrated loudness in LUFS (ITU-R BS.1770-4, section 3) from K-weighted power per 10 ms, `(F,)`."""
     steps = powers[: len(powers) // 10 * 10].reshape(-1, 10).mean(axis=1)
     blocks = np.convolve(steps, np.ones(4) / 4, "valid") if len(steps) >= 4 else np.array([powers.mean()])
     to_lufs = lambda power: -0.691 + 10 * np.log10(np.maximum(power, 1e-15))  # BS.1770-4, equation 2

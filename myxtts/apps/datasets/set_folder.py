@@ -41,16 +41,16 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
 class SetFolder:
-    """A data set on disk, opened by `open_set`. Existing lines of its lists are never changed.
+    """A data set on disk, opened by `open_set`. Adding a recording leaves the lines of all other recordings unchanged.
 
-    The record of a recording in `sources/` is written last; clips and lines without a record are replaced.
+    The record of a recording in `sources/` is written last. If it is missing, the recording's clips are made again.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def path_of(self, source_id: str, suffix: str = ".json") -> Path:
-        """Path of a recording's record, or with suffix `.heard`, of its recognizer results, which `add` deletes."""
+        """Path of a recording's record, or, with the suffix `.heard`, of its cached recognizer results."""
         return self.path / SOURCES / f"{source_id}{suffix}"
 
     def records(self) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ class SetFolder:
                 row["validation"] = True
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds the clips of a recording to the lists, then writes its record."""
+        """Adds the clips of a recording to the lists, writes its record, and deletes its cached recognizer results."""
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
@@ -125,7 +125,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
         raise UserError(f"--output must be a folder. {path} is a file.")
     names = {one.name for one in path.iterdir() if not one.name.startswith(".")} if path.is_dir() else set()
     if MARK not in names and not names <= {WAVS, SOURCES}:
-        raise UserError(f"--output must be a new or empty folder, or one of make-dataset. {path} holds something else.")
+        raise UserError(f"--output must be a new folder or a make-dataset data set. {path} holds something else.")
     folders = (path / WAVS, path / SOURCES)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the rows of all clips with their `seconds` and `speaker`, the worst first: doubtful, noisy, cut off."""
+    """Returns the rows of all clips with `seconds` and `speaker`; doubtful, noisy and cut-off clips come first."""
     clips = []
     for record in records:
         kept = [row for row in record["rows"] if row["clip"]]
@@ -219,7 +219,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns a minute's time, the boxes (kind, x, width, title) of its segments, and the points of its waveform."""
+    """Returns a minute's start time, its segments as boxes (kind, x, width, title), and the points of its waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

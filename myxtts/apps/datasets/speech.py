@@ -8,7 +8,7 @@ import numpy as np
 from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 
 SILENCE_DB = -90.0
-"""Minimum level, about the last bit of 16-bit audio."""
+"""Lower limit of levels in dBFS, about the last bit of 16-bit audio."""
 MIN_PAUSE_SECONDS = 0.2
 """Shortest pause; shorter silences can be closures of plosives."""
 MIN_SPEECH_SECONDS = 0.08
@@ -70,7 +70,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 
     Speech begins 12 dB (less at low SNR) above the noise floor (10th percentile of the 30 s around a frame) and ends at
     most 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital silence
-    is not detected. With `probabilities`, the model detects speech and the levels find its edges.
+    is not detected. If `probabilities` are given, the model detects speech and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
@@ -103,12 +103,12 @@ def _hysteresis(values, begins, ends):
 
 
 def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
-    """Returns the levels of a moving average of the power over `frames` frames, `(F,)` dB."""
+    """Smooths levels by a moving average of their power over `frames` frames; returns `(F,)` dB."""
     return 10 * np.log10(np.maximum(uniform_filter1d(10 ** (levels_db / 10), frames, mode="nearest"), 1e-12))
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds the quietest point of each pause, and in long pauses one near each end."""
+    """Finds where clips can begin and end: at the quietest point of a pause, or near each end of a long pause."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
@@ -177,7 +177,7 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits segments `(N, 2)` longer than `max_seconds` at the points that are the quietest within half a second."""
+    """Splits segments `(N, 2)` longer than `max_seconds` at all frames that are the quietest within ±0.5 s."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(_DIP_SECONDS / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():

@@ -30,15 +30,15 @@ _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’�
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
 _OVERLAP_SECONDS, _OVERLAP_SHARE = 0.3, 0.3
 
-# Ratios of frame rates: equal, and 25 to 24 and 23.976. Smaller differences are found as drift.
+# Ratios of frame rates: 1, and 25 fps against 24 and 23.976 fps. Smaller differences are fitted as drift.
 _FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
 _RATE = 20  # Hz, of the correlated signals
 _WINDOW_SECONDS, _MAX_WINDOWS = 240.0, 14
 _MAX_OFFSET_SECONDS = 600.0
 _MAX_DRIFT = 0.006
-_PEAKS = 4  # hypotheses of a window
+_PEAKS = 4  # offset hypotheses per window
 _NEAR_SECONDS = 0.2
-_MOST_SLOPES = 400  # cues in the robust fit
+_MOST_SLOPES = 400  # maximum number of cues in the robust fit
 _TELLING_CUES = 10
 
 
@@ -66,7 +66,7 @@ def count_letters(text: str) -> int:
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a file has a suffix of subtitles; other files are transcripts."""
+    """Whether a file has the suffix of a subtitle format; other files are transcripts."""
     return path.suffix.lower() in SUBTITLES
 
 
@@ -195,13 +195,13 @@ def _one_line(text):
 def synchronize(
     cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray, path: Path | None = None
 ) -> tuple[list[Piece], str]:
-    """Corrects offset and drift of subtitles by segments of speech with `starts` and `ends` in seconds.
+    """Corrects the offset and drift of subtitles; `starts` and `ends` are the times of speech segments in seconds.
 
-    Four-minute windows of cues are correlated with the speech, by activity and by segment starts. A robust line through
-    the peaks is then refined by the starts. The same fit with reversed cues gives the share of random matches.
+    Four-minute windows of cues are correlated with the speech. A robust line is fitted through the peaks, then refined
+    to match the starts of segments. The same fit with reversed cues estimates how many cues match by chance.
 
     Returns:
-        The cues with corrected times, and a note on the correction, "" if it is below a tenth of a second.
+        The cues with corrected times, and a note on the correction ("" for a correction below 0.1 s).
 
     Raises:
         UserError: The cues of `path` do not match the speech better than by chance.
@@ -225,9 +225,9 @@ def synchronize(
 
 
 def _fit(times, starts, ends):
-    """Returns offset, drift and share of matching cues of the line that matches the most cues.
+    """Fits the times of cues to speech; returns offset in seconds, drift, and the share of cues that match.
 
-    There is one candidate per ratio of frame rates: the line supported by the most window peaks.
+    For each frame-rate ratio, the line through most peaks is refined; the line with the most matches is returned.
     """
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
@@ -249,7 +249,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Returns two signals of segments, their zero-mean activity and their smoothed starts, `(T,)` each at `_RATE`."""
+    """Returns two signals, `(T,)` each at `_RATE`: speech activity with zero mean, and smoothed starts of segments."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -260,7 +260,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Yields (center, offset, score) for the best offsets of windows of cues."""
+    """Yields (center, offset, score) of the best offsets of each window of cues; times in seconds."""
     count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
@@ -280,7 +280,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift by the starts of cues within decreasing limits; returns both and the matching share."""
+    """Refines offset and drift by cue starts, with a shrinking tolerance; returns both, and the share of matches."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
@@ -310,7 +310,7 @@ def _fit_line(times, starts, offset, drift):
 
 
 def _nearest(times, edges):
-    """Returns the distance of each time to the nearest edge, in seconds."""
+    """Returns the signed distance from each time to the nearest edge, in seconds."""
     right = np.searchsorted(edges, times)
     left, right = edges[np.maximum(right - 1, 0)] - times, edges[np.minimum(right, len(edges) - 1)] - times
     return np.where(np.abs(left) < np.abs(right), left, right)

@@ -8,17 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from myxtts.cli.arguments import PlainParser, keywords
+from myxtts.cli.arguments import LICENCE, PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import is_base, model_name
+from myxtts.storage.base_model import FOLDER, MODELS, RUNS, is_base, kind_of, model_name
 from myxtts.storage.files import read_json
 
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
-MODEL_FILE = "config.json"
-"""File that the folder of every model has."""
 WHICH = ("best", "last")
 SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
 EXAMPLES = """
@@ -45,7 +43,7 @@ class Subject(NamedTuple):
 def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
     """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; gives each subject a unique name.
 
-    Other folders get the checkpoint `which`. `local_folder` downloads a model of the hub and returns its folder.
+    A plain `FOLDER` gets the checkpoint `which`. `local_folder` downloads a Hugging Face model and returns its folder.
 
     Raises:
         UserError: A folder does not exist.
@@ -55,9 +53,6 @@ def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], s
         folder, at, chosen = one.rpartition("@")
         given, end = (folder, at + chosen) if at and chosen in WHICH else (one, "")
         path = Path(local_folder(given))
-        if not path.is_dir():
-            rule = "FOLDER must be a run, a converted model, or spoken files with a metadata.csv"
-            raise UserError(f"{rule}. {one} is not a folder.")
         plain, parent = Path(given).resolve().name, Path(given).resolve().parent.name
         short, long = (model_name(path),) * 2 if is_base(path) else (plain, f"{parent}/{plain}")
         found.append((path, end[1:] or which, short + end, long + end))
@@ -66,7 +61,7 @@ def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], s
         name = long if shorts[short] > 1 else short
         names[name] += 1
         name = name if names[name] == 1 else f"{name} ({names[name]})"
-        result.append(Subject(path, chosen, name, (path / MODEL_FILE).is_file()))
+        result.append(Subject(path, chosen, name, kind_of(path) in MODELS))
     return result
 
 
@@ -78,7 +73,7 @@ def check_output(folder: Path) -> None:
     found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
     is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
     if names and not (is_ours and names <= {JSON_FILE, CSV_FILE, PAGE, SOUNDS}):
-        raise UserError(f"--output must be a new folder or an earlier evaluation's. {folder} holds something else.")
+        raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} holds something else.")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -86,14 +81,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.", epilog=EXAMPLES)
     what = "run, converted model or folder of audio files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=what)
-    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint of folders without @best or @last")
-    licence = "accept the licence of a Hugging Face model without a prompt"
-    parser.add_argument("--accept-licence", action="store_true", help=licence)
+    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint for names without @best or @last")
+    parser.add_argument("--accept-licence", **LICENCE)
     data = parser.add_argument_group("sentences")
-    data.add_argument("--data", metavar="DIR", help="data set with recordings (default: that of the run)")
+    data.add_argument("--data", metavar="DIR", help="data set with recordings (default: the run's)")
     data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
     data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
-    language = "language of texts and data without a label (default: that of the run or words)"
+    language = "language of texts and clips without one (default: the run's, else detected)"
     data.add_argument("--language", help=language)
     data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
     data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")
@@ -162,7 +156,8 @@ def _check(arguments):
         settle_recognizer(arguments.recognizer)
     from myxtts.interchange.hub import local_folder
 
-    return subjects(arguments.folders, arguments.which, lambda one: local_folder(one, arguments.accept_licence))
+    options = arguments.accept_licence, "FOLDER (or spoken files with a metadata.csv)", (*MODELS, FOLDER, RUNS)
+    return subjects(arguments.folders, arguments.which, lambda one: local_folder(one, *options))
 
 
 def _evaluate(arguments, judged):

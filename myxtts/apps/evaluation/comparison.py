@@ -30,7 +30,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric: `scale` times the sum of all sentences' numerators (`parts`), divided by the sum of denominators."""
+    """A metric; its value is `scale` times the sum of all numerators over the sum of all denominators (`parts`)."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model; 0 is the similarity of different speakers, 1 of recordings of one."""
+"""Minimum speaker similarity of the best model: 0 is like a different speaker, 1 like a recording of the speaker."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that select the best model, by priority."""
 
@@ -115,8 +115,8 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     """Estimates a proportion with Wilson's interval, which is also valid near 0 and 1.
 
     The number of trials is Kish's effective sample size, from the variance between sentences. If all sentences have the
-    same proportion, the interval is that of Clopper and Pearson, with one trial per sentence. `hits` and `totals` are
-    the numbers of positive samples and of all samples of each sentence, `(sentences,)`.
+    same proportion, the Clopper-Pearson interval with one trial per sentence is used. `hits` and `totals` are the
+    numbers of positive samples and of all samples of each sentence, `(sentences,)`.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -207,19 +207,19 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """Estimates of each row by metric, for all sentences (`all`) and each of `groups`."""
+        """Estimates of all metrics for each row, by group of sentences: `all` and each key of `groups()`."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: _by_name(partial(self.figure, row, ids=ids))
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences of each compared row from the first compared row, by metric."""
+        """Differences of every other compared row from the first one, by metric."""
         first, *others = self.compared or [None]
         return [_by_name(partial(self.difference, first, row)) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Returns the second row's metric minus the first's on their common sentences, or None if there are none."""
+        """Returns second minus first of a metric, on the sentences measured in both rows; None if there are none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -227,7 +227,7 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns a metric of a row without scale and interval, or None."""
+        """Returns the value of a metric of a row, unscaled and without interval; None if it was not measured."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
@@ -237,17 +237,17 @@ class Comparison:
 
     @property
     def compared(self) -> list[Row]:
-        """Rows of models and of folders of audio files, which are compared; the others are references."""
+        """Rows that are compared: models and folders of audio files, not recordings and resyntheses."""
         return [row for row in self.rows if row.kind in ("model", "files")]
 
     def missing(self) -> dict[str, str]:
-        """Returns the metrics that are not available, with a hint how to make each available."""
+        """Returns a hint for each metric that is not available, by name: how to make it available."""
         has = {name for name in MISSING if getattr(self.tools, name, None)}
         has |= {"recordings"} if any(one.recording for one in self.sentences) else set()
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
     def not_judged(self) -> str | None:
-        """Returns why the metrics of the recognizer are unreliable, or None."""
+        """Returns why the metrics of the recognizer are unreliable, or None if they are reliable or unknown."""
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None
@@ -264,7 +264,7 @@ class Comparison:
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
-        """Returns the best rows and the reasons, or None for a single row; rows without significant difference tie.
+        """Returns the best rows and the reasons, or None for a single row. Rows without a significant difference tie.
 
         Candidates are the rows that finish their sentences and match the voice, or all rows if none does. Each metric
         of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
@@ -273,7 +273,7 @@ class Comparison:
             return None
         able, reasons = [row for row in self.compared if self._eligible(row)] or self.compared, []
         if len(able) < len(self.compared):
-            reasons.append("the others do not end where they should or miss the voice")
+            reasons.append("the others do not end properly or do not match the voice")
         unjudged = self.unjudged()
         for name in DECIDING:
             values = {row.name: self.value(row, name) for row in able}
@@ -302,7 +302,7 @@ class Comparison:
 
 
 def _by_name(estimate):
-    """Calls `estimate` with each metric; returns the results that are not None, by name of the metric."""
+    """Calls `estimate` with each metric; returns `{name of the metric: result}` without the results that are None."""
     return {metric.name: found for metric in METRICS if (found := estimate(metric))}
 
 
@@ -315,7 +315,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources.
 
-    `on_measured` is called with the row after each sentence, when the last measurement still has the samples.
+    `on_measured` is called with the row after each measurement, while the latest one still holds its samples.
     """
     measure, rows = Measurer(tools), []
     for source in sources:
@@ -327,5 +327,5 @@ def compare(
         if row.measured:
             rows.append(row)
         elif source.kind in ("model", "files"):
-            raise UserError(f"{source.name} can say none of the {len(sentences)} sentences.")
+            raise UserError(f"{source.name} can speak none of the {len(sentences)} sentences.")
     return Comparison(rows, list(sentences), tools, measure.similarity_of_strangers(sentences), settings)

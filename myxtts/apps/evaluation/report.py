@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Numbers of sentences on the page: with the audio of all rows, and of the worst ones of each model."""
+"""Numbers of sentences on the page: sentences with audio from all rows, and worst sentences of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -46,7 +46,7 @@ def evaluate_into(
 
         comparison = compare(sources, sentences, tools, settings, keep)
         shown, kept = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, {}
-        for row in comparison.rows:  # the page has the audio of the same sentences of all rows, and each model's worst
+        for row in comparison.rows:  # the page plays the same sentences from all rows, and each model's worst
             some = [one for key, one in row.first_times.items() if key in shown]
             kept |= {id(one): paths[id(one)] for one in some + row.worst(WORST)}
         for path in set(paths.values()) - set(kept.values()):
@@ -58,7 +58,7 @@ def evaluate_into(
 
 
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
-    """Renders the page; `sounds` maps the `id` of a measurement to its audio file."""
+    """Renders the page; `sounds` has the audio file of a measurement under the key `id(measurement)`."""
     source = Path(__file__).with_suffix(".html").read_text("utf-8")
     finalize = lambda value: printable(value) if type(value) is str else value
     return jinja2.Template(source, autoescape=True, finalize=finalize).render(
@@ -78,7 +78,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns low, value and high of each estimate as positions on a common scale; None if it has no bar."""
+    """Returns the low bound, value and high bound of each estimate as positions on a common scale, or None."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)
@@ -178,7 +178,7 @@ def _padded(column):
 
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
-    """Returns the comparison as JSON values; `sounds` maps the `id` of a measurement to its audio file."""
+    """Returns the comparison as JSON values; `sounds` has the audio file of a measurement, as in `_page`."""
     best, compared = comparison.best(), [row.name for row in comparison.compared]
     return {
         "format": "myxtts evaluation",

@@ -35,7 +35,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a recording."""
 KNOWN_SHARE = 0.5
-"""A run counts as trained on a data set if its list of clips has at least this share of the data set's clips."""
+"""A run counts as trained on a data set if they share at least this fraction of the shorter list of clips."""
 CLIP_LIST = "clips_train.csv"
 
 
@@ -51,12 +51,12 @@ def choose_sentences(
     """Returns the sentences for all subjects.
 
     Args:
-        data: Data set with recordings (default: that of the runs).
+        data: Data set with recordings (default: the first data set of a run that still exists).
         texts: Text file with one sentence per line, used instead of the data set.
-        voices: Reference recordings, cycled over the sentences.
-        language: Language of texts and clips without a label (default: that of the runs, else detected).
+        voices: Reference recordings, used in turn for the sentences.
+        language: Language of texts and clips without one (default: the runs' language, else English for texts).
         count: Maximum number of sentences.
-        folder: Empty folder for recordings by eSpeak NG, the reference of the bundled model.
+        folder: Empty folder for eSpeak NG recordings, with which the bundled model is compared.
 
     Raises:
         UserError: There are no sentences, or no voices.
@@ -97,7 +97,7 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    The voice of a sentence is the longest other clip of the speaker, a training clip if there is one.
+    The voice of a sentence is the longest other clip of its speaker; training clips are preferred.
 
     Raises:
         UserError: No clip is held out and readable.
@@ -122,7 +122,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
         except AudioError as error:
             logger.warning("%s It is left out.", error)
             continue
-        # Another clip than the sentence itself, if there is one.
+        # Prefer a clip other than the sentence itself.
         voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one)
         seen = one.speaker in trained_speakers if trained else None
         files = str(voice.wav_path), str(one.wav_path)
@@ -133,7 +133,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 
 
 def _espeak_data(folder, language):
-    """Creates a data set for the bundled model, held-out sentences spoken by eSpeak NG; returns the folder."""
+    """Creates a data set for the bundled model: held-out sentences that eSpeak NG speaks. Returns its folder."""
     code = get_language(language).code
     voices = [voice for voice in VOICES if voice.language == code]
     if not voices:
@@ -178,7 +178,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Assigns the voices to the sentences in turn, and removes the sentences' recordings, which have other voices."""
+    """Assigns the voices to the sentences in turn, and removes the recordings, because they have other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -193,13 +193,13 @@ class Source:
     kind: str
     """`recordings`, `copy` (resynthesis), `model` or `files`."""
     speak: Callable[[], Iterator[Spoken]]
-    """Function that yields the speech of all sentences that the source has or can synthesize."""
+    """Function that yields the speech of every sentence that the source has or can synthesize."""
 
 
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources: recordings, if there are any, then each subject, a model's resynthesis before its speech."""
+    """Returns the sources: recordings if any, then each subject's speech; a model's resynthesis precedes its speech."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []
@@ -207,7 +207,7 @@ def rows_to_speak(
         if not one.is_model:
             found.append(_files(one.name, one.folder, sentences))
             continue
-        synthesizer = cache(partial(Synthesizer.load, one.folder, one.which, decoder=decoder))  # once for both rows
+        synthesizer = cache(partial(Synthesizer.load, one.folder, one.which, decoder=decoder))  # loads once
         if recorded:
             found.append(Source(f"{one.name}, copy", "copy", partial(_copies, synthesizer, recorded)))
         found.append(Source(one.name, "model", partial(_speech, synthesizer, sentences, seeds)))
@@ -238,7 +238,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its codes; the result is the best quality that the GPT's speech can have.
+    """Resynthesizes a recording from its codes; the quality is the upper limit of the GPT's speech.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.
@@ -264,8 +264,8 @@ def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}
     paths = [by_id.get(one.id) or by_text.get(" ".join(one.text.split())) for one in sentences]
     if not any(paths):
-        rule = f"{folder} must have files of the sentences to compare, by name or text; it says none of them"
-        raise UserError(f"{rule}. Its first is {utterances[0].id}: {utterances[0].text[:60]!r}.")
+        rule = f"{folder} has no audio file of the sentences to compare, by name or by text"
+        raise UserError(f"{rule}. Its first file is {utterances[0].id}: {utterances[0].text[:60]!r}.")
 
     def speak():
         for one, path in zip(sentences, paths):

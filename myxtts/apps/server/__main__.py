@@ -11,7 +11,7 @@ from myxtts.config.checks import needing
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Serves until it is stopped."""
+    """Runs the server until it is stopped; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     key = check_options(arguments)
     with needing('The server needs: pip install "myxtts[server]" ({} is missing.)'):

@@ -113,12 +113,12 @@ def _add_state(app, speaker, voices, settings):
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        """Whether the server works."""
+        """Reports whether the server is running (200) or has failed (503)."""
         return JSONResponse({"status": "ok" if speaker.alive else "ended"}, 200 if speaker.alive else 503)
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        """Whether warm-up is done and texts are accepted."""
+        """Reports the load, and whether warm-up is done and texts are accepted (200) or not (503)."""
         state = dict(zip(("waiting", "speaking", "rows"), speaker.load), ready=speaker.ready)
         return JSONResponse(state, 200 if state["ready"] else 503)
 

@@ -5,17 +5,18 @@ import ipaddress
 import os
 from pathlib import Path
 
-from myxtts.cli.arguments import PlainParser
+from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import require_port
 from myxtts.config.checks import UserError, read_bounded, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
-from myxtts.storage.base_model import require_model_folder
+from myxtts.interchange.hub import check_model
+from myxtts.storage.base_model import EXPORT, MODELS, PLACES, SETTINGS, require_kind
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
 LIMITS = {
-    "--queue": (32, 0, 10_000, "maximum queue length; excess is rejected"),
+    "--queue": (32, 0, 10_000, "maximum queue length; further requests are rejected"),
     "--queue-seconds": (120.0, 1, 86_400, "maximum time in the queue, in seconds"),
     "--max-seconds": (600.0, 1, 86_400, "maximum total time of a request, in seconds"),
     "--max-characters": (4096, 1, 10**6, "maximum characters per text"),
@@ -38,9 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of `myxtts serve`."""
     about = "Serve a model over HTTP, with an API compatible with OpenAI's."
     parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
-    checkpoint = "folder of a run, a converted or an exported model; base is the bundled model"
-    parser.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
-    parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to speak with")
+    add_model(parser, ", or an exported model")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
     host = "listen address; anything but localhost requires an API key"
@@ -81,6 +80,8 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")
     check_device(arguments.device)
+    if arguments.ui is not None:
+        require_kind(arguments.ui, "--ui", (*PLACES, SETTINGS), "the folder that holds the runs")
     if arguments.voices is not None:
         require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
     require_port("--port", arguments.host, arguments.port)
@@ -103,7 +104,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     if not key and not _is_local(arguments.host):
         rule = f"--host {arguments.host} can be reached from other machines and needs an API key"
         raise UserError(f"{rule}. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
-    require_model_folder(arguments.checkpoint, "A model (--checkpoint)")
+    check_model(arguments.checkpoint, kinds=(*MODELS, EXPORT))
     return key
 
 

@@ -20,7 +20,7 @@ def application(flags: dict[str, Any]) -> Any:
     """Returns the Ray Serve application for flags of `myxtts serve`: `{"checkpoint": "runs/mine", "queue": 16}`.
 
     Raises:
-        UserError: Ray is not installed, or a flag is unknown, has an invalid value, or is not for replicas.
+        UserError: Ray is not installed, or a flag is unknown, invalid, or replaced by a setting of Ray.
     """
     with needing('This needs Ray Serve. Install it with: pip install "myxtts[ray]"'):
         from ray import serve
@@ -29,7 +29,7 @@ def application(flags: dict[str, Any]) -> Any:
 
     @serve.deployment(
         name="speech",
-        ray_actor_options={"num_cpus": 2},  # one samples codes while the other decodes audio
+        ray_actor_options={"num_cpus": 2},  # one CPU samples codes while the other decodes audio
         max_ongoing_requests=40,
         autoscaling_config={"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 8},
     )
@@ -50,7 +50,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
     for name, value in flags.items():
         name = name.replace("-", "_")
         if name in OF_RAY:
-            raise UserError(f"{name} is not for replicas: Ray settles it (docs/serving.md).")
+            raise UserError(f"{name} is not for replicas. Set it in Ray Serve (docs/serving.md).")
         if str(value).lower() != "false":
             words.append(f"--{name.replace('_', '-')}")
             words += [] if str(value).lower() == "true" else [str(value)]
@@ -67,7 +67,7 @@ def open_replica(words: list[str]) -> Any:
     speaker.start()
     while not speaker.ready:
         if not speaker.alive:
-            raise RuntimeError("The model could not be made ready; the log says why.")
+            raise RuntimeError("The warm-up of the model failed. The log has the reason.")
         time.sleep(0.05)
     app.state.speaker = speaker
     return app

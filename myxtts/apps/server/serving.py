@@ -21,22 +21,23 @@ from myxtts.apps.server.voices import VoiceBook
 from myxtts.config.checks import UserError
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
+from myxtts.storage.base_model import EXPORT, MODELS
 from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
 ANSWER_SECONDS = 2.0
-"""Minimum time to send the answers to requests that a shutdown ends."""
+"""Minimum time that a shutdown leaves for sending the responses of aborted requests."""
 HEAD_SECONDS = 10.0
 """Time limit for receiving the head of a request."""
 MOST_IN_TURNS = 32
-"""Maximum number of texts that an exported model speaks in turns."""
+"""Maximum number of texts that an exported model alternates between."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses."""
 
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
-    """Builds app, speaker, voices and settings from the options; an exported model loads no TensorFlow."""
-    run = local_folder(arguments.checkpoint)
+    """Builds app, speaker, voices and settings from the options. Exported models do not import TensorFlow."""
+    run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
     model, speakers, options = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")
@@ -58,7 +59,7 @@ def _open_exported(run, arguments):
     try:
         model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
     except Exception as error:  # the errors of ONNX Runtime have no other common base class
-        raise CheckpointError(f"{run} is not a whole export: {error}. Run `myxtts export` again.") from error
+        raise CheckpointError(f"{run} is not a complete export: {error}. Run `myxtts export` again.") from error
     return model, model.speakers, {"most_texts": MOST_IN_TURNS}
 
 
@@ -176,7 +177,7 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
 
     async def shutdown(self, sockets=None):
-        """Rejects queued texts, finishes the texts in progress, and ends the rest after the time limit."""
+        """Rejects queued texts and finishes the texts in progress; aborts those that exceed the time limit."""
         self.speaker.refuse_more()
         end = time.monotonic() + self.config.timeout_graceful_shutdown
         while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:

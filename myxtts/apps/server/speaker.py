@@ -43,11 +43,11 @@ class Metrics:
         self.registry = CollectorRegistry()
         own = dict(registry=self.registry)
         self.requests = Counter("myxtts_requests", "HTTP requests answered", ["path", "status"], **own)
-        self.errors = Counter("myxtts_errors", "Texts that were not spoken to their end, by kind", ["kind"], **own)
-        self.cancelled = Counter("myxtts_cancelled", "Texts whose client went away", **own)
-        self.texts = Counter("myxtts_texts", "Texts spoken to their end", **own)
+        self.errors = Counter("myxtts_errors", "Texts that failed, by kind of error", ["kind"], **own)
+        self.cancelled = Counter("myxtts_cancelled", "Texts whose client disconnected", **own)
+        self.texts = Counter("myxtts_texts", "Texts spoken completely", **own)
         self.codes = Counter("myxtts_codes", "Audio codes sampled; their rate is the speed of the model", **own)
-        self.sound = Counter("myxtts_sound_seconds", "Seconds of audio made", **own)
+        self.sound = Counter("myxtts_sound_seconds", "Seconds of audio generated", **own)
         for index, what in enumerate(("waiting_texts", "speaking_texts", "rows")):
             gauge = Gauge(f"myxtts_{what}", f"{what.capitalize().replace('_', ' ')}, at present", **own)
             gauge.set_function(lambda index=index: load()[index])
@@ -59,7 +59,7 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak. Coroutines of the event loop that submitted the job receive the audio from `next`."""
+    """A text to speak. Its audio is received with `next`, in the event loop that submitted the job."""
 
     pieces: list[Piece]
     """Pieces of the text; empty if there is nothing to say."""
@@ -99,7 +99,7 @@ class SpeechJob:
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
     async def next(self) -> np.ndarray | None:
-        """Returns the next samples `(S,)` at the model's rate, or None at the end. Raises the error that ended it."""
+        """Returns the next samples `(S,)` at the model's rate, or None at the end; raises the error of a failed job."""
         item = await self._audio.get()
         if isinstance(item, Exception):
             raise item
@@ -163,7 +163,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text; must be called in an event loop. A job without pieces gets its silence at once.
+        """Queues a text; must be called in an event loop. A job without pieces is answered with silence at once.
 
         Raises:
             ApiError: The queue is full (429), or the server is stopping (503).

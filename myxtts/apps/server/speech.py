@@ -60,8 +60,8 @@ class SpeechRequest(BaseModel):
     speed: Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False)] = 1.0
     stream_format: Literal["audio", "sse"] | None = Field(None, description="sse: as server-sent events")
     instructions: str | None = Field(None, max_length=10_000, description="accepted, no effect")
-    stream: bool | None = Field(None, description="false: all at once, with its length; default: true, but for flac")
-    language: str | None = Field(None, max_length=20, description="code; default: the voice's, else by the text")
+    stream: bool | None = Field(None, description="false: all at once, with its length; default: true except for flac")
+    language: str | None = Field(None, max_length=20, description="code; default: the voice's, else detected")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(lt=2**31)] | None = None
@@ -105,12 +105,12 @@ def plain_text(text: str) -> str:
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at its pauses; returns seconds of silence before it, and `(part, seconds of silence after it)`.
+    """Splits a text at marks such as `[pause: 2s]`; returns the initial silence in seconds, and `(part, pause)` pairs.
 
-    Parts without letters and digits are left out. Without any part, the silence lasts `SILENCE_SECONDS` or more.
+    Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
 
     Raises:
-        ApiError: The pauses are longer than `MOST_PAUSE_SECONDS` in all.
+        ApiError: The sum of the pauses is above `MOST_PAUSE_SECONDS`.
     """
     parts = [("", 0.0)]
     first, *rest = _PAUSE.split(plain_text(text))
@@ -167,7 +167,7 @@ def make_job(
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns `requested`, else `usual` (of voice or server), or a language of `among` if that fits the text better."""
+    """Returns `requested` if given, else the default `usual`, unless the text's letters fit another one of `among`."""
     if requested:
         try:
             return get_language(requested).code
@@ -180,7 +180,7 @@ def _choose_language(requested, text, usual, among):
 
 
 class SpeechResponse(Response):
-    """Speaks a job and sends its audio, or an error if there is no audio yet."""
+    """Speaks a job and sends its audio; sends an error response if the job fails before its first audio."""
 
     def __init__(self, speaker: Speaker, job: SpeechJob, request: SpeechRequest):
         self.speaker, self.job, self.request, self.background, self.error = speaker, job, request, None, None
@@ -242,7 +242,7 @@ class SpeechResponse(Response):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(content).decode()})
 
     def _facts(self):
-        """Fields of the request's log line, with the length of the text instead of the text itself."""
+        """Returns the fields of the request's log line, with the length of the text instead of the text itself."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
         facts = dict(characters=len(self.request.input), language=job.language, codes=job.num_codes)
         facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})
@@ -261,7 +261,7 @@ class CaptionedResponse(SpeechResponse):
         self.speaker.submit(self.job)
         model, content, times = self.speaker.synthesizer, b"", []
         lead, received = round(self.job.silences[0] * model.sample_rate), np.zeros(0, np.float32)
-        dropped, num_timed = 0, 0  # samples of sentences that have their word times are dropped
+        dropped, num_timed = 0, 0  # samples are dropped once the word times of their sentence are known
         while (samples := await self.job.next()) is not None:
             received = np.concatenate([received, samples])
             content += self.encoder.add(samples)
@@ -281,7 +281,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Number of phonemes of a word, or of letters if the model does not read phonemes; 0 if it is not spoken."""
+        """Returns the number of phonemes of a word, or of letters for a model without phonemes; 0 if not spoken."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

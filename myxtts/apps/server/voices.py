@@ -52,8 +52,8 @@ class VoiceBook:
         model: Loads and encodes voices.
         speakers: Names of the voices that come with the model, each with its language.
         folder: Folder with one file per voice; its content may change at any time.
-        aliases: Other names for voices. A name in `OPENAI_VOICES` without an alias selects a voice of the text's
-            language, a Kokoro name a voice of Kokoro's language; both prefer female or male names such as `en_f1`.
+        aliases: Other names for voices. Without an alias, a name in `OPENAI_VOICES` selects a voice of the text's
+            language, and a Kokoro name a voice of the language in the name, both of the same sex if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias names no voice.
@@ -67,10 +67,10 @@ class VoiceBook:
         self._opened = lru_cache(KEPT_VOICES)(self._open)
         self._adding = threading.Lock()
         if unknown := set(self.aliases.values()) - set(self.all()):
-            raise UserError(f"--voice-map must lead to the server's voices. There is no voice {min(unknown)}.")
+            raise UserError(f"--voice-map must name the server's voices. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. For equal names, `.voice` files precede recordings, which precede speakers."""
+        """Returns all voices by name; of equal names, the `.voice` file is used, else the recording in the folder."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -86,7 +86,7 @@ class VoiceBook:
 
         Args:
             name: Name or alias of a voice; empty for any voice of the language.
-            language: Likely language of the text; a voice of it is chosen if `name` is empty or one of OpenAI's.
+            language: Likely language of the text; used to choose a voice if `name` is empty or one of OpenAI's.
 
         Raises:
             ApiError: There is no voice of this name.

@@ -34,7 +34,7 @@ async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: Voice
 
 
 class _LimitedReader:
-    """Reader for Wyoming's `async_read_event` that raises `ValueError` for events too large for a text."""
+    """Reader for Wyoming's `async_read_event` that raises `ValueError` for events above `MOST_DATA_BYTES`."""
 
     def __init__(self, reader: asyncio.StreamReader):
         self.readline, self._reader = reader.readline, reader
@@ -46,7 +46,7 @@ class _LimitedReader:
 
 
 class _Conversation(AsyncEventHandler):
-    """Handler of one connection. The `voice` of an event is a dictionary that may have `name` and `language`."""
+    """Handles one connection. Events may have a `voice`, a dictionary with the optional keys `name` and `language`."""
 
     def __init__(self, reader, writer, speaker: Speaker, voices: VoiceBook, settings: ServerSettings):
         super().__init__(_LimitedReader(reader), writer)

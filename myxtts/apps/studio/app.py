@@ -44,7 +44,7 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""After this many wrong passwords within this many seconds, no password is accepted."""
+"""After this many wrong passwords within this many seconds, even the right password is refused for a while."""
 
 
 def _checks_password(password):
@@ -62,9 +62,9 @@ def _checks_password(password):
 
 
 class Door:
-    """ASGI middleware before the page: refuses requests from other origins, and requests without `token` if given.
+    """ASGI middleware in front of the page: refuses requests from other origins, and requests without the `token`.
 
-    A request with `?token=` and the right value sets a cookie, which later requests need.
+    A request with the right `?token=` sets a cookie, which later requests must have. With None, no token is needed.
     """
 
     def __init__(self, app, token: str | None):
@@ -110,12 +110,12 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page of each language on an app, protected by a password, else by a token for `Door`, if given."""
+    """Mounts the page of each language on an app, protected by the password, else by the token (see `Door`), if any."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
         page = build_page(studio, language)
-        # Otherwise Gradio accepts any path in a request as an upload, such as a key in the home folder.
+        # Otherwise Gradio accepts any path in a request as an upload, even that of a private key in the home folder.
         page.has_launched = True
         look = dict(css_paths=Path(__file__).with_name("page.css"), ssr_mode=False, footer_links=[], show_error=True)
         limits = dict(max_file_size=MOST_UPLOAD, allowed_paths=[str(studio.home.resolve())])

@@ -1,4 +1,4 @@
-"""The folder with all runs: its data sets, exports, evaluation, trash, and the file of the votes."""
+"""The folder of all runs, and what else it contains: data sets, exports, an evaluation, a trash, and votes."""
 
 import csv
 import os
@@ -23,7 +23,7 @@ TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
 """Suffixes of files that `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
 RECORDINGS, BEFORE = ".recordings", ".before"
-"""Suffixes of the folder with the recordings of a data set, and of a recording that is about to be replaced."""
+"""Suffix of the folder with a data set's long recordings, and suffix of the backup of a recording to be replaced."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"

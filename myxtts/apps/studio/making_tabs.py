@@ -68,8 +68,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds the check of a data set (folder and language are in the boxes `chosen`): report, clips to play, texts to
-    correct, `report.html`. Returns the line for errors, and a function that runs the check on an event."""
+    """Adds the check of a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the inputs of
+    folder and language. Returns the line that shows errors, and a function that runs the check on a given event."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6, visible=False)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -109,7 +109,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Fills the tab Train: settings, plan, start and stop, and the state of the run named in the first box."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, texts, choices.language)
-    # The form has its own line: it is also filled when the page opens, which must not clear the answer to a click.
+    # The form has its own status line: filling it when the page opens must not clear the message of a button.
     filled = parts.state_line("train_form_notice")
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
@@ -153,7 +153,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, language):
-    """Adds the form; returns the box of the run, the boxes by the names of `FLAGS`, the recipe, the table of stages."""
+    """Adds the form; returns the input of the run, inputs by flag, the input of the recipe, and the table of stages."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     with gr.Row():
@@ -179,7 +179,7 @@ def _form(studio, texts, language):
 
 
 def _box(name, texts, value):
-    """Returns the box of a setting; without a label in `texts` the box shows flag and help."""
+    """Returns the input of a setting; if `texts` has no label for it, the label is the flag and its help."""
     flag = FLAGS[name]
     info = texts.get(f"{name}_help", None if name in texts else flag.help)
     words = dict(label=texts.get(name, flag.names[0].lstrip("-")), info=info)

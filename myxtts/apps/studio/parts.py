@@ -51,7 +51,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def followed(texts: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields each output of a command with a line of the elapsed time and the last printed line, "" at the end."""
+    """Yields the output of a command, and a status line (elapsed time, last printed line) that is "" at the end."""
     begun, output = time.monotonic(), ""
     for output in outputs:
         passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))

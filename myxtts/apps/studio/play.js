@@ -1,18 +1,18 @@
-// Plays what the messages of a speech hold, each part once; see `message_of` in speech_tabs.py.
+// Plays each part of the audio in the messages once; see `message_of` in speech_tabs.py.
 (message) => {
   if (!message) return;
-  const told = JSON.parse(message);
+  const update = JSON.parse(message);
   let player = window.myxtts_player;
-  if (!player || player.speech !== told.speech) {
+  if (!player || player.speech !== update.speech) {
     if (player) player.context.close();
-    const context = new AudioContext({sampleRate: told.rate});
-    player = window.myxtts_player = {speech: told.speech, next: 0, at: 0, seconds: 0, context: context};
+    const context = new AudioContext({sampleRate: update.rate});
+    player = window.myxtts_player = {speech: update.speech, next: 0, at: 0, seconds: 0, context: context};
   }
-  told.parts.forEach((part, index) => {
-    if (told.first + index < player.next) return;
-    player.next = told.first + index + 1;
+  update.parts.forEach((part, index) => {
+    if (update.first + index < player.next) return;
+    player.next = update.first + index + 1;
     const pcm = new Int16Array(Uint8Array.from(atob(part), (one) => one.charCodeAt(0)).buffer);
-    const buffer = player.context.createBuffer(1, pcm.length, told.rate);
+    const buffer = player.context.createBuffer(1, pcm.length, update.rate);
     buffer.getChannelData(0).set(Float32Array.from(pcm, (sample) => sample / 32768));
     const source = player.context.createBufferSource();
     source.buffer = buffer;

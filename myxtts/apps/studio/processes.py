@@ -34,9 +34,9 @@ MOST_POINTS = 600
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a terminated process."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
-"""Start of the lines that libmpg123 and CTranslate2 print, thousands for some recordings; they are not shown."""
+"""Beginning of lines that libmpg123 and CTranslate2 print, sometimes by the thousand; they are not shown."""
 _trainings: dict[Path, subprocess.Popen] = {}
-"""Trainings that were started here, by folder."""
+"""Training processes that this server started, by the run's folder."""
 
 
 class Tasks:
@@ -168,14 +168,14 @@ def _start(arguments, output):
 
 
 def _end_of(path):
-    """Returns the end of a file as text; "" without the file."""
+    """Returns the end of a file as text; "" if the file does not exist."""
     with suppress(OSError), open(path, "rb") as file:
         return _printed(file)
     return ""
 
 
 def _printed(output) -> str:
-    """Returns the end of a command's output as a terminal shows it, without `FOREIGN` lines."""
+    """Returns the end of a command's output as a terminal would show it, without `FOREIGN` lines."""
     size = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), MOST_READ_BYTES, max(0, size - MOST_READ_BYTES)).decode(errors="replace")
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if not FOREIGN.match(line)]

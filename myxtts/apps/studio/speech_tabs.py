@@ -27,8 +27,8 @@ HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close()
 
 
 def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> str:
-    """Returns a JSON message with the newest of all `chunks`, each `(S,)` int16 at `sample_rate` in Hz; `speech` is a
-    unique name for the audio."""
+    """Returns a JSON message with the last `REPEATED_PARTS` of `chunks`, each `(S,)` int16 at `sample_rate` in Hz;
+    `speech` is a unique name for the audio."""
     shown = [base64.b64encode(part.astype("<i2").tobytes()).decode() for part in chunks[-REPEATED_PARTS:]]
     return json.dumps(dict(speech=speech, rate=sample_rate, first=len(chunks) - len(shown), parts=shown))
 

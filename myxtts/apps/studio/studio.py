@@ -98,7 +98,7 @@ class Studio:
                     Path(f"{copy}{BEFORE}").unlink(missing_ok=True)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
-        """Returns the training form of a new run that starts from a model, or of an existing run, with its settings."""
+        """Returns the training form: for a new run that starts from a model, or with an existing run's settings."""
         return training_form.preset_for(self.source(source), self._folder_or_home(name), recipe)
 
     def stages(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[list]:
@@ -120,21 +120,21 @@ class Studio:
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
-        """Returns the names of a model's voices: voices of `language` first, and speakers of the training first."""
+        """Returns the names of a model's voices: those of `language` first, in each group trained speakers first."""
         voices = read_speakers(self.folder(name))
         return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of a model's first trained speaker, else `before` if a voice speaks it, else ""."""
+        """Returns the language of the first trained speaker. Without one: `before` if a voice speaks it, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
 
     def speak(self, run: str, text: str, *options, which: str = "best") -> tuple[int, np.ndarray]:
-        """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Repeats sentences of low confidence.
+        """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Retries sentences with low confidence.
 
-        `options` are the arguments of `_opened` from `language` on: a code, or "" to detect the language; a recording
-        of the voice, or None and the name of a voice; seed; temperature, 0 for that of the run; speed.
+        `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
+        voice (used without a recording), seed, temperature (0 for the run's setting), speed.
 
         Raises:
             UserError: The model cannot speak the text.
@@ -144,7 +144,7 @@ class Studio:
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
-        """Speaks a text as `speak` does, but yields the result in parts and repeats no sentences."""
+        """Speaks a text as `speak` does, but yields the audio in parts and does not retry sentences."""
         synthesizer, *manner = self._opened(run, text, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)

@@ -10,12 +10,12 @@ PREFIX = {"en": "/ui", "fa": "/ui-fa"}
 """URL prefix of the page in each language."""
 _READ = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
 TEXTS = {language: {key: texts[language] for key, texts in _READ.items() if language in texts} for language in PREFIX}
-"""Texts by language and key. The key of a setting's label is the name of its flag, the key of its help adds `_help`.
+"""Texts by language and key. A setting's label has the name of its flag as key, its help the same with `_help`.
 English has no help texts here and shows the help of the flag."""
 
 
 class PageError(UserError):
-    """Error with a translated message: the text of `key`, in English or, by `in_language`, in another language."""
+    """Error whose message is the text `key`: `str` returns it in English, `in_language` in another language."""
 
     def __init__(self, key: str, *values: object):
         self.key, self.values = key, values

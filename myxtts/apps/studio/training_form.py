@@ -1,4 +1,4 @@
-"""Values of the training form. The model to start from selects a recipe; other values than the recipe's become flags.
+"""Values of the training form. The model to start from selects a recipe; values that differ from it become flags.
 
 The form has the settings whose field is declared with `page="main"` or `page="more"`.
 """
@@ -12,8 +12,8 @@ from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict
 from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
-from myxtts.interchange.hub import folder_here
-from myxtts.storage.base_model import is_base
+from myxtts.interchange.hub import is_hub_name, local_folder
+from myxtts.storage.base_model import PLACES, is_base, kind_of
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import read_json
 from myxtts.storage.run_folder import read_config
@@ -25,11 +25,11 @@ OWN = "config.json"
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
-"""Factor by which fine-tuning lowers the GPT learning rate of training from scratch, as in `finetune_base.yaml`."""
+"""Divisor of the GPT learning rate for fine-tuning instead of training from scratch, as in `finetune_base.yaml`."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }
-"""Flags of `myxtts train` that the form has, by their Python names."""
+"""Flags of `myxtts train` that the form shows, by their Python names."""
 
 
 class Preset(NamedTuple):
@@ -46,7 +46,7 @@ class Preset(NamedTuple):
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
     """Returns the initial form for a run in `folder` that starts from `source`, a value of `--init-from`.
 
-    A `recipe` of None means the settings of the run in `folder` if there is one, else the recipe that fits the source.
+    If `recipe` is None, the form shows the settings of the run in `folder`, or for a new run a recipe for the source.
 
     Raises:
         UserError: The source or the run is damaged.
@@ -78,7 +78,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Returns the values of the form for a configuration; None for flags of several settings with different values."""
+    """Returns the values of the form for a configuration; None for a flag of several settings with different values."""
     nested = config.to_dict()
     values = {name: _value_in(nested, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
@@ -123,11 +123,12 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns size, G2P languages and stages of a model, and whether it is a release; {} if it is not here."""
+    """Returns size, G2P languages and stages of a model, and whether it is a release; {} if not on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
-    if (folder := folder_here(source)) is None:
+    if is_hub_name(source) or kind_of(source) in PLACES:  # starting the run reports what is not a model
         return {}
+    folder = local_folder(source, what="--init-from")
     config, state = read_config(folder), CheckpointStore(folder / "gpt").newest_state() or {}
     released = config.model.size == RELEASED_SIZE or "converted_from" in state
     stages = tuple(name for name in TUNABLE if CheckpointStore(folder / name).steps())

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, require
-from myxtts.config.stages import STAGES
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
+from myxtts.storage.base_model import EXPORT, FOLDER, KINDS, MODEL, RELEASE, RUNS, SETTINGS, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
@@ -60,7 +60,7 @@ def load_corpus(
         root: A folder, or a single list of clips.
         language: Language of clips without a language; None identifies it by their texts, else assumes English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
-        audio_roots: Other folders in which lists may name audio.
+        audio_roots: Other folders from which lists may name audio files.
 
     Raises:
         ConfigError: There is no format `format_name`, or an audio root does not exist.
@@ -96,7 +96,7 @@ def load_corpus(
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files with the name of a recording, such as `talk.srt` or `talk.en.srt`, in order of `suffixes`."""
+    """Returns the files named like a recording, such as `talk.srt` or `talk.en.srt`, in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     found = [one for one in recording.parent.iterdir() if one.suffix in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(one.suffix), one.stem != recording.stem, one.name))
@@ -104,27 +104,23 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 def _refuse_other_kinds(root):
     """Raises `CorpusError` if `root` is missing, an archive, a recording, a spreadsheet or a model."""
-    if not root.exists():
+    kind = SETTINGS if (root / "metadata.csv").is_file() else kind_of(root.resolve())
+    if str(root).startswith("hf:"):
+        what = "is on the hub. `hf download NAME --repo-type dataset --local-dir DIR` fetches it; then give DIR"
+    elif not root.exists():
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"
     elif root.is_file():
         what = next((what for suffixes, what in _OTHER_FILES.items() if root.suffix.lower() in suffixes), None)
-    elif _is_model(root):
-        what = _OTHER_FILES[MODELS]
-    elif (root / "speak.py").is_file() and any(root.glob("*.onnx")):
+    elif kind in (SETTINGS, RUNS, FOLDER):
+        return
+    elif kind == EXPORT:
         what = "is an exported model, not a data set. `python {0}/speak.py --help` shows how to speak with it"
     else:
-        return
+        what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE) else KINDS[kind]
     if what:
         name = printable(str(root))
-        message = f"The data set {name} {what.format(shlex.quote(name))}."
+        message = f"The data set {name} {what.format(shlex.quote(name), path=root)}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
-
-
-def _is_model(folder):
-    """Returns whether a folder has a run, a preset or a model in Coqui's layout, and no list of clips."""
-    has_config = (folder / "config.json").is_file() and not (folder / "metadata.csv").is_file()
-    is_run = any(next((folder / stage).glob("step_*"), None) for stage in STAGES)
-    return has_config and (is_run or any((folder / f"model{suffix}").is_file() for suffix in MODELS))
 
 
 def _note_unused_audio(reading, layout):

@@ -60,8 +60,8 @@ class Corpus:
 class Place(NamedTuple):
     """A folder that a format reads, or only the list `list_path` in it.
 
-    `prefix` is the prefix of the ids of its clips; `speaker` and `language` are the defaults of its clips. With
-    `validation`, its clips are validation clips.
+    `prefix` is the prefix of the ids of its clips; `speaker` and `language` are the defaults of its clips. If
+    `validation` is true, its clips are validation clips.
     """
 
     path: Path

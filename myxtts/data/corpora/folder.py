@@ -65,7 +65,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the folder outside the data set that has at least half of the audio `names`, if the user owns it."""
+        """Allows the folder of audio outside the data set, if the user owns it and it has at least half of `names`."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -178,9 +178,9 @@ class CorpusFolder:
         return first + parts
 
     def _check_links(self, path, for_audio=False):
-        """Raises `ClipRefused` if a path leads out of the data set and `audio_roots` through a link.
+        """Raises `ClipRefused` if a symbolic link leads to a target outside the data set and `audio_roots`.
 
-        With `for_audio`, a link may lead out if the user owns both the link and its target, an audio file or a folder.
+        If `for_audio` is true, a user's link to an audio file or folder of the same user is allowed.
         """
         real = Path(os.path.realpath(path))
         if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):

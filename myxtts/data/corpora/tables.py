@@ -155,7 +155,7 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the table of a list by the content of its columns: one has names of audio, one has the most letters.
+    """Finds the columns of a list by their content: the clip column names audio, the text column has the most letters.
 
     Returns the `plain_table` if the list has no header and names of audio in the first column, and None if no column
     has names of audio in at least half of the lines.
@@ -215,7 +215,7 @@ def _refuse_speakers_for_text(path, rows):
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row has the names of columns, not a clip without audio."""
+    """Returns whether the first row is a header rather than a clip without audio."""
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False

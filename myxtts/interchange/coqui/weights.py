@@ -58,7 +58,7 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns tensors that coqui-tts requires and our model lacks: those of `model.pth`, and those of `dvae.pth`.
+    """Returns two dictionaries of tensors that coqui-tts requires and our model lacks, of `model.pth` and `dvae.pth`.
 
     `conversion.speaker_front_end` has further ones of `model.pth`.
     """
@@ -86,7 +86,7 @@ def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
 
 
 def _norm_but_first(direction):
-    """Norm over all axes but the first one, which is the input channel in transposed convolutions, `(d, 1, 1)`.
+    """Computes the norm over all axes but the first (the input channel in transposed convolutions), `(d, 1, 1)`.
 
     A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
     """

@@ -44,7 +44,7 @@ class Tensor:
         return self.graph.op("Cast", self, to=self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, *shape: int) -> "Tensor":
-        """Reshapes; a length of 0 keeps that of the input, -1 is computed from the others."""
+        """Reshapes; a length of 0 keeps the length of the input, -1 is computed from the other lengths."""
         return self.graph.op("Reshape", self, shape)
 
     def transpose(self, *order: int) -> "Tensor":

@@ -34,7 +34,7 @@ def choose_engine(weight_bytes: int) -> str:
 
 
 def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
-    """Loads a model like `Synthesizer.load`, with an engine of `ENGINES`; None stands for that of `choose_engine`.
+    """Loads a model like `Synthesizer.load`, with an engine of `ENGINES` (default: the result of `choose_engine`).
 
     Raises `UserError` if the engine is unknown or a package is missing.
     """

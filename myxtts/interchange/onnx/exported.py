@@ -20,6 +20,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.speech import VOICE_SUFFIX, Voice, silence
 from myxtts.inference.text_front import Piece, TextFront
 from myxtts.interchange.onnx import speak
+from myxtts.storage.base_model import EXPORT, kind_of
 from myxtts.storage.files import CheckpointError
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 def is_exported(folder: str | PathLike) -> bool:
     """Whether a folder was written by `myxtts export`."""
-    return (Path(folder) / "gpt.onnx").is_file() and (Path(folder) / "voices.npz").is_file()
+    return kind_of(folder) == EXPORT
 
 
 class ExportedModel:
@@ -70,7 +71,7 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
-        """Latents and speaker vector of the model's shapes, all zero."""
+        """Returns latents and a speaker vector of zeros, in the shapes of the model."""
         shapes = [("num_latents", "width"), ("speaker_width",)]
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 

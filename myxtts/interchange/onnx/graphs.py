@@ -11,7 +11,7 @@ from myxtts.models.xtts import XTTS
 
 
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
-    """GPT forward pass over N latents, L text ids and one code, after P cached positions.
+    """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
     A prompt is N latents, `[START]` text `[STOP]`, the start code and a cache of one masked position; a step has
     N = L = 0. The graph returns the keys and values of new positions only, so that the cache is never copied.
@@ -62,7 +62,7 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
 
 
 def build_drawing(config: ModelConfig) -> Builder:
-    """Sampling of one code for each of B rows, as `models.gpt.sample` does; the start code is never sampled.
+    """Builds the sampling of one code per row, as in `models.gpt.sample`; the start code is never sampled.
 
     Inputs: `logits` and `noise` `(B, V)`; `seen` `(B, V)` bool, the codes sampled so far; `temperature`, `top_p` and
     `repetition_penalty` `(B, 1)` float32; `top_k` `(B, 1)` int32.
@@ -104,7 +104,7 @@ def _filter(graph, scores, top_k, top_p, num):
 
 
 def build_conditioning(model: XTTS) -> Builder:
-    """Conditioning encoder: `wav` `(B, S)` at 22 050 Hz to `latents` `(B, num_latents, width)`."""
+    """Builds the conditioning encoder: `wav` `(B, S)` at 22 050 Hz to `latents` `(B, num_latents, width)`."""
     graph, gpt, config = Builder("conditioning"), model.gpt, model.config
     wav = graph.input("wav", np.float32, "pieces", "samples")
     x = graph.linear(log_mel(graph, CONDITIONING_MEL, wav) / model.mel_stats, gpt.conditioning_encoder.input_projection)
@@ -132,7 +132,7 @@ def build_conditioning(model: XTTS) -> Builder:
 
 
 def build_speaker(model: XTTS) -> Builder:
-    """Speaker encoder: `wav` `(B, S)` at 16 000 Hz to the `speaker` vector `(B, speaker_width)`."""
+    """Builds the speaker encoder: `wav` `(B, S)` at 16 000 Hz to the `speaker` vector `(B, speaker_width)`."""
     graph, encoder = Builder("speaker"), model.speaker_encoder
     mel = log_mel(graph, SPEAKER_MEL, graph.input("wav", np.float32, "recordings", "samples"))
     x = _instance_norm(graph, mel.transpose(0, 2, 1), SPEAKER_MEL.num_mels, 1e-5)
@@ -190,19 +190,19 @@ def _unit(graph, x):
 
 
 def _attend(graph, query, key, value, depth):
-    """Attention without a mask, `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
+    """Computes attention without a mask, `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
     shares = graph.op("Softmax", (query * depth**-0.5) @ key.transpose(0, 1, 3, 2), axis=-1)
     return (shares @ value).transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
 
 def _batch_norm(graph, x, layer):
-    """Batch normalization at inference; channels are the second axis."""
+    """Applies batch normalization as at inference; channels are the second axis."""
     statistics = layer.moving_mean, layer.moving_variance
     return graph.op("BatchNormalization", x, layer.gamma, layer.beta, *statistics, epsilon=layer.epsilon)
 
 
 def build_decoder(model: XTTS) -> Builder:
-    """Waveform decoder for one window of a sentence.
+    """Builds the waveform decoder for one window of a sentence.
 
     Inputs: all `latents` so far, `(B, n, width)`; `speaker` `(B, speaker_width)`; `start` and `end` of the window in
     frames, `(1,)` int64. An `end` beyond the last frame stands for the last frame.
@@ -257,7 +257,7 @@ def _istft(graph, decoder, frames, speaker):
 
 
 def _waves(graph, size):
-    """Matrix `(2 (size / 2 + 1), size)` of the inverse transform: the wave of each bin's real and imaginary part.
+    """Adds the inverse transform's matrix `(2 (size / 2 + 1), size)`: the wave of each bin's real and imaginary part.
 
     ONNX Runtime computes the matrix when it loads the graph; stored, it would be most of a small model's file.
     """

@@ -58,7 +58,7 @@ class Vocabulary:
         return found
 
     def _merged(self, word):
-        """Tokens of a word, by the merges of byte-pair encoding."""
+        """Returns the tokens of a word, by the merges of byte-pair encoding."""
         tokens = list(word)
         while len(tokens) > 1:
             best = min(zip(tokens, tokens[1:]), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
@@ -270,7 +270,7 @@ class Cache:
 
 
 def gumbel_noise(seed, sentence, number, num_scores):
-    """Returns the noise for sampling a code, `(1, num_scores)`, equal to that of MyXTTS for equal arguments."""
+    """Returns the noise for sampling a code, `(1, num_scores)`: the same as in MyXTTS for the same arguments."""
     blocks = -(-num_scores // 8)
     key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)

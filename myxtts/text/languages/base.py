@@ -94,7 +94,7 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
     """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
 
-    Numbers are read by `SpelledNumbers` with `cardinal`, by default from a table, or without both by `Num2Words`.
+    Numbers are read by `SpelledNumbers` with `cardinal` or the language's table; if there is neither, by `Num2Words`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}

@@ -32,7 +32,7 @@ class Batching:
     """Batch size, number of batches per update, and number of parts that each batch is split into.
 
     When memory runs out, batches are split into more parts and the step is repeated. Checkpoints contain the sizes, so
-    that a resumed run splits batches the same way. With `automatic`, it also uses the batch size of the checkpoint.
+    that a resumed run splits batches the same way. If `automatic`, it also has the same batch size.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Returns the data set with the largest batch size that fits in memory, or with that of the resumed checkpoint."""
+    """Returns the data set with the largest batch size that fits in memory, or the size in the resumed checkpoint."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory

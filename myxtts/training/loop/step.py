@@ -61,7 +61,7 @@ class TrainStep:
         self._finish = tf.function(self._finish_step, reduce_retracing=True)
 
     def trace_for(self, examples: list) -> None:
-        """Traces one graph for all shapes between those of the `examples`, which are batches or micro-batches.
+        """Traces one graph for all shapes between the shapes of the `examples`, which are batches or micro-batches.
 
         By default, TensorFlow traces a graph for the first shape only, then one for any shape. A resumed run has other
         first shapes, so it would take the same steps in other graphs, which round differently. XLA compiles each shape.
@@ -95,7 +95,7 @@ class TrainStep:
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
 
     def trainable(self) -> dict[str, tf.Variable]:
-        """Trained weights by name."""
+        """Weights that the step trains, by name."""
         return self._of_rules(lambda rule: rule.trainable)
 
     def averaged(self) -> dict[str, tf.Variable]:
@@ -163,8 +163,8 @@ class TrainStep:
 
         Returns:
             Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. If a stage has several updates,
-            names are prefixed with that of the update (`generator/loss`), `loss` and `gradient_norm` are those of the
-            last update, and `finite` tells whether all updates were applied.
+            names are prefixed with the update's name (`generator/loss`), `loss` and `gradient_norm` are from the last
+            update, and `finite` tells whether all updates were applied.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):

@@ -148,7 +148,7 @@ def recompute(segment: Callable, block: str) -> Callable:
 
 
 def weights_first(function: Callable) -> Callable:
-    """Wraps a function so that the gradients of its weights are computed before those of its tensors are passed on.
+    """Wraps a function so that its weights' gradients are computed before its tensors' gradients are passed on.
 
     TensorFlow's executor starts with the operations that became ready last. Without this, weight gradients of all
     blocks would wait, and keep their recomputed operands in memory, until the backward pass has reached the first

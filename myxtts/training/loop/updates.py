@@ -223,12 +223,12 @@ class AdamW(keras.optimizers.AdamW):
 
 
 def total_steps(max_steps: int | None, epochs: int, batches_per_epoch: int, accumulation: int) -> int:
-    """Number of optimizer steps of a stage: `max_steps`, or those of its epochs."""
+    """Returns the number of optimizer steps of a stage: `max_steps`, or the steps of `epochs` epochs."""
     return max_steps or max(1, epochs * batches_per_epoch // accumulation)
 
 
 def learning_rate(settings: StageConfig, step: int, total_steps: int) -> float:
-    """Learning rate after `step` of `total_steps` steps: linear warm-up, then a half cosine (Loshchilov, Hutter 2017).
+    """Returns the learning rate after `step` steps: linear warm-up, then a half cosine (Loshchilov, Hutter 2017).
 
     The warm-up takes at most a tenth of the steps. After `total_steps`, the rate stays at its final value.
     """

@@ -132,7 +132,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets the initial weights that are computed from the recordings, alike on all workers, if not set yet."""
+        """Sets the weights that are computed from the recordings, unless they are set; equal on all workers."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
@@ -143,7 +143,7 @@ class Stage(ABC):
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives to evaluate in validation; by default `objectives`, which are those of the updates."""
+        """Returns the objectives to evaluate in validation; by default `objectives`, the objectives of the updates."""
         return objectives
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Stage(ABC):
         """Creates the `Preparation` on the data device; `shares_device`: the model is trained on the same device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called on the model device before each step, with the step's first batch, distributed over replicas."""
+        """Prepares a step; called before it on the model device, with its first batch distributed over replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns further figures for a log line, by name."""
@@ -197,7 +197,7 @@ def arrays_of(variables: dict[str, keras.Variable]) -> dict[str, np.ndarray]:
 
 
 def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of each target: `(..., V)` float32, `(...)` int32 -> `(...)` float32.
+    """Computes the cross-entropy of each target: `(..., V)` float32, `(...)` int32 -> `(...)` float32.
 
     `tf.nn.sparse_softmax_cross_entropy_with_logits` cannot be used: it adds assertions to the graph, whose strings
     cannot be placed on a GPU without soft placement.
@@ -214,7 +214,7 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 def masked_cross_entropy(
     logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
 ) -> tf.Tensor:
-    """Sum of the cross-entropy over unmasked targets: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
+    """Sums the cross-entropy over unmasked targets: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
 
     `label_smoothing` is the probability spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
@@ -227,7 +227,7 @@ def masked_cross_entropy(
 
 
 def masked_squared_error(predicted: tf.Tensor, target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Sum of the squared differences over unmasked rows: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
+    """Sums the squared differences over unmasked rows: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
     difference = tf.cast(predicted, tf.float32) - tf.cast(target, tf.float32)
     return tf.reduce_sum(tf.where(mask, tf.reduce_sum(tf.square(difference), axis=-1), 0.0))
 

@@ -87,7 +87,7 @@ class DecoderStage(Stage):
     def phase(self, step, total):
         training = self.config.training
         warmup, first = training.decoder.spectral_share, SPECTRAL
-        if training.init_from is not None and training.stage == self.name:
+        if training.init_from is not None and training.stage == self.name and warmup < 1:
             warmup, first = training.decoder.discriminator_warmup, JUDGING
         return ADVERSARIAL if step >= warmup * total else first
 
@@ -183,7 +183,7 @@ class ResynthesisDistance(Objective):
         self.decoder = decoder
 
     def _present(self, batch):
-        """Mask of the spectral frames inside each clip, `(B, T)` bool."""
+        """Returns a mask of the spectral frames inside each clip, `(B, T)` bool."""
         end = tf.shape(batch.present)[1] - self.decoder.lookahead_frames
         return batch.present[:, self.decoder.history_frames : end]
 
@@ -237,7 +237,7 @@ class DecoderPreparation(GPTPreparation):
         return DecoderBatch(batch.index, frames, present, speaker, target, batch.source_rate)
 
     def _frames(self, batch, position):
-        """Latents on the decoder's frame grid, `(B, F, width)`, and the number of frames of each clip."""
+        """Returns latents on the decoder's frame grid, `(B, F, width)`, and the number of frames of each clip."""
         model, prepared = self.config.model, super().make_batch(batch, position)
         streams = teacher_forcing(model, prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths)
         # As in synthesis, n codes have n + 1 latents: the last one predicts the end.
@@ -277,7 +277,7 @@ class DecoderPreparation(GPTPreparation):
 
 
 def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
-    """Mean absolute difference of log-mel spectrograms in each frame (HiFi-GAN, equation 3).
+    """Computes the mean absolute difference of log-mels in each frame (HiFi-GAN, equation 3).
 
     Magnitudes of a 1024-point transform, hop 256, in 80 bands from 0 to 12 kHz (Slaney's area norm), compressed as
     `ln(max(x, 1e-5))`, or `ln(max(x, QUIET))` above the bandwidth of the recording.
@@ -295,7 +295,7 @@ def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -
 
 
 def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
-    """Spectral convergence plus log-magnitude difference, averaged over three resolutions, `(B,)`.
+    """Computes spectral convergence plus log-magnitude difference, averaged over three resolutions, `(B,)`.
 
     Takes the arguments of `log_mel_distance`. Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
     """
@@ -314,7 +314,7 @@ def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> t
 
 
 def _floors(source_rate, top_hz):
-    """Lower limits of magnitudes, `(B, 1, bands)`: `QUIET` in bands above a recording's bandwidth, else `FLOOR`."""
+    """Returns lower limits of magnitudes, `(B, 1, bands)`: `QUIET` above a recording's bandwidth, else `FLOOR`."""
     limit = BANDWIDTH_SHARE * tf.cast(source_rate, tf.float32)[:, None]
     return tf.where(top_hz[None] <= limit, FLOOR, QUIET)[:, None]
 
@@ -325,17 +325,17 @@ def _magnitude(wav, n_fft):
 
 
 def _mean(x):
-    """Mean of each example, `(B, ...)` to `(B,)` float32."""
+    """Averages each example, `(B, ...)` to `(B,)` float32."""
     x = tf.cast(x, tf.float32)
     return tf.reduce_mean(x, axis=list(range(1, x.shape.rank)))
 
 
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
-    """Adversarial loss of the discriminators' scores, averaged over each map and summed over discriminators, `(B,)`.
+    """Computes the adversarial loss `(B,)` of the scores, averaged over each map and summed over discriminators.
 
-    With `real`, high scores give a low loss: for recordings in the discriminators' loss, and for generated audio in the
-    generator's loss. `hifigan` uses least squares (Mao et al. 2017, equation 2; HiFi-GAN, equation 1), `istft` the
-    hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    If `real` is true, high scores give a low loss: for recordings in the discriminators' loss, and for generated audio
+    in the generator's loss. `hifigan` uses least squares (Mao et al. 2017, equation 2; HiFi-GAN, equation 1), `istft`
+    the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":
@@ -346,6 +346,6 @@ def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
 
 
 def feature_distance(real: Maps, made: Maps) -> tf.Tensor:
-    """Feature-matching loss: mean absolute differences summed over maps and scores (HiFi-GAN, equation 4), `(B,)`."""
+    """Computes the feature-matching loss `(B,)`: mean absolute differences, summed over maps (HiFi-GAN, equation 4)."""
     pairs = [pair for one, other in zip(real, made) for pair in zip(one, other)]
     return tf.add_n([_mean(tf.abs(tf.cast(a, tf.float32) - tf.cast(b, tf.float32))) for a, b in pairs])

@@ -180,7 +180,7 @@ class LoRA:
 
     def __init__(self, gpt: GPT, settings: GPTConfig):
         self.settings, self.layers = settings, {}
-        site = SITES_PER_BLOCK * len(gpt.blocks)  # the embedding's dropout; lower numbers are those of blocks
+        site = SITES_PER_BLOCK * len(gpt.blocks)  # the embedding's dropout; lower sites belong to blocks
         for number, block in enumerate(gpt.blocks):
             for name in LORA_TARGETS:
                 site += 1
@@ -226,7 +226,7 @@ DIAGONAL_WIDTH = 0.2
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
-    """Guided-attention loss: attention weight far from the diagonal of codes and text, summed over all codes, scalar.
+    """Computes the guided-attention loss: attention far from the diagonal of codes and text, summed over all codes.
 
     Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional networks
     with guided attention" (2017), section 4.1.

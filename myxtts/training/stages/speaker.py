@@ -183,7 +183,7 @@ def repeated(wav: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
-    """Equal-error rate of speaker verification, from 0 to 1; 0.5 is chance.
+    """Computes the equal-error rate of speaker verification, from 0 to 1; 0.5 is chance.
 
     Args:
         same: Scores of pairs of one speaker, `(P,)`, at least one.
@@ -196,7 +196,7 @@ def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
 
 
 def verification_scores(vectors: np.ndarray, speakers: np.ndarray, scored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the cosine similarities of clip pairs of the same speaker, and those of different speakers.
+    """Returns the cosine similarities of clip pairs of one speaker, and of clip pairs of different speakers.
 
     Args:
         vectors: `(N, D)`, of unit length.

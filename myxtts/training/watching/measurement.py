@@ -115,7 +115,7 @@ def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int
     times, kept = ([], [], []), []
     for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
         pass  # the first reads import the decoders
-    # Readers work in parallel and ahead of the steps, so the time of a step is that of many reads, divided.
+    # Readers work in parallel and ahead of the steps, so the time per step is the mean over many reads.
     began = time.perf_counter()
     for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
         kept = [*kept, wave][-8:]

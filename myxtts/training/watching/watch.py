@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and would also with `patience`."""
+    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and `patience` would do so, too."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns which, as text."""
+        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns where, as text."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
@@ -241,7 +241,7 @@ class Watch:
             logger.warning("%s", line)
 
     def _machine(self):
-        """Memory of this process and figures of the GPUs, for `Callback.on_log`."""
+        """Returns the memory of this process and the figures of the GPUs, for `Callback.on_log`."""
         gpus = self.monitor.report().figures(self.trainer.plan.gpu_roles) if self.monitor else {}
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
@@ -343,7 +343,7 @@ class Evaluator:
 
 
 def _of_any_size(field):
-    """Type specification of a field of a batch, distributed or not, with any size of the first two dimensions."""
+    """Returns the type specification of a batch's field, distributed or not; the first two dimensions may vary."""
     spec = tf.type_spec_from_value(field)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)

@@ -15,7 +15,7 @@ LETTERS_PER_SECOND = 14
 
 @dataclass
 class Planted:
-    """A recording of buzzing sentences, when each is spoken, in seconds, and its text."""
+    """A recording of synthetic buzzing sentences, with the times in seconds and the text of each."""
 
     path: Path
     seconds: float
@@ -23,7 +23,7 @@ class Planted:
     texts: list
 
     def write_srt(self, path, offset=0.0, drift=0.0):
-        """Cues that are `offset` s late and run by `drift` too slow."""
+        """Returns cues that are `offset` seconds late and too slow by the factor `drift`."""
         blocks = []
         for number, ((start, end), text) in enumerate(zip(self.spoken, self.texts), 1):
             times = (
@@ -35,15 +35,15 @@ class Planted:
 
 
 def syllables(sound):
-    """Rises and falls of 20 dB, nine times a second, as speech has them and music has not."""
+    """Level changes of 20 dB, nine times a second, which speech has and music has not."""
     return 0.1 + 0.9 * np.abs(np.cos(2 * np.pi * 4.5 * np.arange(len(sound)) / RATE))
 
 
 def plant(path, count=24, seed=0, extra=None):
     """Writes `count` sentences of 1.2 to 4 s with pauses of 0.3 to 1 s between them.
 
-    Each consists of buzzes with closures of 60 ms, shorter than any pause. `extra` is `(index, samples)`:
-    sound before a sentence that is in no text.
+    Each consists of buzzes with gaps of 60 ms, shorter than any pause. `extra` is `(index, samples)`: audio before
+    a sentence that no text contains.
     """
     random, parts, spoken, texts, position = np.random.default_rng(seed), [], [], [], 0
 
@@ -75,7 +75,7 @@ def plant(path, count=24, seed=0, extra=None):
 
 
 class HearsPlanted:
-    """A recognizer that hears what is said in a planted recording, but for every `wrong`-th sentence."""
+    """A recognizer that returns the planted text, except for every `wrong`-th sentence."""
 
     def __init__(self, planted, wrong=10**9):
         self.planted, self.wrong, self.count = planted, wrong, 0

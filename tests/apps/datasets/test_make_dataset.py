@@ -1,4 +1,4 @@
-"""`myxtts make-dataset` on planted recordings: where it cuts, whose text a clip gets, what becomes of each second."""
+"""`myxtts make-dataset` on synthetic recordings with known times: cuts, texts of clips, and dropped segments."""
 
 import csv
 import json
@@ -46,13 +46,13 @@ def contents(folder):
 
 
 def clip_bounds(folder):
-    """`(start, end, text)` of each clip, in seconds of the recording."""
+    """Returns `(start, end, text)` of each clip; times in seconds of the recording."""
     rows = [row for row in read_segments(folder) if row["verdict"] == "kept"]
     return [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows]
 
 
 def right_share(planted, folder):
-    """Share of the planted speech that lies whole in a clip with exactly the texts spoken in it."""
+    """Returns the share of the planted speech that is in clips with exactly its text."""
     good = 0.0
     for start, end, text in clip_bounds(folder):
         inside = [k for k, (a, b) in enumerate(planted.spoken) if a >= start - 0.01 and b <= end + 0.01]
@@ -69,14 +69,14 @@ def planted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(planted, tmp_path_factory):
-    """A set made of late and drifting subtitles. Not to be changed."""
+    """A data set made from late and drifting subtitles. Tests must not change it."""
     folder = tmp_path_factory.mktemp("made")
     planted.write_srt(folder / "talk.srt", 1.4, 0.001)
     assert make(planted.path, "--subtitles", folder / "talk.srt", "--output", folder / "set", "--speaker", "emma") == 0
     return folder
 
 
-def test_text_reaches_its_speech_at_the_loudness_asked_for_and_no_cut_lies_in_speech(planted, made):
+def test_text_matches_its_speech_at_the_target_loudness_and_no_cut_is_in_speech(planted, made):
     assert right_share(planted, made / "set") >= 0.98
     for start, end, _ in clip_bounds(made / "set"):
         assert all(not a < cut < b for cut in (start, end) for a, b in planted.spoken)
@@ -97,7 +97,7 @@ def test_every_sample_is_in_one_row_of_segments(planted, made):
     assert all(row["clip"] if row["verdict"] == "kept" else row["reason"] for row in rows)
 
 
-def test_set_is_what_training_takes(made):
+def test_set_can_be_used_for_training(made):
     corpus = load_corpus(made / "set")
     held = [one for one in corpus.utterances if one.validation]
     assert corpus.format == "finetune-webui" and not corpus.rejections
@@ -130,7 +130,7 @@ def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
     assert len(load_corpus(folder).utterances) > len(load_corpus(made / "set").utterances)
 
 
-def test_killed_run_is_gone_on_with(planted, made, tmp_path):
+def test_killed_run_is_resumed(planted, made, tmp_path):
     folder = tmp_path / "set"
     shutil.copytree(made / "set", folder)
     whole = contents(folder)
@@ -149,7 +149,7 @@ def test_report_shows_the_clips_and_needs_no_network(made):
     assert page.count("<audio") == min(10, len(clip_bounds(made / "set"))) and page.count('class="wave"') >= 1
 
 
-def test_transcript_is_found_by_a_recognizer_and_needs_one(planted, tmp_path, capsys):
+def test_transcript_is_aligned_by_a_recognizer_and_needs_one(planted, tmp_path, capsys):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
     words = (planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set")
     assert make(*words) == 2
@@ -165,7 +165,7 @@ def test_subtitles_of_another_recording_are_refused(planted, tmp_path, capsys):
     assert "does not belong to the recording" in capsys.readouterr().err
 
 
-def test_speech_that_is_in_no_subtitle_is_left_out_and_the_subtitles_are_named(tmp_path, capsys):
+def test_speech_without_subtitle_is_dropped_and_unspoken_subtitles_are_reported(tmp_path, capsys):
     remark = voiced(2.0, 200, 3, 3, RATE)
     remark *= syllables(remark)
     planted = plant(tmp_path / "talk.wav", 12, seed=4, extra=(5, remark))
@@ -177,12 +177,12 @@ def test_speech_that_is_in_no_subtitle_is_left_out_and_the_subtitles_are_named(t
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
 
 
-def test_python_takes_the_names_of_the_flags(planted, made, tmp_path):
+def test_python_options_are_named_like_the_flags(planted, made, tmp_path):
     options = dict(subtitles=made / "talk.srt", speaker="emma", vad="energy", min_snr=15.0)
     assert contents(myxtts.make_dataset(planted.path, tmp_path / "set", **options)) == contents(made / "set")
 
 
-def test_recognizer_command_gives_the_texts(planted, tmp_path):
+def test_recognizer_command_transcribes_clips(planted, tmp_path):
     script = tmp_path / "hear.py"
     script.write_text("import sys, soundfile\nprint('a' * round(14 * soundfile.info(sys.argv[1]).duration))\n")
     words = ("--recognizer", f"{sys.executable} {script} {{wav}}", "--output", tmp_path / "set")
@@ -192,7 +192,7 @@ def test_recognizer_command_gives_the_texts(planted, tmp_path):
 
 
 class Counts:
-    """A recognizer that hears the same in everything, and may be interrupted."""
+    """A recognizer that always returns the same text, and can be interrupted."""
 
     def __init__(self, stop_after=10**9, hears="some words"):
         self.calls, self.stop_after, self.hears = 0, stop_after, hears
@@ -204,7 +204,7 @@ class Counts:
         return self.hears
 
 
-def test_interrupted_run_does_not_hear_again_what_it_heard(planted, tmp_path):
+def test_resumed_run_reuses_recognizer_results(planted, tmp_path):
     whole, first, second = Counts(), Counts(stop_after=3), Counts()
     make = lambda name, ear: make_dataset([planted.path], tmp_path / name, options_with(recognizer=ear), list)
     make("whole", whole)
@@ -234,7 +234,7 @@ def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(p
     assert {shown.fullmatch(line)[1] for line in lines} < {row["clip"] for row in doubtful} and len(lines) == 3
 
 
-def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
+def test_transcript_without_recognized_words_is_refused(planted, tmp_path):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
     ear = Counts(hears="")
     options = options_with(text=tmp_path / "talk.txt", recognizer=ear, aligner=ear)
@@ -244,7 +244,7 @@ def test_transcript_of_which_nothing_is_heard_is_refused(planted, tmp_path):
 
 
 class ByPitch:
-    """An encoder of voices: one vector for high, another for low, of every 1.6 s."""
+    """A speaker encoder: returns one vector for high and another for low pitch, for every 1.6 s."""
 
     def parts(self, samples, sample_rate):
         size = int(1.6 * sample_rate)
@@ -304,7 +304,7 @@ def test_speech_without_a_pause_is_reported_and_cut_only_if_forced(tmp_path):
         (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "holds no letter"),
     ],
 )
-def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, capsys, monkeypatch):
+def test_wrong_input_is_one_error_message(words, sentence, planted, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     there = {"echo": "/bin/echo", "false": "/bin/false"}
     monkeypatch.setattr("myxtts.apps.datasets.recording.shutil.which", there.get)
@@ -321,7 +321,7 @@ def test_wrong_input_ends_in_one_sentence(words, sentence, planted, tmp_path, ca
 
 
 def opened_by_train(folder, *words):
-    """Settings of the run that `myxtts train` opens, which is not trained."""
+    """Returns the settings of the run that `myxtts train` opens, without training it."""
     by_energy = mock.patch("myxtts.hearing.networks.find_silero", return_value=None)
     with by_energy, mock.patch("myxtts.runs.run.Run.open", side_effect=UserError("opened")) as opening:
         assert command.main(["train", *map(str, words), "--checkpoint-dir", str(folder / "run")]) == 2
@@ -340,7 +340,7 @@ def test_train_cuts_a_recording_by_its_subtitles_once(planted, tmp_path):
     assert contents(made) == before
 
 
-def test_train_tries_the_recognizer_cuts_again_what_was_cut_otherwise_and_skips_what_is_no_recording(planted, tmp_path):
+def test_train_tries_the_recognizer_recuts_on_new_options_and_skips_other_files(planted, tmp_path):
     (folder := tmp_path / "anna").mkdir()
     shutil.copy(planted.path, folder / "good | one.wav")
     (folder / "empty.wav").touch()

@@ -1,4 +1,4 @@
-"""Texts of recordings: what is kept of a cue, whose clock runs how, and which speech holds which sentence or word."""
+"""Texts of recordings: cleaning of cues, synchronization of subtitles, and alignment of texts with speech."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ from myxtts.config.checks import UserError
         ("[music]", "", ""),
     ],
 )
-def test_cue_keeps_what_is_said(cue, text, fault):
+def test_cleaned_cue_has_only_the_spoken_text(cue, text, fault):
     assert clean_cue(cue) == (text, fault)
 
 
@@ -54,13 +54,13 @@ ASS = (
 
 
 @pytest.mark.parametrize("name, content", [("a.srt", SRT), ("a.vtt", VTT), ("a.ass", ASS)])
-def test_formats_of_subtitles_give_the_same_piece(name, content, tmp_path):
+def test_subtitle_formats_give_the_same_piece(name, content, tmp_path):
     pytest.importorskip("pysubs2", reason="pysubs2 (extra dataset) is not installed")
     (tmp_path / name).write_text(content)
     assert read_subtitles(tmp_path / name) == [Piece("One.", 1.0, 2.5)]
 
 
-def test_overlapping_cues_are_marked_and_rolling_ones_taken_apart(tmp_path):
+def test_overlapping_cues_get_a_fault_and_rolling_captions_are_split(tmp_path):
     pytest.importorskip("pysubs2", reason="pysubs2 (extra dataset) is not installed")
     spans = [(0, 2, "One two"), (2, 4, "One two three four"), (6, 8, "Five."), (6.5, 8.5, "Six.")]
     spans += [(20, 22, "Seven."), (20.5, 29, "Eight, at much greater length.")]  # most of the short one
@@ -72,7 +72,7 @@ def test_overlapping_cues_are_marked_and_rolling_ones_taken_apart(tmp_path):
     assert [fault for _, fault in found[4:]] == [overlap] * 2
 
 
-def test_transcript_falls_into_sentences_and_long_ones_into_clauses(tmp_path):
+def test_transcript_is_split_into_sentences_and_long_ones_into_clauses(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("Dr. No sat down. He smiled,\nand left.\n\n—\n\n" + "A long clause that goes on for a while, " * 3)
     texts = [piece.text for piece in read_transcript(path, "en")]
@@ -82,7 +82,7 @@ def test_transcript_falls_into_sentences_and_long_ones_into_clauses(tmp_path):
 
 
 def speech_of(count, seed):
-    """Starts and ends of sentences, in seconds."""
+    """Returns starts and ends of sentences, in seconds."""
     random = np.random.default_rng(seed)
     lengths, pauses = random.uniform(1.5, 6, count), random.uniform(0.3, 1.2, count)
     starts = np.cumsum(pauses + np.concatenate([[0], lengths[:-1]]))
@@ -99,7 +99,7 @@ def test_offset_and_drift_are_found(offset, drift):
     assert np.abs(late).max() < 0.05 and np.ptp(late) < 2e-4 * starts[-1] and bool(note) == bool(offset)
 
 
-def test_cues_of_another_recording_do_not_belong():
+def test_cues_of_another_recording_are_refused():
     cues = [Piece("x", *pair) for pair in np.array(speech_of(80, 5)).T]
     with pytest.raises(UserError, match="by chance"):
         synchronize(cues, *speech_of(80, 1))
@@ -111,7 +111,7 @@ def pieces_of(starts, ends):
 
 
 def atoms_of(starts, ends, pieces):
-    """`(first, last, numbers of the texts)` of each atom without doubt."""
+    """Returns `(first, last, numbers of the texts)` of each atom without a `reason`."""
     atoms = [one for one in align(starts, ends, pieces) if one.reason != LOW_CONFIDENCE]
     return [(one.first, one.last, one.text.replace("a", "").split()) for one in atoms]
 
@@ -124,7 +124,7 @@ def test_pause_within_a_sentence_is_no_boundary():
     assert (6, 8, ["6"]) in found and found[-1] == (12, 13, ["11"])
 
 
-def test_texts_in_another_order_do_not_belong():
+def test_texts_in_another_order_do_not_fit():
     starts, ends = speech_of(40, 3)
     pieces = pieces_of(starts, ends)
     assert fits_better_than_chance(align(starts, ends, pieces), starts, ends, 40)
@@ -147,7 +147,7 @@ def test_recognized_text_may_differ_in_spelling_only():
     assert share_alike("It's nine o'clock, Mary!", "The train has left.") < 0.75
 
 
-def test_words_are_matched_around_others():
+def test_words_are_matched_between_other_words():
     text = "one two three four five six seven".split()
     heard = "hello there one too three four hm five six".split()
     assert match_words(heard, text) == [2, -1, 4, 5, 7, 8, -1]
@@ -169,9 +169,9 @@ def times_of(planted, recognizer):
     return [(piece.start, piece.end) for piece in found_by(planted, recognizer)]
 
 
-def test_words_that_were_heard_find_the_sentences(planted, monkeypatch):
+def test_recognized_words_locate_the_sentences(planted, monkeypatch):
     np.testing.assert_allclose(times_of(planted, HearsPlanted(planted)), planted.spoken, atol=0.02)
-    # What a good recognizer did not hear is something else, but for a word for which there is just the time.
+    # Text that a good recognizer misses is not in the recording, except a word that just fits into the gap.
     monkeypatch.setattr(alignment, "_MISHEARD_LETTERS", 100)
     assert times_of(planted, HearsPlanted(planted, wrong=5))[4] == pytest.approx(planted.spoken[4], abs=1.1)
     monkeypatch.setattr(alignment, "_MISHEARD_LETTERS", 3)
@@ -179,7 +179,7 @@ def test_words_that_were_heard_find_the_sentences(planted, monkeypatch):
     assert faults == ["", "", "", "", NOT_HEARD] * 2 + ["", ""]
 
 
-def test_recognizer_without_times_finds_them_by_the_speech_around(planted):
+def test_words_without_times_are_distributed_over_the_speech(planted):
     np.testing.assert_allclose(times_of(planted, HearsPlantedWithoutTimes(planted)), planted.spoken, atol=1.0)
 
 

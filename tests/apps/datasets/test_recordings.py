@@ -1,4 +1,4 @@
-"""What is heard in a recording before it is cut: loudness, levels, speech, pauses, and their quietest points."""
+"""Analysis of a recording before it is cut: loudness, levels, speech, pauses, and their quietest points."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def write(path, samples, rate=RATE):
 
 
 @pytest.mark.parametrize("rate", [16_000, 44_100, 48_000])
-def test_loudness_of_a_sine_is_that_of_the_standard_and_silence_does_not_lower_it(rate, tmp_path):
+def test_loudness_of_a_sine_equals_the_standard_and_silence_does_not_lower_it(rate, tmp_path):
     time = np.arange(5 * rate) / rate
     # EBU Tech 3341, and BS.1770-4, annex 1: 997 Hz at 0 dB of full scale in one channel reads -3.01 LKFS.
     found = survey(write(tmp_path / "sine.wav", np.sin(2 * np.pi * 997 * time), rate)).loudness
@@ -36,7 +36,7 @@ def test_loudness_of_a_sine_is_that_of_the_standard_and_silence_does_not_lower_i
     assert with_silence == pytest.approx(found - 20, abs=0.5)
 
 
-def test_blocks_change_nothing(tmp_path, monkeypatch):
+def test_result_does_not_depend_on_blocks(tmp_path, monkeypatch):
     audio = write(tmp_path / "a.wav", voiced(5.3, 120, 1, 1, RATE))
     whole = survey(audio)
     monkeypatch.setattr(recording, "BLOCK_SECONDS", 1)
@@ -105,7 +105,7 @@ def test_forced_cuts_lie_in_dips():
 
 
 def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
-    """A stand-in for ffmpeg gives the sound of the file that it is asked for."""
+    """Uses a stand-in for ffmpeg that returns the audio of the requested file."""
     with wave.open(str(tmp_path / "sound.wav"), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes(np.arange(1600, dtype="<i2").tobytes())
@@ -125,7 +125,7 @@ def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
         LongAudio(tmp_path / "film.mp4")
 
 
-def test_silero_hears_no_speech_in_noise(tmp_path):
+def test_silero_finds_no_speech_in_noise(tmp_path):
     if find_silero() is None:
         pytest.skip("no Silero model in an installed package (extra dataset)")
     samples = 0.05 * np.random.default_rng(0).standard_normal(3 * RATE)

@@ -1,4 +1,4 @@
-"""`myxtts evaluate`: the same sentences for all, the pages whole, and a sentence for everything that can be wrong."""
+"""`myxtts evaluate`: all models get the same sentences, reports are complete, and wrong input is one error message."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ def quick_intervals(monkeypatch):
 
 @pytest.fixture(scope="module")
 def run(tiny_corpus, tmp_path_factory):
-    """Folder of an untrained run on `tiny_corpus`, which says that it had ten of the twelve clips."""
+    """Folder of an untrained run on `tiny_corpus`, whose list of clips has ten of the twelve."""
     from myxtts.models.xtts import XTTS
     from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -59,7 +59,7 @@ def by_color(monkeypatch):
     monkeypatch.setattr(measuring.DNSMOS, "load", lambda: None)
 
 
-def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
+def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
     from myxtts.data.corpora import load_corpus
     from myxtts.data.doctor import split_by_hash
 
@@ -67,19 +67,19 @@ def test_judges_the_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_
     found = sentences_of_data(tiny_corpus, [run], "en", 100)
     assert {one.id for one in found} == held and all(one.seen for one in found)
     assert all(Path(one.voice).stem not in held for one in found)
-    # What has come since was not trained on, whoever says it.
+    # Clips that were added later were not trained on, whatever their speaker.
     more = make_tiny_corpus(tmp_path / "more")
     (more / "metadata.csv").open("a").write("new_one|one|one\n")
     (more / "speakers.csv").open("a").write("new_one,new\n")
     shutil.copy(more / "wavs" / "low_six.wav", more / "wavs" / "new_one.wav")
     later = {one.id: one for one in sentences_of_data(more, [run], "en", 100)}
     assert set(later) == held | {"new_one"} and later["new_one"].seen is False
-    # Another data set is new to the run as a whole.
+    # All clips of another data set count as held out.
     (more / "metadata.csv").write_text("new_one|one|one\n")
     assert [one.seen for one in sentences_of_data(more, [run], "en", 100)] == [None]
 
 
-def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
+def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     others = tmp_path / "others"
     shutil.copytree(tiny_corpus, others)
     output = tmp_path / "judged"
@@ -95,7 +95,7 @@ def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color
     assert mcd["recordings"] == mcd["others"] == 0 < mcd["mine"]
     assert len([one for one in written["spoken"] if one["row"] == "mine"]) == 2 * count
     assert written["differences"][0]["to"] == "others"
-    # The recognizer hears "one" in everything, so that its figures say nothing of the model.
+    # The recognizer always returns "one", so its figures are unreliable.
     assert "not judged" in reported and rows["mine"]["figures"]["all"]["cer"]["value"] > 15
     assert "Not available: DNSMOS" in reported and "pip install" in reported
     with open(output / "evaluation.csv", newline="") as file:
@@ -107,7 +107,7 @@ def test_run_and_files_side_by_side(run, tiny_corpus, tmp_path, capsys, by_color
     assert {Path(name).name for name in re.findall('src="(sounds/[^"]+)"', page)} == files != set()
 
 
-def test_texts_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
+def test_texts_are_spoken_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     texts = tmp_path / "texts.txt"
     texts.write_text("# two sentences\none two\n\nthree\n", encoding="utf-8")
     voice = str(tiny_corpus / "wavs" / "low_six.wav")
@@ -127,7 +127,7 @@ def spoken(tmp_path, by_color):
     return folder
 
 
-def test_model_in_the_box_needs_no_data_and_is_called_base_wherever_the_package_lies(spoken, monkeypatch, capsys):
+def test_bundled_model_needs_no_data_and_is_called_base(spoken, monkeypatch, capsys):
     monkeypatch.chdir(spoken.parent)
     assert main(["evaluate", "base", "--language", "ja"]) == 2
     assert "en, de" in capsys.readouterr().err
@@ -158,7 +158,7 @@ def judged(sentence, seed, **parts):
 
 
 def comparison(**rows):
-    """Rows of 30 sentences; each value gives the parts of the figures for a random generator."""
+    """Returns rows of 30 sentences; each value is a function from a random generator to the parts of the metrics."""
     sentences = [Sentence(f"s{number}", "text", "en", "ann", "a.wav", "b.wav") for number in range(30)]
     made = []
     for name, parts in rows.items():
@@ -168,7 +168,7 @@ def comparison(**rows):
     return Comparison(made, sentences, Tools(recognizer=object()))
 
 
-def test_best_has_the_lowest_error_of_those_that_end():
+def test_best_has_the_lowest_error_among_models_that_finish_sentences():
     errors = lambda mean, limit=0: lambda random: {"cer": (random.poisson(mean), 40.0), "limit": (float(limit), 1.0)}
     found = comparison(recordings=errors(1), a=errors(6), b=errors(2), endless=errors(1, 1))
     rows, why = found.best()
@@ -181,10 +181,10 @@ def test_best_has_the_lowest_error_of_those_that_end():
     assert [row.name for row in two] == ["a", "b"]
     spoken = lambda mean, seconds: lambda random: {**errors(mean)(random), "length": (seconds, 2.0)}
     rows, why = comparison(recordings=spoken(1, 2.0), short=spoken(3, 1.0), whole=spoken(6, 1.9)).best()
-    assert [row.name for row in rows] == ["whole"] and "end where they should" in why
+    assert [row.name for row in rows] == ["whole"] and "do not end properly" in why
 
 
-def test_recognizer_that_errs_on_recordings_judges_nothing():
+def test_recognizer_with_errors_on_recordings_is_not_used():
     bad = lambda random: {"cer": (random.poisson(9), 40.0)}
     found = comparison(recordings=bad, a=bad, b=lambda random: {"cer": (0.0, 40.0)})
     assert found.not_judged() and "not judged" in as_text(found) and "Best: b" not in as_text(found)

@@ -1,4 +1,4 @@
-"""Figures of evaluation against independent computations and in known order; intervals against what they claim."""
+"""Metrics equal independent computations and rank damaged speech correctly; coverage of confidence intervals."""
 
 import zlib
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ RATE = 22050
 
 
 def sentence(words, pitch_hz, seed=0):
-    """A buzz that takes another color for each of the `words`, numbers up to 3, with gaps between them."""
+    """Returns a buzz with another timbre for each of the `words` (numbers up to 3), and gaps between them."""
     parts = []
     for place, word in enumerate(words):
         parts += [voiced(0.22, pitch_hz * (1 - 0.03 * place), word, seed=seed + place), np.zeros(RATE // 25)]
@@ -31,7 +31,7 @@ def noisy(samples, snr_db, seed=0):
     return (samples + noise * np.sqrt(np.mean(samples**2)) * 10 ** (-snr_db / 20)).astype(np.float32)
 
 
-def test_mel_cepstral_distortion_is_that_of_librosas_mel_and_alignment():
+def test_mel_cepstral_distortion_equals_librosas_mel_and_alignment():
     spoken, recorded = sentence([0, 3, 1], 120), noisy(sentence([0, 2, 1], 130, seed=9), 20)
     sounds = []
     for samples in (spoken, recorded):
@@ -47,7 +47,7 @@ def test_mel_cepstral_distortion_is_that_of_librosas_mel_and_alignment():
     assert differences(contour_of(spoken, RATE), contour_of(recorded, RATE))[0] == pytest.approx(expected, rel=0.03)
 
 
-def test_pitch_is_that_of_the_buzz():
+def test_pitch_equals_the_pitch_of_the_buzz():
     time = np.arange(RATE) / RATE
     hertz = 110 * 2 ** (0.5 * np.sin(2 * np.pi * time))
     phase = 2 * np.pi * np.cumsum(hertz) / RATE
@@ -95,7 +95,7 @@ def test_longest_pause_is_inside_the_speech():
     assert contour.longest_pause == pytest.approx(1.24, abs=0.06)
 
 
-def test_text_is_compared_as_it_sounds():
+def test_texts_are_compared_as_spoken():
     assert character_errors("Dr. Who has 3 dogs!", "doctor who has three dogs", "en") == (0, 25)
     assert word_errors("It's a cat.", "its a hat", "en") == (1, 3)
     assert character_errors("kitten", "sitting", "en") == (3, 6)
@@ -109,7 +109,7 @@ def test_repeated_groups_of_codes():
 
 
 def planted_sentences(kind, generator, count):
-    """Sums and sizes of sentences said three times, whose errors differ from sentence to sentence."""
+    """Returns sums and sizes for sentences that are spoken three times, with error rates that differ by sentence."""
     if kind == "share":
         return generator.binomial(3, generator.beta(0.2, 5, count)).astype(float), np.full(count, 3.0)
     size = 3.0 * generator.integers(20, 90, count)
@@ -119,14 +119,14 @@ def planted_sentences(kind, generator, count):
 @pytest.mark.parametrize(
     "kind, truth, estimate", [("ratio", 0.1, statistics.ratio), ("share", 0.2 / 5.2, statistics.share)]
 )
-def test_interval_holds_the_truth_as_often_as_it_says(monkeypatch, kind, truth, estimate):
+def test_interval_has_its_nominal_coverage(monkeypatch, kind, truth, estimate):
     monkeypatch.setattr(statistics, "RESAMPLES", 500)
     found = [estimate(*planted_sentences(kind, np.random.default_rng([run, 5]), 30)) for run in range(300)]
     held = np.mean([one.low <= truth <= one.high for one in found])
     assert 0.91 <= held <= 0.99
 
 
-def test_paired_difference_is_narrower_than_the_figures_and_finds_what_there_is(monkeypatch):
+def test_paired_difference_is_narrower_than_the_figures_and_finds_differences(monkeypatch):
     monkeypatch.setattr(statistics, "RESAMPLES", 500)
     generator, held = np.random.default_rng(0), []
     for _ in range(150):
@@ -141,7 +141,7 @@ def test_paired_difference_is_narrower_than_the_figures_and_finds_what_there_is(
     assert 0.89 <= np.mean(held) <= 0.99
 
 
-def test_nothing_that_went_wrong_is_not_certainty():
+def test_share_without_failures_has_an_interval():
     none = statistics.share(np.zeros(30), np.full(30, 3.0))
     assert none.low == 0 and 0.1 < none.high < 0.13  # of 30 independent trials (Clopper and Pearson)
     assert statistics.share_difference((np.zeros(30), np.ones(30)), (np.zeros(30), np.ones(30))).high > 0.1
@@ -180,7 +180,7 @@ def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch):
 
 
 class LoopingModel:
-    """As faster-whisper's, one that loops where it may repeat itself."""
+    """Replaces faster-whisper's model; it loops unless repetition is forbidden."""
 
     model, supported_languages = SimpleNamespace(is_multilingual=True), ["en"]
 
@@ -190,7 +190,7 @@ class LoopingModel:
         return iter([SimpleNamespace(text=text, compression_ratio=ratio, avg_logprob=-0.5)]), None
 
 
-def test_recognizer_in_a_loop_reads_again_without_repeating_itself():
+def test_looping_recognizer_decodes_again_without_repetition():
     whisper = Whisper.__new__(Whisper)
     whisper._model, whisper._beam_size = LoopingModel(), 1
     assert whisper(np.zeros(16000, np.float32), 16000, "en") == "a cup of tea"

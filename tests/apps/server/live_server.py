@@ -32,20 +32,20 @@ def write_voices(folder):
 
 
 def is_alike(pcm, other):
-    """Whether two sounds of 16 bits differ by one step at most: rounding depends on what is computed together."""
+    """Whether two 16-bit signals differ by at most one step; rounding depends on the rest of the batch."""
     samples, others = (np.frombuffer(sound, "<i2").astype(int) for sound in (pcm, other))
     return len(samples) == len(others) and np.abs(samples - others).max() <= 1
 
 
 class Live:
-    """A running server, and a plain client of it."""
+    """A running server with a simple client."""
 
     def __init__(self, serving, speaker, port):
         self.serving, self.speaker, self.port = serving, speaker, port
         self.url = f"http://127.0.0.1:{port}"
 
     def ask(self, method, path, body=None, headers=(), timeout=900):
-        """Returns status, headers and body of an answer."""
+        """Sends a request; returns status, headers and body of the response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         if not isinstance(body, bytes | None):
             body = json.dumps(body).encode()
@@ -57,12 +57,12 @@ class Live:
             connection.close()
 
     def speech(self, text="one two.", voice="low", **fields):
-        """Status, headers and body of a speech, PCM unless another format is asked for."""
+        """Requests speech, as PCM by default; returns status, headers and body."""
         fields = dict(model="tts-1", input=text, voice=voice, response_format="pcm") | fields
         return self.ask("POST", "/v1/audio/speech", fields)
 
     def wait_until(self, condition, seconds=900):
-        """Polls; fails when it never holds."""
+        """Polls a condition until it is true; fails after a time limit."""
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "it did not happen"

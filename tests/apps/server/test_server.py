@@ -1,4 +1,4 @@
-"""The HTTP server as its clients see it: a live one on this machine, with a tiny random model."""
+"""The HTTP server from its clients' point of view: a running server with a tiny random model."""
 
 import base64
 import http.client
@@ -79,7 +79,7 @@ def test_openai_client_gets_every_format(live, client):
     assert all(abs(seconds - read["wav"]) < 0.1 for seconds in read.values())
 
 
-def test_what_comes_while_it_is_made_are_the_samples_of_the_whole(live, client, synthesizer, folders):
+def test_streamed_samples_equal_the_whole(live, client, synthesizer, folders):
     text = "one two three. four five."
     whole = synthesizer.speak(text, folders[1] / "low.wav", "en", seed=3)
     _, _, pcm = live.speech(text, seed=3)
@@ -121,7 +121,7 @@ def test_captioned_speech_is_the_same_audio_with_the_time_of_each_word(live):
     assert ask(voice="nobody")[0] in (400, 404)
 
 
-def test_first_bytes_come_before_the_codes_are_drawn(live):
+def test_first_bytes_are_sent_before_all_codes_are_sampled(live):
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=300)
     body = dict(model="tts-1", input=LONG, voice="low", response_format="pcm")
     connection.request("POST", "/v1/audio/speech", json.dumps(body), {"Content-Type": "application/json"})
@@ -131,7 +131,7 @@ def test_first_bytes_come_before_the_codes_are_drawn(live):
     live.wait_until(lambda: idle(live))
 
 
-def test_nobody_hears_anybody_else(live, synthesizer):
+def test_requests_do_not_affect_each_other(live, synthesizer):
     asked = [dict(text=f"{word} two.", voice=voice, seed=seed) for word, voice, seed in zip(
         ("one", "three", "four", "five", "six", "two", "one six", "four two"), ("low", "high", "emma") * 3, range(8)
     )]  # fmt: skip
@@ -143,7 +143,7 @@ def test_nobody_hears_anybody_else(live, synthesizer):
 
 
 def begin(live, text=LONG):
-    """Asks, and does not read."""
+    """Sends a request and does not read the response."""
     body = json.dumps(dict(model="tts-1", input=text, voice="low", response_format="pcm")).encode()
     connection = socket.create_connection(("127.0.0.1", live.port), timeout=300)
     head = ["POST /v1/audio/speech HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
@@ -151,7 +151,7 @@ def begin(live, text=LONG):
     return connection
 
 
-def test_queue_has_an_end_and_those_that_leave_free_their_places(live, monkeypatch):
+def test_queue_is_limited_and_disconnected_clients_free_their_places(live, monkeypatch):
     assert live.speech()[0] == 200  # after which the thread for sound is there
     threads = threading.active_count()
     listeners = [begin(live) for _ in range(MOST_ROWS)]
@@ -182,7 +182,7 @@ def test_text_that_waits_too_long_is_refused(synthesizer, folders):
             one.close()
 
 
-def test_stop_finishes_what_is_spoken_and_refuses_what_waits(synthesizer, folders):
+def test_stop_finishes_texts_being_spoken_and_rejects_queued_ones(synthesizer, folders):
     with ThreadPoolExecutor(MOST_ROWS + 1) as pool, live_server(synthesizer, *folders) as live:
         text = "one two three four. " * 3
         spoken = [pool.submit(live.speech, text) for _ in range(MOST_ROWS)]
@@ -196,7 +196,7 @@ def test_stop_finishes_what_is_spoken_and_refuses_what_waits(synthesizer, folder
     assert {status for status, *_ in answers} == {200} and len({len(body) for *_, body in answers}) == 1
 
 
-def test_stop_answers_what_the_time_limit_cuts_off(synthesizer, folders):
+def test_stop_answers_texts_that_exceed_the_time_limit(synthesizer, folders):
     with ThreadPoolExecutor(1) as pool, live_server(synthesizer, *folders) as live:
         whole = pool.submit(live.speech, LONG, response_format="flac")
         live.wait_until(lambda: live.speaker.load[1] == 1)
@@ -228,7 +228,7 @@ def test_error_of_the_model_ends_its_texts_and_not_the_server(live, monkeypatch,
     assert live.speech()[0] == 200
 
 
-def test_lists_are_those_that_clients_read(live, client):
+def test_lists_have_the_formats_of_clients(live, client):
     assert {"tiny", "tts-1"} <= {one.id for one in client.models.list()}
     assert client.models.retrieve("tiny").id == "tiny"
     voices = json.loads(live.ask("GET", "/v1/audio/voices")[2])["voices"]
@@ -248,7 +248,7 @@ def test_state_and_figures_are_reported(live):
     assert "/v1/audio/speech" in schema["paths"]
 
 
-def test_pages_have_links_that_lead_somewhere_and_examples_that_run(live, tmp_path, monkeypatch):
+def test_pages_have_valid_links_and_working_examples(live, tmp_path, monkeypatch):
     start, docs = (live.ask("GET", path)[2].decode() for path in ("/", "/docs"))
     links = re.findall(r"(?:href|src)=([^ >]+)", start + docs)
     assert {live.ask("GET", link)[0] for link in links} == {200} and {"/docs", "/v1/audio/voices"} < {*links}
@@ -266,7 +266,7 @@ def test_pages_have_links_that_lead_somewhere_and_examples_that_run(live, tmp_pa
     assert f"{live.url}/v1/audio/speech" in script and live.ask("POST", "/v1/audio/speech", asked)[0] == 200
 
 
-def test_requests_of_other_programs_are_taken(live, caplog):
+def test_requests_of_other_programs_are_accepted(live, caplog):
     asked = dict(lang_code="e", volume_multiplier=1.0, model="kokoro")
     assert live.speech(voice=" alloy", **asked)[2] == live.speech(voice="emma")[2]  # the one with a language
     for text, samples in (("", 2400), ("🙂", 2400), ("[pause:1s]", 24_000)):
@@ -278,7 +278,7 @@ def test_requests_of_other_programs_are_taken(live, caplog):
     assert len(parts) > 96_000 and said and bytes(96_000) in parts
 
 
-def test_pages_of_other_origins_ask_only_where_they_may(live, synthesizer, folders):
+def test_cors_allows_only_the_given_origins(live, synthesizer, folders):
     origin, wanted = {"Origin": "https://chat.example"}, {"Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in live.ask("GET", "/v1/models", headers=origin)[1]
     with live_server(synthesizer, *folders, cors=("https://chat.example",), api_key="long-secret") as other:
@@ -309,7 +309,7 @@ def test_log_has_the_id_and_not_the_text(live, monkeypatch):
     assert not [part for part in ("six", "Ω", "☃", "ïve", "naive", "漢") if part in log.getvalue()]
 
 
-def test_key_is_asked_for(synthesizer, folders):
+def test_key_is_required(synthesizer, folders):
     with live_server(synthesizer, *folders, api_key="a secret".replace(" ", "-")) as live:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic a-secret"}):
             status, _, body = live.ask("GET", "/v1/models", headers=headers)
@@ -342,7 +342,7 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
 
 
 @pytest.mark.parametrize("flag", ["--port", "--wyoming-port"])
-def test_port_that_is_taken_while_the_model_is_loaded_is_a_sentence(monkeypatch, capsys, flag):
+def test_port_taken_while_the_model_loads_is_one_error_message(monkeypatch, capsys, flag):
     monkeypatch.setattr(options, "require_port", lambda *_: None)
     monkeypatch.setattr(serving, "open_model", lambda *_: [None] * 4)
     monkeypatch.setattr(serving, "log_as_json", lambda: None)

@@ -1,4 +1,4 @@
-"""Requests that a server must not fall over: each is answered in OpenAI's form, in bounded time, and writes nothing."""
+"""Invalid requests: each gets an error in OpenAI's format in bounded time, and writes nothing."""
 
 import json
 import socket
@@ -61,18 +61,18 @@ def refused(answer, *allowed):
 
 
 @pytest.mark.parametrize("voice", [*VOICES, "link", "broken"])
-def test_voice_that_is_none(live, voice):
+def test_invalid_voice_is_refused(live, voice):
     assert refused(live.ask("POST", "/v1/audio/speech", {**GOOD, "voice": voice}))["param"].startswith("voice")
 
 
 @pytest.mark.parametrize("name, value", FIELDS)
-def test_field_that_is_wrong(live, name, value):
+def test_invalid_field_is_refused(live, name, value):
     error = refused(live.ask("POST", "/v1/audio/speech", {**GOOD, name: value}), 400, 404)
     assert error["param"].split(".")[0] == name
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_body_that_is_no_request(live, body):
+def test_invalid_body_is_refused(live, body):
     refused(live.ask("POST", "/v1/audio/speech", body))
 
 
@@ -102,12 +102,12 @@ def test_request_that_a_foreign_page_could_send_is_refused(live, header, value, 
         ("PUT", "/v1/audio/voices/low", 409),
     ],
 )
-def test_path_that_is_none(live, method, path, status):
+def test_unknown_path_is_refused(live, method, path, status):
     refused(live.ask(method, path, b"x" if method == "PUT" else None), status)
 
 
 def raw(live, head, body=b"", seconds=10):
-    """Sends bytes and returns what comes until the server closes or answers."""
+    """Sends bytes; returns what the server sends until it has answered or closed the connection."""
     with socket.create_connection(("127.0.0.1", live.port), timeout=seconds) as connection:
         connection.sendall(head + body)
         return connection.recv(4096)
@@ -123,7 +123,7 @@ def test_bodies_too_large_or_too_slow_and_bytes_of_other_protocols_are_refused(l
     assert b" 400 " in raw(live, head + b"Content-Length: -5\r\n\r\n")
 
 
-def test_half_requests_are_closed_and_keep_nobody_out(tmp_path, monkeypatch):
+def test_incomplete_requests_are_closed_and_do_not_block_others(tmp_path, monkeypatch):
     monkeypatch.setattr("myxtts.apps.server.serving.HEAD_SECONDS", 1.0)
     (tmp_path / "run").mkdir()
     voices = write_voices(tmp_path / "voices")
@@ -139,6 +139,6 @@ def test_half_requests_are_closed_and_keep_nobody_out(tmp_path, monkeypatch):
                 assert one.recv(10) == b""
             except ConnectionError:
                 pass
-        # A body that nothing reads is not waited for: uploads are off.
+        # The server does not wait for a body that nothing reads: uploads are off.
         head = b"PUT /v1/audio/voices/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
         assert b" 404 " in raw(live, head, seconds=5)

@@ -1,4 +1,4 @@
-"""What is said of texts as chat programs send them, and which voice a foreign name means."""
+"""Cleaning of texts from chat programs, and mapping of voice names of other servers."""
 
 import time
 
@@ -41,14 +41,14 @@ def test_markup_and_addresses_are_not_read_out(written, said):
         ("🙂", (0.1, [])), ("", (0.1, [])), ("…", (0.1, [])), ("[pause:3s]", (3, [])),
     ],
 )  # fmt: skip
-def test_pauses_are_silence_and_so_is_a_text_that_says_nothing(text, parts):
+def test_pauses_and_texts_without_words_are_silence(text, parts):
     assert spoken_parts(text) == parts
 
 
 @pytest.mark.parametrize(
     "part", ["*", "[a", "_a ", "<a", "# ", "- ", "`", "www.", "\n- ", "| ", "[pause:", " \t", "[a](", "**a "]
 )
-def test_no_text_takes_long(part):
+def test_cleaning_takes_linear_time(part):
     began = time.process_time()
     spoken_parts(part * (4096 // len(part)))
     assert time.process_time() - began < 0.5

@@ -1,4 +1,4 @@
-"""The Wyoming protocol as Home Assistant speaks it: a live server, the official client."""
+"""The Wyoming protocol as Home Assistant uses it: a running server and the official client."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def live(tmp_path_factory):
 
 
 def talk(live, *events, last):
-    """Sends events; returns those that come, up to one of type `last`."""
+    """Sends events; returns the received events, up to one of type `last`."""
 
     async def conversation():
         found = []
@@ -54,14 +54,14 @@ def test_description_names_the_voices(live):
     assert all("en" in voice.languages and voice.installed for voice in program.voices)
 
 
-def test_text_becomes_the_sound_that_the_model_makes_of_it(live):
+def test_text_becomes_the_audio_of_the_model(live):
     events = talk(live, Synthesize("one two.", SynthesizeVoice("low")), last="audio-stop")
     assert events[0].type == "audio-start" and events[0].data["rate"] == 24000 and events[0].data["width"] == 2
     expected = live.speaker.synthesizer.speak("one two.", live.voices / "low.wav", "en").samples
     assert is_alike(sound(events), to_int16(expected).tobytes())
 
 
-def test_text_that_comes_in_parts_is_spoken_by_sentences(live):
+def test_streamed_text_is_spoken_by_sentences(live):
     parts = [SynthesizeChunk(part) for part in ("one ", "two. thr", "ee four")]
     voice = SynthesizeVoice("low")
     events = talk(live, SynthesizeStart(voice=voice), *parts, SynthesizeStop(), last="synthesize-stopped")
@@ -73,7 +73,7 @@ def test_text_that_comes_in_parts_is_spoken_by_sentences(live):
 
 
 @pytest.mark.parametrize("text, voice", [("one.", "../low"), ("one " * 200, "low")])
-def test_what_cannot_be_spoken_is_reported(live, text, voice):
+def test_text_that_cannot_be_spoken_is_reported(live, text, voice):
     (error,) = talk(live, Synthesize(text, SynthesizeVoice(voice)), last="error")
     assert error.data["text"] and "Traceback" not in error.data["text"]
 

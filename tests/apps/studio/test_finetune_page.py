@@ -33,7 +33,7 @@ def commands(page):
 
 @pytest.fixture
 def home(tiny_corpus, tmp_path, monkeypatch):
-    """A folder with what the page takes for granted: recordings, a voice, a release, and a recipe for a tiny model."""
+    """A folder with the files that the page assumes: recordings, a voice, a release, and a recipe for a tiny model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recordings").mkdir()
     (tmp_path / "recordings/wavs").symlink_to(tiny_corpus / "wavs", target_is_directory=True)

@@ -1,4 +1,4 @@
-"""Journeys through the page in Chromium, as a user with eyes, mouse and microphone takes them."""
+"""Use of the page in Chromium, with mouse, keyboard and microphone."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
 MISSING += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}")
 PATIENCE_SECONDS = 1200
-"""For what trains; machines may have much else to do."""
+"""Time limit for tests that train, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def served(tmp_path_factory):
 
 
 def sentences_of_buzzes(count, rate):
-    """Sentences of 2.6 s with pauses between them, whose level rises and falls as that of speech, `(S,)` at a rate."""
+    """Returns sentences of 2.6 s with pauses between them and a level that varies like speech, `(S,)`."""
     hush = lambda seconds: 3e-4 * np.random.default_rng(0).standard_normal(int(seconds * rate))
     parts = [hush(0.7)]
     for number in range(count):
@@ -142,7 +142,7 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.wait(lambda: (home / "_trash/talk").is_dir(), "the trash")
 
 
-def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tiny_corpus):
+def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tiny_corpus):
     home, port, patience = tmp_path / "runs", free_port(), dict(seconds=PATIENCE_SECONDS)
     with page_server(home, port), Page(port) as page:
         page.tab("train")
@@ -178,7 +178,7 @@ def test_run_outlives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tin
         page.picture("stopped")
 
 
-def test_what_is_wrong_is_reported_in_a_sentence_and_a_release_is_imported(served, tmp_path):
+def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
     with Page(served[1], size=(360, 900)) as page:
         page.tab("data")
         page.write("data_folder", str(tmp_path / "nowhere"))

@@ -1,4 +1,4 @@
-"""Messages of the page: errors in its language, and the parts of a speech."""
+"""Messages of the page: errors in the language of the page, and parts of streamed audio."""
 
 import base64
 import json

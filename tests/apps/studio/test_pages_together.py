@@ -1,4 +1,4 @@
-"""What happens to the files of a run or data set when two pages, two uploads or the trash want them."""
+"""Conflicts over the files of a run or data set: two pages, two uploads, or the trash."""
 
 import subprocess
 
@@ -12,7 +12,7 @@ from myxtts.config.checks import UserError
 from myxtts.storage.run_folder import own_run_folder
 
 
-def test_of_two_pages_that_start_a_run_at_once_one_is_refused(tmp_path, monkeypatch):
+def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):
     folder, popen = tmp_path / "run", subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sleep", "600"], **options))
     start_training(folder, [])
@@ -41,7 +41,7 @@ def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypat
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
 
 
-def test_what_is_kept_is_listed_and_moved_to_the_trash(tmp_path):
+def test_folders_are_listed_and_moved_to_the_trash(tmp_path):
     places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
     for place in places:
         (tmp_path / place).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What stands behind the page: the ordinary commands as processes, and the run folder as the state."""
+"""The code behind the page: commands as processes, and the state of a run from its folder."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
 
 
-def test_curves_of_each_stage_hold_training_beside_validation_and_forget_what_a_run_went_back_from(tmp_path):
+def test_curves_have_training_and_validation_loss_without_rolled_back_steps(tmp_path):
     write_metrics(tmp_path, *[("dvae", step, {"loss": 9, "reconstruction": step / 100}) for step in (10, 20, 30, 15)])
     append_line(tmp_path / "metrics.jsonl", '{"stage": "dvae", "step": 15, "kind": "validation", "reconstruction": 2}')
     write_metrics(tmp_path, ("gpt", 5, {"loss": 1, "text": 0.4, "codes": 0.5}))
@@ -59,9 +59,9 @@ def test_curves_of_each_stage_hold_training_beside_validation_and_forget_what_a_
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
-def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
+def test_training_process_of_a_folder_is_found_by_any_process(tmp_path):
     folder = tmp_path / "run"
-    # As what a shell starts in the background: it ignores Ctrl-C until it takes steps.
+    # Like a process that a shell started in the background, it ignores Ctrl-C until its first step.
     holds = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     holds += "from myxtts.storage.run_folder import own_run_folder\n"
     holds += f"with own_run_folder({str(folder)!r}):\n"
@@ -85,7 +85,7 @@ def test_who_trains_in_a_folder_is_known_to_all(tmp_path):
         assert processes.trainer_of(folder) is not None
 
 
-def test_training_that_fails_says_the_sentence_of_the_command(tmp_path):
+def test_failed_training_reports_the_message_of_the_command(tmp_path):
     folder = tmp_path / "run"
     start_training(folder, ["--train-data", str(tmp_path / "nothing")])
     end = time.monotonic() + 300
@@ -95,7 +95,7 @@ def test_training_that_fails_says_the_sentence_of_the_command(tmp_path):
     assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
 
 
-def test_failure_is_known_to_a_server_that_did_not_see_it(tmp_path):
+def test_failure_is_found_by_another_server(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     output_path(folder).write_text("Stage dvae\nError: The disk is full.\nFree some.\n")
@@ -139,7 +139,7 @@ def test_dropped_files_become_a_data_set(tmp_path):
     assert not data.folder("new").exists()
 
 
-def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
+def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
     data, columns = DataSets(tmp_path), "audio_file|text|speaker_name|language"
     (folder := data.folder("talk")).mkdir(parents=True)
     (folder / "metadata_train.csv").write_text(f'{columns}\nwavs/1.wav|won to.|a|en\nwavs/2.wav|"so ""he"""|a|en\n')
@@ -151,7 +151,7 @@ def test_texts_that_were_heard_are_corrected_in_the_lists(tmp_path):
     assert data.correct(str(tmp_path), texts) == 0
 
 
-def test_votes_are_kept_and_counted_by_pair(tmp_path):
+def test_votes_are_stored_and_counted_by_pair(tmp_path):
     assert count_votes(tmp_path) == []
     add_vote(tmp_path, ("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
     add_vote(tmp_path, ("a@last", "b@best"), 1, True, "x", 3)
@@ -160,7 +160,7 @@ def test_votes_are_kept_and_counted_by_pair(tmp_path):
     assert len((tmp_path / "_votes.csv").read_text().splitlines()) == 4
 
 
-def test_command_is_followed_cancelled_and_fails_in_its_sentence(monkeypatch):
+def test_command_is_followed_cancelled_and_fails_with_its_message(monkeypatch):
     ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
     popen = lambda words, run=subprocess.Popen, **options: run([sys.executable, "-c", ready + words[3]], **options)
     monkeypatch.setattr(subprocess, "Popen", popen)
@@ -200,7 +200,7 @@ WORDS = {"en": ("one two", "three"), "fa": ("سلام", "حال شما"), "am": 
 
 @pytest.fixture(scope="module")
 def converted_release(released, tmp_path_factory):
-    """A converted model of the released shape with as many text rows as its vocabulary has. Not to be changed."""
+    """A converted model of the released shape, with a text row per vocabulary token. Tests must not change it."""
     from released_model import convert, write_release
     from test_convert_export import RELEASED_SHAPE
 
@@ -261,7 +261,7 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
-def test_name_of_a_run_is_no_path(tmp_path, name):
+def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
     with pytest.raises(UserError, match="name of a run"):
         named_folder(tmp_path, name)
 
@@ -277,7 +277,7 @@ def test_plan_and_data_are_reported_by_the_commands(tmp_path, tiny_corpus):
 
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
-def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
+def test_endpoints_read_only_uploaded_files(tmp_path):
     from starlette.testclient import TestClient
 
     from myxtts.apps.studio.app import make_page_app
@@ -299,21 +299,21 @@ def test_file_that_was_not_sent_is_read_by_no_endpoint(tmp_path):
     assert len(tried) > 2
 
 
-def test_speaker_of_a_request_is_no_file(tmp_path):
+def test_speaker_of_a_request_cannot_be_a_file(tmp_path):
     (secret := tmp_path / "secret.wav").write_bytes(b"RIFF")
     (studio := Studio(tmp_path))._load = lambda *_: Mock()
     with pytest.raises(UserError, match="speaker"):
         studio.speak("base", "One.", "en", None, str(secret), 0)
 
 
-def test_lock_of_a_file_of_the_same_number_elsewhere_is_not_a_run(tmp_path, monkeypatch):
+def test_lock_of_a_file_with_the_same_inode_elsewhere_is_not_a_run(tmp_path, monkeypatch):
     lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:99:{tmp_path.stat().st_ino} 0 EOF"
     monkeypatch.setattr("pathlib.Path.read_text", lambda path, **how: lock)
     assert processes.trainer_of(tmp_path) is None
 
 
 @pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
-def test_page_is_built_in_both_languages_and_refuses_the_public(tmp_path, capsys, monkeypatch):
+def test_page_is_built_in_both_languages_and_needs_a_password_on_public_addresses(tmp_path, capsys, monkeypatch):
     from myxtts.apps.studio.__main__ import main
     from myxtts.apps.studio.app import build_page
 
@@ -372,7 +372,7 @@ def test_upload_from_a_foreign_site_is_refused(page_client):
         assert answer.status_code == status, origin
 
 
-def test_passwords_have_a_brake(page_client):
+def test_wrong_passwords_are_limited(page_client):
     client = page_client("secret")
     tries = [client.post("/ui/login", data={"username": "a", "password": f"{n}"}).status_code for n in range(10)]
     assert set(tries) == {400}
@@ -380,7 +380,7 @@ def test_passwords_have_a_brake(page_client):
     assert page_client("secret").post("/ui/login", data={"username": "a", "password": "secret"}).status_code == 200
 
 
-def test_check_quotes_nothing_of_what_is_no_data_set(tmp_path):
+def test_check_does_not_quote_files_that_are_not_data_sets(tmp_path):
     (path := tmp_path / "shadow").write_text("root:hash:20228:0:99999:7:::\nsync:*:20228:0:99999:7:::\n")
     reported = Studio(tmp_path).check_data(str(path), "en")
     assert "rejected" in reported and "root" not in reported and "hash" not in reported
