@@ -4,7 +4,6 @@ Each decoder of codes or GPT latents has a `sample_rate` in Hz, and a method `be
 sentence.
 """
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -115,7 +114,7 @@ def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndar
 
 
 class Manner(NamedTuple):
-    """Voice and options for all sentences of a text."""
+    """Voice and options for all sentences of a text; `max_codes` per sentence, 0 for the model's limit."""
 
     voice: Voice
     language: str
@@ -123,7 +122,6 @@ class Manner(NamedTuple):
     seed: int = 0
     speed: float = 1.0
     max_codes: int = 0
-    """Maximum number of codes per sentence; 0 is the model's limit."""
 
 
 class Sentence:
@@ -164,13 +162,8 @@ class Sentence:
             self.is_heard = True
         return samples, ended
 
-    def check(
-        self, listener: Listener | None = None, samples: np.ndarray | None = None, several: bool = False
-    ) -> Verdict:
-        """Runs the self-check of the finished sentence; a `listener` also transcribes `samples` `(S,)`.
-
-        `several` is as in `judge`.
-        """
+    def check(self, listener: Listener | None = None, samples: np.ndarray | None = None, several=False) -> Verdict:
+        """Checks the sentence, one of `several` attempts or the only one; a `listener` transcribes `samples` `(S,)`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
         rate = synthesizer.rates.get(self.code) or rule_of_thumb(language)
         reading, wrong_share = None, None
@@ -178,21 +171,21 @@ class Sentence:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        codes, stopped, known = stream.codes, stream.stopped, self.calibration
-        self.verdict = judge(text, codes, stopped, rate, reading, wrong_share, unspoken, known, several)
+        known, codes = self.calibration, stream.codes
+        self.verdict = judge(text, codes, stream.stopped, rate, reading, wrong_share, unspoken, known, several)
         return self.verdict
 
     def best(self, retries: int | None, listener: Listener | None) -> np.ndarray:
         """Returns the samples `(S,)` of the attempt with the highest confidence; see `Synthesizer.batch`."""
         most, enough, found = (3, self.calibration.sure, []) if self.calibration else (1, DOUBT, [])
         most = most if retries is None else retries
-        for attempt in itertools.count():
+        for attempt in range(most + 1):
             if attempt:
                 self.open(attempt=attempt)
             self.synthesizer.engine.finish([self.stream])
             samples, _ = self.more()
             found.append((self.check(listener, samples, most > 0), self.stream, samples))
-            if attempt >= most or self.verdict.confidence >= enough:
+            if self.verdict.confidence >= enough:
                 break
         self.verdict, self.stream, samples = max(found, key=lambda one: one[0].confidence)
         return samples

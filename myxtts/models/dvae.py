@@ -154,8 +154,7 @@ class DVAE(Layer):
         for block in self.decoder_blocks:
             x = block(x)
         x = ops.relu(self.decoder_conv_0(ops.repeat(x, 2, axis=1)))
-        x = ops.relu(self.decoder_conv_1(ops.repeat(x, 2, axis=1)))
-        return self.decoder_output(x)
+        return self.decoder_output(ops.relu(self.decoder_conv_1(ops.repeat(x, 2, axis=1))))
 
     def call(self, mel: Tensor) -> dict[str, Tensor]:
         vectors = ops.cast(self.mel_to_vectors(mel), "float32")

@@ -111,8 +111,7 @@ class ResidualBlock(Layer):
         if self.shortcut_conv is not None:
             shortcut = self.shortcut_norm(self.shortcut_conv(x), training=training)
         x = self.norm1(ops.relu(self.conv1(x)), training=training)
-        x = self.gate(self.norm2(self.conv2(x), training=training))
-        return ops.relu(x + shortcut)
+        return ops.relu(self.gate(self.norm2(self.conv2(x), training=training)) + shortcut)
 
 
 class AttentiveStatisticsPooling(Layer):
