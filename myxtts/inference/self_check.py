@@ -131,8 +131,8 @@ def judge(
         found = [probability, *doubts]
         if probability[0] < (calibration.doubt_of_several if several else calibration.doubt):
             doubts.insert(0, probability)
-    confidence, reason = min(found)
-    result = dict(confidence=confidence, reason=reason if doubts else "", doubts=tuple(phrase for _, phrase in doubts))
+    reason = min(doubts)[1] if doubts else ""
+    result = dict(confidence=min(found)[0], reason=reason, doubts=tuple(phrase for _, phrase in doubts))
     return Verdict(**result, is_calibrated=calibration is not None)
 
 

@@ -116,7 +116,8 @@ class Spoken:
     @property
     def reason(self) -> str:
         """Main cause of low confidence; empty if the confidence is not low."""
-        return min(self.pieces, key=lambda piece: piece.confidence).reason if self.pieces else ""
+        flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.reason]
+        return min(flagged)[1] if flagged else ""
 
     @property
     def summary(self) -> str:

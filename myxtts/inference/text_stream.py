@@ -179,7 +179,7 @@ class Sentence:
         """Returns the samples `(S,)` of the attempt with the highest confidence; see `Synthesizer.batch`."""
         most, enough, found = (3, self.calibration.sure, []) if self.calibration else (1, DOUBT, [])
         most = most if retries is None else retries
-        for attempt in range(most + 1):
+        for attempt in range(max(0, most) + 1):
             if attempt:
                 self.open(attempt=attempt)
             self.synthesizer.engine.finish([self.stream])

@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Largest accepted share of differing values; rounding changes a code whose two nearest vectors are equally near."""
+"""Largest accepted share of differing values; rounding changes codes between two vectors almost equally near."""
 
 
 def check_same_work(case, ours, theirs):

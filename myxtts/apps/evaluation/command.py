@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("--data", metavar="DIR", help="data set with recordings (default: the run's)")
     data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
     data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
-    language = "language of texts and clips without one (default: the run's, else detected)"
+    language = "language of texts and clips without one (default: the run's; clips: else detected)"
     data.add_argument("--language", help=language)
     data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
     data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")
