@@ -224,7 +224,9 @@ def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(witho
     # The default is one retry, or three with a calibrated confidence that is not high.
     sure, unsure = (Verdict(confidence=confidence, is_calibrated=True) for confidence in (0.97, 0.9))
     for verdicts[:], attempts in (([worse, bad], 2), ([unsure] * 4, 4), ([unsure, sure], 2)):
-        synthesizer.calibration = Calibration(["en"], 0.0, {}) if sure in verdicts or unsure in verdicts else None
+        synthesizer.calibration = (
+            Calibration(["en"], 0.0, {}, sure=0.96) if sure in verdicts or unsure in verdicts else None
+        )
         speak(retries=None)
         assert len(judged) == attempts
     synthesizer.calibration = None

@@ -63,7 +63,7 @@ class Calibration(NamedTuple):
     """Probability below which the first attempt at a sentence is flagged."""
     doubt_of_several: float = DOUBT
     """Probability below which the best of several attempts is flagged; the best one usually has a higher value."""
-    sure: float = 0.96
+    sure: float = 0.9
     """Probability above which further attempts are seldom better."""
 
     @classmethod

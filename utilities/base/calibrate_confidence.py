@@ -33,6 +33,8 @@ SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
 """Standard deviations of the noise on the weights of each part, relative to those of the weights."""
 AS_TRAINED, ATTEMPTS = "as trained", 4
 """Kind of the sentences spoken by the unchanged model, and how many times it speaks each, as `say` does at most."""
+SURE = 0.94
+"""Confidence above which no further attempt is made; higher ones cost attempts and did not lower CER (docs/base.md)."""
 FLAGGED = 0.08
 """Share of understood sentences that the thresholds flag; on other texts up to a tenth is acceptable."""
 PENALTY = 0.01
@@ -86,7 +88,7 @@ def fitted(rows: list[dict]) -> Calibration:
 
     intercept, *weights = minimize(loss, np.zeros(len(names) + 1)).x
     weights = np.array(weights) / spread
-    return Calibration([LANGUAGE], float(intercept - weights @ mean), dict(zip(names, weights.tolist())))
+    return Calibration([LANGUAGE], float(intercept - weights @ mean), dict(zip(names, weights.tolist())), sure=SURE)
 
 
 def with_thresholds(calibration: Calibration, rows: list[dict]) -> Calibration:
