@@ -15,7 +15,7 @@ KINDS = {
     EXPORT: "is an exported model: `myxtts serve` and its speak.py speak with it",
     STAGE: "is one stage of {at.parent}: give that folder",
     MODEL: "is a model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
-    **dict.fromkeys((RELEASE, TRAINER), "is a released model: `myxtts say --checkpoint` and --init-from take it"),
+    **dict.fromkeys((RELEASE, TRAINER), "is a released model: --init-from starts from it, `myxtts say` speaks with it"),
     "model.bin": "is a recognizer: --recognizer takes it",
     "model.safetensors": "is one checkpoint or a model of another program: give the folder of a run",
     SETTINGS: "has settings and no checkpoint",
