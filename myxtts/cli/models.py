@@ -10,7 +10,7 @@ from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, export_coqui, find_release, import_coqui
 from myxtts.interchange.hub import import_hub, local_folder, parse_hub_name
-from myxtts.storage.base_model import FILE, RELEASE, require_kind
+from myxtts.storage.base_model import FILE, RELEASE, TRAINER, require_kind
 from myxtts.storage.run_folder import read_config
 
 RELEASED_CONTENTS = {
@@ -67,14 +67,14 @@ def convert(argv: Sequence[str] | None = None) -> int:
     require_output("--output", output, makes_folders=True)
     filter_native_errors()
     given = {option: getattr(arguments, option) for option in RELEASED_NAMES}
-    if not arguments.from_coqui:
+    if arguments.from_coqui is None:
         for option, path in given.items():
             require(path is None, _flag(option), "left out with --to-coqui", path)
         folder = local_folder(arguments.to_coqui, arguments.accept_licence, "--to-coqui")
         for path in export_coqui(folder, output, arguments.which):
             print(f"Wrote {path}")
         return 0
-    require_kind(arguments.from_coqui, "--from-coqui", (RELEASE, FILE), "a model.pth of XTTS v2, or its folder")
+    require_kind(arguments.from_coqui, "--from-coqui", (RELEASE, TRAINER, FILE), "an existing file or its folder")
     model = find_release(arguments.from_coqui) or Path(arguments.from_coqui)
     for option, path in given.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)

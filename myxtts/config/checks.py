@@ -46,21 +46,21 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts the error of a package that a `with` block fails to import to `error`; `{}` in `hint` is its name."""
+    """Converts the `ImportError` of a `with` block: to `hint` if it names the missing package, or by `{}` any one."""
     try:
         yield
-    except ImportError as missing:
-        raise error(hint.replace("{}", str(missing.name))) from missing
+    except ImportError as fault:
+        name, words = str(fault.name), re.findall(r"[\w{}]+", hint.replace("-", "_"))
+        missing = isinstance(fault, ModuleNotFoundError) and {"{}", name.partition(".")[0]}.intersection(words)
+        raise error(hint.replace("{}", name) if missing else f"A package cannot be imported: {fault}") from fault
 
 
 def brief(value: object) -> str:
     """Formats an untrusted value for a message: cuts long strings, and names only the type where `repr` may hang."""
     if type(value) is int and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
-    if value is None or type(value) in (bool, int, float):
-        return repr(value)
-    if type(value) in (str, bytes):
-        return repr(value[:80])
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return repr(value[:80] if isinstance(value, (str, bytes)) else value)
     if type(value) in (list, tuple) and len(value) <= 8 and all(type(one) in (bool, int, float, str) for one in value):
         return f"({', '.join(map(brief, value))})"
     return f"a {type(value).__name__:.40}"

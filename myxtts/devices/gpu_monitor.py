@@ -98,7 +98,7 @@ def nvml() -> Iterator[ModuleType]:
     Raises:
         NVMLUnavailable: NVML is missing, or fails inside the block because a GPU was lost.
     """
-    with needing("the package nvidia-ml-py is not installed", NVMLUnavailable):
+    with needing("pynvml of the package nvidia-ml-py is not installed", NVMLUnavailable):
         import pynvml
     try:
         pynvml.nvmlInit()

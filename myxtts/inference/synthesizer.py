@@ -93,7 +93,7 @@ class Synthesizer:
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         if "decoder" not in model.parts:
             logger.info("%s has no trained waveform decoder: Griffin-Lim is used.", folder)
-        return cls(model, *model.preset, folder=Path(folder), **options)
+        return cls(model, *model.preset, folder=Path(model.origin), **options)
 
     @property
     def sample_rate(self) -> int:

@@ -20,6 +20,7 @@ from myxtts.devices.machine import BYTES_PER_GB, peak_resident_bytes
 from myxtts.runs.agenda import StageWork, describe_works, listed
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
+from myxtts.storage.base_model import model_name
 from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress
@@ -142,7 +143,7 @@ class RunConsole(ConsoleProgress, RunListener):
             clip = dataset.validation[0]
             voice = " ".join(_quoted(one.wav_path) for one in held_out_voice(dataset, clip.language))
             voice = f"--reference-audio {voice} --language {_quoted(clip.language)}"
-            lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(home)} {voice} \\")
+            lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(model_name(home))} {voice} \\")
             # With `=`, because the text can begin with a hyphen.
             lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
         self._say("\n".join(lines))

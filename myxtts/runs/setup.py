@@ -23,7 +23,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub import check_model
-from myxtts.storage.base_model import MODEL, PLACES, SETTINGS, require_kind
+from myxtts.storage.base_model import HOMES, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file, read_json, write_json
 from myxtts.storage.run_folder import GATHERED
@@ -53,7 +53,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
         raise ConfigError(f"--language: {error}") from None
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
-    home = require_kind(training.checkpoint_dir, "--checkpoint-dir", (*PLACES, MODEL, SETTINGS), "a folder to write to")
+    home = require_kind(Path(training.checkpoint_dir), "--checkpoint-dir", HOMES, "a folder to write to")
     if training.init_from and (training.reset_training or not holds_run(home)):
         check_model(training.init_from, "--init-from")
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):

@@ -19,7 +19,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.storage import files
-from myxtts.storage.base_model import MODEL, PLACES, SETTINGS, require_kind
+from myxtts.storage.base_model import HOMES, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.saved_state import config_of
@@ -96,7 +96,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again. Raises
     `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
-    folder = require_kind(folder, "--checkpoint-dir", (*PLACES, MODEL, SETTINGS), "a folder to write to")
+    folder = require_kind(Path(folder), "--checkpoint-dir", HOMES, "a folder to write to")
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     with ExitStack() as stack:
         try:

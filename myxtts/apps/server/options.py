@@ -11,7 +11,7 @@ from myxtts.config.checks import UserError, read_bounded, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import check_model
-from myxtts.storage.base_model import EXPORT, MODELS, PLACES, SETTINGS, require_kind
+from myxtts.storage.base_model import EXPORT, FILE, KINDS, MODELS, require_kind
 from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
@@ -39,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of `myxtts serve`."""
     about = "Serve a model over HTTP, with an API compatible with OpenAI's."
     parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
-    add_model(parser, ", or an exported model")
+    add_model(parser, "; also the folder of `myxtts export`")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
     host = "listen address; anything but localhost requires an API key"
@@ -75,13 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check_options(arguments: argparse.Namespace) -> str | None:
     """Raises `UserError` for invalid options; returns the API key."""
-    if not arguments.checkpoint:
+    if arguments.checkpoint is None:
         raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")
     check_device(arguments.device)
     if arguments.ui is not None:
-        require_kind(arguments.ui, "--ui", (*PLACES, SETTINGS), "the folder that holds the runs")
+        require_kind(Path(arguments.ui), "--ui", {*KINDS} - {FILE}, "the folder that holds the runs")
     if arguments.voices is not None:
         require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
     require_port("--port", arguments.host, arguments.port)

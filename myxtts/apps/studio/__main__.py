@@ -8,7 +8,7 @@ from pathlib import Path
 from myxtts.cli.arguments import PlainParser
 from myxtts.cli.errors import exits_with_sentence, open_port, require_output, require_port
 from myxtts.config.checks import UserError, needing
-from myxtts.storage.base_model import PLACES, SETTINGS, require_kind
+from myxtts.storage.base_model import FILE, KINDS, require_kind
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     password = os.environ.get(PASSWORD_VARIABLE) or None
     require_port("--port", arguments.host, arguments.port)
     require_output("--runs", arguments.runs, makes_folders=True)
-    require_kind(arguments.runs, "--runs", (*PLACES, SETTINGS), "the folder that holds the runs")
+    require_kind(Path(arguments.runs), "--runs", {*KINDS} - {FILE}, "the folder that holds the runs")
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
     with needing('The page needs: pip install "myxtts[ui]" ({} is missing.)'):

@@ -20,7 +20,7 @@ from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
-from myxtts.storage.base_model import EXPORT, FOLDER, KINDS, MODEL, RELEASE, RUNS, SETTINGS, kind_of
+from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
@@ -111,15 +111,15 @@ def _refuse_other_kinds(root):
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"
     elif root.is_file():
         what = next((what for suffixes, what in _OTHER_FILES.items() if root.suffix.lower() in suffixes), None)
-    elif kind in (SETTINGS, RUNS, FOLDER):
+    elif kind in (SETTINGS, RUNS) or kind not in (EXPORT, STAGE) and not (root / SETTINGS).is_file():
         return
     elif kind == EXPORT:
         what = "is an exported model, not a data set. `python {0}/speak.py --help` shows how to speak with it"
     else:
-        what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE) else KINDS[kind]
+        what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
     if what:
         name = printable(str(root))
-        message = f"The data set {name} {what.format(shlex.quote(name), path=root)}."
+        message = f"The data set {name} {what.format(shlex.quote(name), at=root)}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 

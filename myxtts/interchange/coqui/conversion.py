@@ -16,7 +16,7 @@ from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
-from myxtts.storage.base_model import RELEASE, kind_of
+from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest, write_tensors
 from myxtts.storage.files import CheckpointError, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
@@ -67,10 +67,9 @@ class CoquiFiles:
 
 def find_release(source: str | os.PathLike) -> Path | None:
     """Finds the weights of a Coqui model in its folder, or by the path of the weights; None for other sources."""
-    path = Path(source)
-    # `model.pth` before `best_model.pth`, of a training folder of Coqui.
-    found = sorted(path.glob(RELEASE), key=lambda one: len(one.name)) if kind_of(path) == RELEASE else [path]
-    return next((one for one in found if one.suffix == ".pth" and one.is_file()), None)
+    kind = kind_of(source)
+    path = Path(source, kind if kind in (RELEASE, TRAINER) else "")
+    return path if path.suffix == ".pth" and path.is_file() else None
 
 
 def imported_release(model: Path) -> Path:
