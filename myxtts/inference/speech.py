@@ -116,8 +116,7 @@ class Spoken:
     @property
     def reason(self) -> str:
         """Main cause of low confidence; empty if the confidence is not low."""
-        flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.reason]
-        return min(flagged)[1] if flagged else ""
+        return min((piece.confidence, piece.reason) for piece in self.pieces if piece.reason)[1] if self.doubts else ""
 
     @property
     def summary(self) -> str:
