@@ -36,6 +36,7 @@ FILES = {
     "run/gpt/step_00000001/manifest.json": b"{}",
     "exported/gpt.onnx": b"",
     "ear/model.bin": b"",
+    "ear/config.json": b"{}",
 }
 ROWS = [line.split(" | ") for line in TABLE.strip().splitlines()]
 DOORS, OTHERS = (Path(__file__).parent / "data/doors.txt").read_text(encoding="utf-8").split("\n\n")

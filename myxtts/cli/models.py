@@ -76,7 +76,7 @@ def convert(argv: Sequence[str] | None = None) -> int:
         return 0
     require_kind(arguments.from_coqui, "--from-coqui", (RELEASE, TRAINER, FILE), "an existing file or its folder")
     model = find_release(arguments.from_coqui) or Path(arguments.from_coqui)
-    for option, path in given.items():
+    for option, path in {"from_coqui": model, **given}.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)
     config, coverage = import_coqui(CoquiFiles.of(model, **given), output)
     width = max(len(row.name) for row in coverage)

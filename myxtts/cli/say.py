@@ -68,8 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
     add = (speech := parser.add_argument_group("speech")).add_argument
     add("--speed", type=float, default=1.0, help="speaking rate, at the same pitch")
     add("--seed", type=int, default=0, help="sampling seed")
-    retries = "retries of a sentence of low confidence; no effect with --stream (default: 3 if calibrated, else 1)"
-    add("--retries", type=int, metavar="N", help=retries)
+    retries = "further attempts at a sentence of low confidence; no effect with --stream (default: 1)"
+    add("--retries", type=int, metavar="N", default=1, help=retries)
     recognizer = "recognizer that checks each sentence: base, hf://…, a folder, a command with {wav}; not with --stream"
     add("--recognizer", metavar="NAME", help=recognizer)
     own = "(default: the model's)"
@@ -216,7 +216,7 @@ def _check(arguments):
         if getattr(arguments, one) and getattr(arguments, other):
             raise UserError(f"--{one} is not allowed with --{other}: give one of them.")
     require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
-    require(0 <= (arguments.retries or 0) <= 100, "--retries", "0 to 100", arguments.retries)
+    require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
         require(8000 <= rate <= 96000, "--sample-rate", "8000 to 96000 Hz", rate, "Try 24000, 44100 or 48000.")
     if arguments.recognizer is not None:

@@ -60,11 +60,7 @@ class Calibration(NamedTuple):
     weights: dict[str, float]
     """Weight of each feature."""
     doubt: float = DOUBT
-    """Probability below which the first attempt at a sentence is flagged."""
-    doubt_of_several: float = DOUBT
-    """Probability below which the best of several attempts is flagged; the best one usually has a higher value."""
-    sure: float = 0.9
-    """Probability above which further attempts are seldom better."""
+    """Probability below which a sentence is flagged."""
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
@@ -95,7 +91,6 @@ def judge(
     wrong_share: float | None = None,
     unspoken_share: float = 0.0,
     calibration: Calibration | None = None,
-    several: bool = False,
 ) -> Verdict:
     """Computes the scores of a sentence and summarizes them.
 
@@ -107,7 +102,6 @@ def judge(
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Share of the letters of the text that the model has no token for.
         calibration: Makes the confidence a probability; requires `reading`.
-        several: Whether the best of several attempts is used, so that `doubt_of_several` applies instead of `doubt`.
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))
@@ -129,7 +123,7 @@ def judge(
     if calibration is not None:
         probability = calibration(features(reading)), "may not be understood"
         found = [probability, *doubts]
-        if probability[0] < (calibration.doubt_of_several if several else calibration.doubt):
+        if probability[0] < calibration.doubt:
             doubts.insert(0, probability)
     reason = min(doubts)[1] if doubts else ""
     result = dict(confidence=min(found)[0], reason=reason, doubts=tuple(phrase for _, phrase in doubts))

@@ -134,7 +134,7 @@ class Synthesizer:
         sampling: SamplingConfig | None = None,
         seed: int = 0,
         speed: float = 1.0,
-        retries: int | None = 0,
+        retries: int = 0,
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
         engine: str | None = None,
@@ -168,7 +168,7 @@ class Synthesizer:
         seed: int = 0,
         max_codes: int = 0,
         speed: float = 1.0,
-        retries: int | None = 0,
+        retries: int = 0,
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Speech]:
@@ -180,9 +180,8 @@ class Synthesizer:
             sampling: None uses the sampling parameters of the run.
             max_codes: Maximum number of codes per sentence; 0 is the model's limit.
             speed: Factor of the speaking rate; the pitch does not change.
-            retries: Maximum number of further attempts at a sentence with a confidence below `self_check.DOUBT`, or
-                `Calibration.sure` if calibrated. The attempt with the highest confidence is used. None: 3 if
-                calibrated, else 1.
+            retries: Maximum number of further attempts at a sentence that is flagged. The attempt with the highest
+                confidence is used.
             listener: Speech recognizer for the self-check, such as `hearing.recognizers.Listening`.
             progress: Called with the number of spoken pieces and the number of all pieces.
 

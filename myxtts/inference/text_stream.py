@@ -15,7 +15,7 @@ from myxtts.audio.mel import log_mel_to_wav
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
-from myxtts.inference.self_check import DOUBT, Listener, judge
+from myxtts.inference.self_check import Listener, judge
 from myxtts.inference.speech import Spoken, SpokenPiece, Verdict, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
@@ -162,8 +162,8 @@ class Sentence:
             self.is_heard = True
         return samples, ended
 
-    def check(self, listener: Listener | None = None, samples: np.ndarray | None = None, several=False) -> Verdict:
-        """Checks the sentence, one of `several` attempts or the only one; a `listener` transcribes `samples` `(S,)`."""
+    def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
+        """Checks the finished sentence; a `listener` also transcribes `samples` `(S,)`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
         rate = synthesizer.rates.get(self.code) or rule_of_thumb(language)
         reading, wrong_share = None, None
@@ -172,20 +172,19 @@ class Sentence:
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
         known, codes = self.calibration, stream.codes
-        self.verdict = judge(text, codes, stream.stopped, rate, reading, wrong_share, unspoken, known, several)
+        self.verdict = judge(text, codes, stream.stopped, rate, reading, wrong_share, unspoken, known)
         return self.verdict
 
-    def best(self, retries: int | None, listener: Listener | None) -> np.ndarray:
+    def best(self, retries: int, listener: Listener | None) -> np.ndarray:
         """Returns the samples `(S,)` of the attempt with the highest confidence; see `Synthesizer.batch`."""
-        most, enough, found = (3, self.calibration.sure, []) if self.calibration else (1, DOUBT, [])
-        most = most if retries is None else retries
-        for attempt in range(max(0, most) + 1):
+        found = []
+        for attempt in range(max(0, retries) + 1):
             if attempt:
                 self.open(attempt=attempt)
             self.synthesizer.engine.finish([self.stream])
             samples, _ = self.more()
-            found.append((self.check(listener, samples, most > 0), self.stream, samples))
-            if self.verdict.confidence >= enough:
+            found.append((self.check(listener, samples), self.stream, samples))
+            if not self.verdict.doubts:
                 break
         self.verdict, self.stream, samples = max(found, key=lambda one: one[0].confidence)
         return samples

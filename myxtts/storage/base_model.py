@@ -9,12 +9,12 @@ from myxtts.storage.files import AnyPath, CheckpointError
 BASE_NAME = "base"
 """Name of the bundled model wherever a model folder is expected; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
-EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_*/manifest.json", "*/*step_*/manifest.json", "config.json"
+EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_[0-9]*/manifest.json", "*/*step_[0-9]*/manifest.json", "config.json"
 RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/config.json", "**", "file", "new"
 KINDS = {
+    MODEL: "is a model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
     EXPORT: "is an exported model: `myxtts serve` and its speak.py speak with it",
     STAGE: "is one stage of {at.parent}: give that folder",
-    MODEL: "is a model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
     **dict.fromkeys((RELEASE, TRAINER), "is a released model: --init-from starts from it, `myxtts say` speaks with it"),
     "model.bin": "is a recognizer: --recognizer takes it",
     "model.safetensors": "is one checkpoint or a model of another program: give the folder of a run",

@@ -32,11 +32,9 @@ UNDERSTOOD = 1 / 3
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
 """Standard deviations of the noise on the weights of each part, relative to those of the weights."""
 AS_TRAINED, ATTEMPTS = "as trained", 4
-"""Kind of the sentences spoken by the unchanged model, and how many times it speaks each, as `say` does at most."""
-SURE = 0.94
-"""Confidence above which no further attempt is made; higher ones cost attempts and did not lower CER (docs/base.md)."""
+"""Kind of the sentences spoken by the unchanged model, and how many times it speaks each."""
 FLAGGED = 0.08
-"""Share of understood sentences that the thresholds flag; on other texts up to a tenth is acceptable."""
+"""Share of understood sentences that the threshold flags; on other texts up to a tenth is acceptable."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 
@@ -88,28 +86,20 @@ def fitted(rows: list[dict]) -> Calibration:
 
     intercept, *weights = minimize(loss, np.zeros(len(names) + 1)).x
     weights = np.array(weights) / spread
-    return Calibration([LANGUAGE], float(intercept - weights @ mean), dict(zip(names, weights.tolist())), sure=SURE)
+    return Calibration([LANGUAGE], float(intercept - weights @ mean), dict(zip(names, weights.tolist())))
 
 
-def with_thresholds(calibration: Calibration, rows: list[dict]) -> Calibration:
-    """Chooses the probabilities below which the first attempt at a sentence, and the best of several, are flagged."""
-    first, best, by_text = [], [], {}
-    for row in rows:
-        if row["kind"] == AS_TRAINED:
-            by_text.setdefault(row["number"], []).append((calibration(row["features"]), row["wrong"] <= UNDERSTOOD))
-    for attempts in by_text.values():
-        first += attempts
-        for start in range(len(attempts)):
-            turned = attempts[start:] + attempts[:start]
-            best.append(next((one for one in turned if one[0] >= calibration.sure), max(turned)))
-    limits = [float(np.quantile([sure for sure, is_right in group if is_right], FLAGGED)) for group in (first, best)]
-    return calibration._replace(doubt=round(limits[0], 2), doubt_of_several=round(limits[1], 2))
+def with_threshold(calibration: Calibration, rows: list[dict]) -> Calibration:
+    """Chooses the probability below which a sentence is flagged."""
+    understood = [row for row in rows if row["kind"] == AS_TRAINED and row["wrong"] <= UNDERSTOOD]
+    limit = np.quantile([calibration(row["features"]) for row in understood], FLAGGED)
+    return calibration._replace(doubt=round(float(limit), 2))
 
 
 def tables(rows: list[dict]) -> str:
     """Formats two tables: flagged sentences of each kind, and the understood share by range of confidence."""
     halves = [[row for row in rows if row["number"] % 2 == half] for half in (0, 1)]
-    rows, judges = halves[0] + halves[1], [with_thresholds(fitted(half), half) for half in halves[::-1]]
+    rows, judges = halves[0] + halves[1], [with_threshold(fitted(half), half) for half in halves[::-1]]
     judges = [judges[0]] * len(halves[0]) + [judges[1]] * len(halves[1])
     sure = np.array([judge(row["features"]) for judge, row in zip(judges, rows)])
     doubted = sure < np.array([judge.doubt for judge in judges])
@@ -137,7 +127,7 @@ def main() -> int:
         listener = Listening(open_recognizer(arguments.recognizer))
         write_json(arguments.work, list(measured(Synthesizer.load(BASE_FOLDER), listener)))
     rows = read_json(arguments.work)
-    write_json(BASE_FOLDER / CONFIDENCE_FILE, with_thresholds(fitted(rows), rows)._asdict())
+    write_json(BASE_FOLDER / CONFIDENCE_FILE, with_threshold(fitted(rows), rows)._asdict())
     print(tables(rows))
     return 0
 

@@ -82,7 +82,7 @@ def main() -> int:
             voices = [stored_voice(arguments.checkpoint, name, synthesizer.voice) for name in own]
             voices, texts = [synthesizer.as_voice(voice) for voice in voices], texts_of(language)
             turns = [voices[n % len(voices)] for n in range(len(texts))]
-            spoken = synthesizer.batch(texts, turns, [language] * len(texts), seed=arguments.seed, retries=None)
+            spoken = synthesizer.batch(texts, turns, [language] * len(texts), seed=arguments.seed, retries=1)
             sounds = [speech.samples for speech in spoken]
             heard = [whisper(sound, rate, language).strip() for sound in sounds]
             teacher = [whisper(sound, MODEL_SAMPLE_RATE, language) for sound in spoken_by_espeak(texts, language)]

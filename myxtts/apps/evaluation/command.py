@@ -40,7 +40,7 @@ class Subject(NamedTuple):
     is_model: bool
 
 
-def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str] = str) -> list[Subject]:
+def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str]) -> list[Subject]:
     """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; gives each subject a unique name.
 
     A plain `FOLDER` gets the checkpoint `which`. `local_folder` downloads a Hugging Face model and returns its folder.

@@ -140,7 +140,7 @@ class Studio:
             UserError: The model cannot speak the text.
         """
         synthesizer, *manner = self._opened(run, text, *options, which=which)
-        speech = synthesizer.speak(text, *manner, retries=None)
+        speech = synthesizer.speak(text, *manner, retries=1)
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:

@@ -13,7 +13,7 @@ from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE
 from myxtts.interchange.hub import is_hub_name, local_folder
-from myxtts.storage.base_model import PLACES, is_base, kind_of
+from myxtts.storage.base_model import MODELS, RELEASE, TRAINER, is_base, kind_of
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import read_json
 from myxtts.storage.run_folder import read_config
@@ -126,7 +126,7 @@ def _model_in(source):
     """Returns size, G2P languages and stages of a model, and whether it is a release; {} if not on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
-    if is_hub_name(source) or kind_of(source) in PLACES:  # starting the run reports what is not a model
+    if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it
         return {}
     folder = local_folder(source, what="--init-from")
     config, state = read_config(folder), CheckpointStore(folder / "gpt").newest_state() or {}

@@ -119,7 +119,7 @@ def _refuse_other_kinds(root):
         what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
     if what:
         name = printable(str(root))
-        message = f"The data set {name} {what.format(shlex.quote(name), at=root)}."
+        message = f"The data set {name} {what.format(shlex.quote(name), at=root.resolve())}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 

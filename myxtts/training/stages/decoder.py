@@ -89,7 +89,7 @@ class DecoderStage(Stage):
         warmup, first = training.decoder.spectral_share, SPECTRAL
         if training.init_from is not None and training.stage == self.name and warmup < 1:
             warmup, first = training.decoder.discriminator_warmup, JUDGING
-        return ADVERSARIAL if step >= warmup * total else first
+        return ADVERSARIAL if step >= warmup * total and training.decoder.spectral_share < 1 else first
 
     def validated(self, objectives):
         return [ResynthesisDistance(self.model.decoder)]

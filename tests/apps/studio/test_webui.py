@@ -130,7 +130,7 @@ def test_dropped_files_become_a_data_set(tmp_path):
         ("mine", audio, "/x/a.exe"): "a.exe",
         ("new", audio): "a has no text",
     }
-    wrong |= {("mine", audio, str(subtitles)): "other recordings", ("../up", audio): "name of a data set"}
+    wrong |= {("mine", audio, str(subtitles)): "data set mine", ("../up", audio): "name of a data set"}
     for (name, *files), said in wrong.items():
         with pytest.raises(UserError, match=said):
             data.keep(name, files)
