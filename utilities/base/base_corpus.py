@@ -89,7 +89,7 @@ def make_base_corpus(root: Path, seed: int = 0) -> Path:
     if (root / "metadata.csv").is_file():
         return root
     (root / "wavs").mkdir(parents=True, exist_ok=True)
-    jobs, rows = [], []
+    jobs, rows, examples = [], [], example_sentences()
     for language, espeak_language in LANGUAGES.items():
         unheard = set(unheard_sentences(language))
         known = [sentence for sentence in SENTENCES[language] if sentence not in unheard]
@@ -98,7 +98,7 @@ def make_base_corpus(root: Path, seed: int = 0) -> Path:
             clips = CLIPS[language] // len(PITCHES)
             texts = draw.choices(known, k=round(clips * GRAMMAR_SHARE))
             if language == "en":
-                texts += draw.sample(example_sentences(), round(clips * EXAMPLE_SHARE))
+                texts += draw.sample(examples, round(clips * EXAMPLE_SHARE))
             texts += random_sentences(language, clips - len(texts), f"{seed} {speaker}")
             for number, text in enumerate(texts):
                 name, pitch = f"{speaker}_{number:05d}", draw.randint(*PITCHES[variant])

@@ -31,7 +31,7 @@ UNDERSTOOD = 1 / 3
 """Highest CER of a sentence that counts as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
 """Standard deviations of the noise on the weights of each part, relative to those of the weights."""
-AS_TRAINED, ATTEMPTS = "as trained", 4
+AS_TRAINED, SEEDS = "as trained", 4
 """Kind of the sentences spoken by the unchanged model, and how many times it speaks each."""
 FLAGGED = 0.08
 """Share of understood sentences that the threshold flags; on other texts up to a tenth is acceptable."""
@@ -60,7 +60,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
             yield {"number": claimed(number), "kind": kind, "wrong": wrong, "features": features(reading)}
 
     some = [number for number in range(len(texts)) if number % 10 in (0, 1, 4, 5)]
-    for seed in range(ATTEMPTS):
+    for seed in range(SEEDS):
         yield from spoken(AS_TRAINED, range(len(texts)), seed)
     yield from spoken("another text", some, 0, lambda number: (number + 10) % len(texts))
     for part, strength in [(part, strength) for part, strengths in SPOILT.items() for strength in strengths]:

@@ -87,9 +87,11 @@ class DecoderStage(Stage):
     def phase(self, step, total):
         training = self.config.training
         warmup, first = training.decoder.spectral_share, SPECTRAL
-        if training.init_from is not None and training.stage == self.name and warmup < 1:
+        if warmup == 1:
+            return SPECTRAL
+        if training.init_from is not None and training.stage == self.name:
             warmup, first = training.decoder.discriminator_warmup, JUDGING
-        return ADVERSARIAL if step >= warmup * total and training.decoder.spectral_share < 1 else first
+        return ADVERSARIAL if step >= warmup * total else first
 
     def validated(self, objectives):
         return [ResynthesisDistance(self.model.decoder)]
