@@ -120,7 +120,7 @@ def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
 def test_auto_and_balanced_are_one_preset():
     auto, balanced = (requested_switches(TrainingConfig(optimizations=name)) for name in ("auto", "balanced"))
     assert {name: value for name, (value, _) in auto.items()} == {name: value for name, (value, _) in balanced.items()}
-    assert auto["precision"] == ("auto", "preset auto") and auto["xla"] == (False, "default")
+    assert auto["precision"] == ("auto", "preset auto") and auto["ema"] == (0.0, "default")
     given = requested_switches(TrainingConfig(optimizations="auto", precision="float32"))
     assert given["precision"] == ("float32", "given") and given["attention"] == ("auto", "preset auto")
 

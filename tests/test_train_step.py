@@ -27,7 +27,7 @@ def strategy():
 class Quadratic:
     """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, for weights with and without weight decay."""
 
-    loss_weights = {"square": 1.0}
+    loss_weights, compiles_blocks = {"square": 1.0}, False
 
     def __init__(self, start=2.0):
         self.weights = {

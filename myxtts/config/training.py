@@ -26,12 +26,13 @@ SWITCHES = {
 PRESETS = {
     "none": {},
     "conservative": {"gradient_checkpointing": True},
-    "balanced": {"precision": "auto", "attention": "auto"},
-    "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": True},
+    "balanced": {"precision": "auto", "attention": "auto", "xla": "auto"},
+    "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": "auto"},
 }
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`,
-lowers the precision of matrix products on hardware that gains from it; `aggressive` also compiles with XLA."""
+lowers the precision of matrix products on hardware that gains from it, and compiles long stages with XLA on a GPU;
+`aggressive` also saves memory, and compiles every stage on a GPU."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
 """Port range for workers under Slurm. The job id selects the port, so that jobs on one machine use different ports."""
@@ -123,7 +124,7 @@ class TrainingConfig(Settings):
     attention: str | None = _switch(one_of=(*ATTENTIONS, "auto"), flag="--attention")
     """GPT: attention implementation; `auto` measures both and selects the faster one (default: by preset)."""
     xla: bool | None = _switch(flag="--xla")
-    """Compile the train step with XLA, once per batch shape (default: by preset)."""
+    """Compile the train step with XLA, once per batch shape; of the GPT, its blocks (default: by preset)."""
     ema: float | None = _switch(
         at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=0.999
     )

@@ -1,9 +1,9 @@
 """Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads when TensorFlow runs the layers without XLA; each function lists them, with W for the model width. The peak of a
-step is the largest of three: the start of the backward pass (all activations), the update (all gradients), and, with
-long conditioning and short text, the start of the conditioning encoder's backward pass.
+reads; each function lists them, with W for the model width. The GPT's blocks compiled by XLA keep their inputs only;
+in other stages, XLA is assumed to change nothing. The peak of a step is the largest of three: the start of the backward
+pass (all activations), the update (all gradients), and the start of the conditioning encoder's backward pass.
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
@@ -70,6 +70,12 @@ class Optimizations:
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = tuple(LORA_KERNELS)
     ema: bool = False
+    xla: bool = False
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether blocks of the GPT are recomputed in the backward pass."""
+        return self.gradient_checkpointing or self.xla
 
     @property
     def compute_bytes(self) -> int:
@@ -167,6 +173,8 @@ def _block_activations(model, positions, optimizations):
     halves all tensors except the softmax and two per norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
+    if optimizations.xla:
+        return positions * width * number  # the input
     if optimizations.gradient_checkpointing:
         # Input, qkv, merged heads, the residual stream after attention, the GELU's input.
         linear = (1 + 3 + 1 + 1 + 4) * width * number
@@ -194,6 +202,8 @@ def _conditioning_activations(model, frames, optimizations):
     merged heads (W) and the softmax.
     """
     width, number = model.width, optimizations.compute_bytes
+    if optimizations.xla:
+        return frames * (model.num_mels * FLOAT + model.conditioning_blocks * width * number)
     linear = width * (number if optimizations.gradient_checkpointing else FLOAT) + (1 + 3 + 1) * width * number
     linear += _kept_by_attention(model.conditioning_heads, frames, width, False, optimizations)
     return frames * (model.num_mels * FLOAT + model.conditioning_blocks * linear)
@@ -230,7 +240,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
         areas = (math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
         copies += model.layers * sum(areas) * model.width**2 * number
     # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or attention's tensors if
-    # they are larger. Without checkpointing, a block's backward pass allocates no more than it frees.
+    # they are larger. Without recomputation, a block's backward pass allocates no more than it frees.
     recomputed = max(positions * 20 * model.width * number, _attention_workspace(model.heads, positions, optimizations))
     attending = _attention_workspace(model.conditioning_heads, frames, optimizations) * (model.conditioning_blocks > 0)
     batch, mask = shapes.batch, positions**2
@@ -239,7 +249,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
         count + adapters - trained,
         optimizations,
         activations=batch * (blocks + top + mask + conditioning + perceiver + logits) + copies,
-        working=batch * recomputed * optimizations.gradient_checkpointing,
+        working=batch * recomputed * optimizations.recomputes,
         conditioning=batch * (conditioning + attending) + FLOAT * trained,
     )
 
@@ -264,7 +274,7 @@ def _attention_workspace(heads, positions, optimizations):
     """
     if optimizations.attention == "memory-efficient":
         return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
-    return (2 + optimizations.gradient_checkpointing) * heads * positions**2 * FLOAT
+    return (2 + optimizations.recomputes) * heads * positions**2 * FLOAT
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:

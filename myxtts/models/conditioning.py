@@ -51,10 +51,10 @@ class ConditioningEncoder(Layer):
         self.input_projection = torch_linear(width, num_mels, "input_projection", dtype=policy)
         self.blocks = [ConditioningBlock(width, heads, dtype=policy, name=f"block_{i}") for i in range(blocks)]
 
-    def call(self, mel: Tensor) -> Tensor:
+    def call(self, mel: Tensor, run_block=None) -> Tensor:
         x = self.input_projection(mel)
-        for block in self.blocks:
-            x = block(x)
+        for number, block in enumerate(self.blocks):
+            x = run_block(x, number=number) if run_block else block(x)
         return x
 
 

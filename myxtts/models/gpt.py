@@ -92,7 +92,7 @@ class GPT(Layer):
         config: `ModelConfig`, or its fields as a dictionary.
 
     Call arguments: conditioning `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32;
-    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input` as in `hidden`. Returns text logits
+    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; hooks as in `hidden`. Returns text logits
     `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, both float32.
     """
 
@@ -135,9 +135,12 @@ class GPT(Layer):
             for number, block in enumerate(blocks):
                 block.memory_use = MemoryUse(attention, recompute and partial(recompute, block=f"{name}_{number}"))
 
-    def mel_to_latents(self, mel: Tensor) -> Tensor:
-        """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`."""
-        return self.perceiver(self.conditioning_encoder(mel))
+    def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
+        """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
+
+        `run_block(x, number=number)` runs a block of the conditioning encoder; None runs it as it is.
+        """
+        return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
     def _prompt(self, latents, text_inputs, audio_inputs):
         num_text, num_audio = ops.shape(text_inputs)[1], ops.shape(audio_inputs)[1]
@@ -146,11 +149,19 @@ class GPT(Layer):
         return ops.concatenate([ops.cast(part, self.compute_dtype) for part in (latents, text, audio)], axis=1)
 
     def hidden(
-        self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, see_input=None
+        self,
+        latents: Tensor,
+        text_inputs: Tensor,
+        audio_inputs: Tensor,
+        key_mask=None,
+        seed=None,
+        see_input=None,
+        run_block=None,
     ) -> Tensor:
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
         `see_input(number, x)` is called with the input of each block, `(B, num_latents + L + C, width)`.
+        `run_block(x, number=number, key_mask=key_mask, seed=seed)` runs a block; None runs it as it is.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
@@ -158,13 +169,14 @@ class GPT(Layer):
         for number, block in enumerate(self.blocks):
             if see_input is not None:
                 see_input(number, x)
-            x = block(x, key_mask=key_mask, seed=seed)
+            options = dict(key_mask=key_mask, seed=seed)
+            x = run_block(x, number=number, **options) if run_block else block(x, **options)
         return self.final_norm(self.trunk_norm(x[:, self.config.num_latents :]))
 
     def call(
-        self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, see_input=None
+        self, latents: Tensor, text_inputs: Tensor, audio_inputs: Tensor, key_mask=None, seed=None, **hooks
     ) -> tuple[Tensor, Tensor]:
-        hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed, see_input)
+        hidden = self.hidden(latents, text_inputs, audio_inputs, key_mask, seed, **hooks)
         num_text = ops.shape(text_inputs)[1]
         text_logits, audio_logits = self.text_head(hidden[:, :num_text]), self.audio_head(hidden[:, num_text:])
         return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")

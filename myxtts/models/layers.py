@@ -1,5 +1,6 @@
 """Dropout, dense layers, norms and convolutions, with the padding and initial values of PyTorch and GPT-2."""
 
+import functools
 import math
 from typing import Any
 
@@ -87,7 +88,7 @@ class AdaptableDense(keras.layers.Dense):
         """Dropout of the adapters; its rate and site are set when they are enabled."""
 
     def call(self, inputs: Tensor, training=None, seed=None) -> Tensor:
-        outputs = super().call(inputs, training)
+        outputs = self.activation(add_bias(ops.matmul(inputs, self.kernel), self.bias))
         if seed is None or not self.adapter_dropout.rate:
             return outputs
         # The kernel includes the adapters already; this adds the effect of dropout on their input.
@@ -95,6 +96,33 @@ class AdaptableDense(keras.layers.Dense):
         down, up = (ops.cast(factor, change.dtype) for factor in (self.lora_kernel_a, self.lora_kernel_b))
         scale = ops.cast(self.lora_alpha / self.lora_rank, change.dtype)
         return outputs + scale * ops.matmul(ops.matmul(change, down), up)
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether the backend sees a GPU; must not be called before the devices are configured."""
+    return bool(keras.distribution.list_devices("gpu"))
+
+
+def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
+    """Adds a bias `(C,)`, if there is one, to `(..., C)`.
+
+    TensorFlow's kernel for the gradient of a 16-bit bias took a fifth to a half of a train step's time on an H100. On
+    GPUs, this gradient is a product with ones instead.
+    """
+    if bias is None:
+        return x
+    if keras.backend.standardize_dtype(x.dtype) == "float32" or not has_gpu():
+        return ops.add(x, bias)
+
+    def differentiable(x, bias):
+        def gradient(upstream):
+            rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
+            return upstream, ops.matmul(ops.ones((1, ops.shape(rows)[0]), rows.dtype), rows)[0]
+
+        return ops.add(x, bias), gradient
+
+    return ops.custom_gradient(differentiable)(x, ops.convert_to_tensor(bias))
 
 
 def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
@@ -105,7 +133,7 @@ def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
 
 def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
     """Creates and builds a `Dense` layer with Keras's initial weights; `options` are arguments of `Dense`."""
-    return built(keras.layers.Dense(units, name=name, dtype=dtype, **options), (None, fan_in))
+    return built(AdaptableDense(units, name=name, dtype=dtype, **options), (None, fan_in))
 
 
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:

@@ -1,6 +1,7 @@
 """Training loop of a stage: train steps, validation, checkpoints, timing and reports."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -100,7 +101,9 @@ class StageTrainer:
         rule = "the workers that this process has joined"
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
         options = config, self.config.model, self.model_device, self.stage.switches
-        switches = settle_switches(*options, (before or {}).get("switches"), self.stage.default_ema)
+        shapes = 1 if self.config.data.static_shapes else self.config.data.num_buckets
+        before_and_ema = (before or {}).get("switches"), self.stage.default_ema
+        switches = settle_switches(*options, *before_and_ema, (settings.max_steps or math.inf) / shapes)
         workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
         if model is not None:
             name, precision = model.dtype_policy.name, switches.precision

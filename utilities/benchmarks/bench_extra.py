@@ -62,16 +62,11 @@ def others_seconds() -> float:
 
 def describe_hardware() -> str:
     """Returns processor, number of usable cores, GPUs and versions in one line."""
-    import keras
+    import tensorflow as tf
 
-    cpu, backend = read_processor(), keras.backend.backend()
-    framework = importlib.import_module(backend)
-    if backend == "jax":
-        gpus = [device.device_kind for device in framework.devices() if device.platform == "gpu"]
-    else:
-        details = framework.config.experimental.get_device_details
-        gpus = [details(gpu).get("device_name", gpu.name) for gpu in framework.config.get_visible_devices("GPU")]
-    versions = f"Python {platform.python_version()}, {backend} {framework.__version__}"
+    cpu, details = read_processor(), tf.config.experimental.get_device_details
+    gpus = [details(gpu).get("device_name", gpu.name) for gpu in tf.config.get_visible_devices("GPU")]
+    versions = f"Python {platform.python_version()}, TensorFlow {tf.__version__}"
     return f"{cpu.name}, {cpu.cores} cores, {', '.join(gpus) or 'no GPU'}, {versions}"
 
 

@@ -37,6 +37,8 @@ class Objective(ABC):
     """Weight of each loss, by name."""
     phase = ""
     """Phase of the stage (`Stage.phase`) for which the losses are traced."""
+    compiles_blocks = False
+    """Whether XLA compiles blocks of the network, instead of the whole computation of the gradients."""
     network: keras.Layer
     """Model whose weights are trained."""
 

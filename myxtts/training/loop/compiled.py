@@ -1,0 +1,64 @@
+"""XLA programs for the blocks of a network: one pair per shape for all of them, instead of one per block."""
+
+import keras
+import tensorflow as tf
+
+from myxtts.models.layers import Layer, Tensor
+from myxtts.training.loop.switches import RECOMPUTED
+
+SEED_BITS = 24
+"""Bits of the second number of a dropout seed that hold the step; higher bits hold the number of the block."""
+
+
+class CompiledBlocks(Layer):
+    """Runs blocks of equal structure with XLA: the code of the first block with the weights of each.
+
+    There are two programs per shape: the forward pass, and a backward pass that recomputes the forward pass from the
+    input of the block (Chen et al. 2016), so that a step stores the inputs only. Compiling takes as long for many
+    blocks as for one. Dropout masks differ from those without XLA.
+
+    Args:
+        prefix: Prefix of the blocks' names in name scopes.
+
+    Call arguments: `x`, input of the block; `number` of the block; further arguments of the block by name, tensors or
+    None. `seed` is `(2,)` int32.
+    """
+
+    def __init__(self, blocks: list[keras.Layer], prefix: str = ""):
+        super().__init__(autocast=False)  # the programs get weights in the weights' dtype
+        self._blocks, self._prefix = tuple(blocks), prefix
+        self._forward = tf.function(self._run, jit_compile=True)
+        self._backward = tf.function(self._gradients, jit_compile=True)
+
+    def call(self, x: Tensor, number: int, **options) -> Tensor:
+        if options.get("seed") is not None:
+            options["seed"] += tf.constant([0, number << SEED_BITS])
+        block = self._blocks[number]
+        frozen = [tf.convert_to_tensor(variable.value) for variable in _weights(block, trainable=False)]
+
+        @tf.custom_gradient
+        def run(x, *weights):
+            def gradient(upstream):
+                with keras.name_scope(f"{RECOMPUTED}{self._prefix}{block.name}"):
+                    of_x, of_weights = self._backward(upstream, x, weights, frozen, options)
+                return of_x, *of_weights
+
+            return self._forward(x, weights, frozen, options), gradient
+
+        return run(x, *(variable.value for variable in _weights(block, trainable=True)))
+
+    def _run(self, x, weights, frozen, options):
+        first = self._blocks[0]
+        variables = _weights(first, trainable=True) + _weights(first, trainable=False)
+        with keras.StatelessScope(state_mapping=list(zip(variables, [*weights, *frozen]))):
+            return first(x, **options)
+
+    def _gradients(self, upstream, x, weights, frozen, options):
+        with tf.GradientTape() as tape:
+            tape.watch((x, weights))
+            output = self._run(x, weights, frozen, options)
+        return tape.gradient(output, (x, weights), upstream)
+
+
+def _weights(block, trainable):
+    return [variable for variable in block.variables if variable.trainable == trainable]

@@ -1,0 +1,165 @@
+"""Times GPT train steps on noise on one GPU: share of the chip's peak, memory, and time by kernel.
+
+    python utilities/benchmarks/gpu_steps.py --cases normal:16 normal:16:xla big:24 big:24:xla --peak-tflops 989
+    MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
+
+A case is a model size, a batch size, and flags of train_main.py without their dashes. Each case runs in its own
+process; all compile at the same time, and are then timed one after another. Counted are 6 floating-point operations per
+weight and position of the trunk, per weight and frame of the conditioning encoder, and per weight and row of the heads,
+and the products of attention. `--kernels N` prints the N kernels that took the most time, by TensorFlow's profiler.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+VOCABULARY = 6681
+"""Text tokens of XTTS v2."""
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=["normal:16", "big:8", "big:24"], help="model size:batch size")
+    parser.add_argument("--seconds", type=float, default=11.0, help="length of each clip")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps, after three that are not")
+    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bfloat16 peak of the chip")
+    parser.add_argument("--kernels", type=int, default=0, help="number of kernels to print")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(case: str, own: argparse.Namespace) -> dict:
+    """Runs one case in this process and returns its figures; is timed once a line is read from the standard input."""
+    from dataclasses import replace
+
+    from myxtts.cli.train import build_parser, config_from_arguments
+    from myxtts.config.stages import STAGES
+    from myxtts.devices.configuration import early_gpu_configuration
+
+    size, batch, *flags = case.split(":")
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    flags = ["--model-size", size, "--batch-size", batch, *(f"--{flag}" for flag in flags)]
+    config = config_from_arguments(build_parser("gpu_steps.py").parse_args(flags))
+    config = replace(config, model=replace(config.model, num_text_tokens=VOCABULARY))
+    plan = early_gpu_configuration()
+
+    import tensorflow as tf
+
+    from myxtts.training.watching.measurement import _fresh, _trainer, synthetic_waves, take_step
+
+    with tempfile.TemporaryDirectory() as folder:
+        stage = config.training.stage if config.training.stage in STAGES else "gpt"
+        trainer = _trainer(_fresh(config, folder), plan, stage)
+    trainer.train_step.phase = trainer.stage.phase(99, 100)
+    waves = synthetic_waves(config, own.seconds, int(batch))
+    prepared = trainer.replicas.transfer(trainer.preparation(waves, 0))
+    began, times, device = time.perf_counter(), [], plan.model_device
+    for step in range(3 + own.steps):
+        if step == 1:
+            first = time.perf_counter() - began
+        if step == 3:
+            print("ready", flush=True)
+            sys.stdin.readline()
+            if "GPU" in device:
+                tf.config.experimental.reset_memory_stats(device)
+        start = time.perf_counter()
+        take_step(trainer, prepared, step)
+        tf.test.experimental.sync_devices()
+        times.append(time.perf_counter() - start)
+    seconds = median(times[3:])
+    flops = operations(config.model, trainer.train_step.trainable(), prepared) if stage == "gpt" else 0.0
+    peak = tf.config.experimental.get_memory_info(device)["peak"] / 1e9 if "GPU" in device else None
+    figures = {"case": case, "first_s": first, "step_ms": 1e3 * seconds, "tflops": flops / seconds / 1e12, "gb": peak}
+    if own.kernels:
+        figures["kernels"] = profile(lambda: take_step(trainer, prepared, 0), own.kernels)
+    return figures
+
+
+def operations(model, weights: dict, batch) -> float:
+    """Returns the floating-point operations of a step, forward and backward."""
+    sizes = Counter()
+    for name, weight in weights.items():
+        part = name.split("/")[0]
+        sizes["block" if part.startswith("block_") else part] += int(weight.shape.num_elements())
+    clips, text, codes = batch.text.shape[0], batch.text.shape[1] + 2, batch.codes.shape[1] + 4
+    frames, positions = batch.conditioning_mel.shape[1], model.num_latents + text + codes
+    products = positions * sizes["block"] + frames * sizes["conditioning_encoder"]
+    products += text * sizes["text_head"] + codes * sizes["audio_head"]
+    attended = model.layers * positions**2 + model.conditioning_blocks * frames**2
+    return clips * (6.0 * products + 12.0 * attended * model.width)
+
+
+def profile(step, count: int) -> dict:
+    """Returns milliseconds of one step: in kernels, in all, and of the `count` longest kernels by name."""
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        began = time.perf_counter()
+        step()
+        tf.test.experimental.sync_devices()
+        wall = time.perf_counter() - began
+        tf.profiler.experimental.stop()
+        space = xplane_pb2.XSpace()
+        space.ParseFromString(next(Path(folder).rglob("*.xplane.pb")).read_bytes())
+    kernels, calls, operations_of = Counter(), Counter(), Counter()
+    for plane in space.planes:
+        if not plane.name.startswith("/device:GPU"):
+            continue
+        for line in (line for line in plane.lines if line.name.startswith("Stream")):
+            for event in line.events:
+                name, ms = plane.event_metadata[event.metadata_id].name, event.duration_ps / 1e9
+                kernels[name] += ms
+                calls[name] += 1
+                for stat in event.stats:
+                    if plane.stat_metadata[stat.metadata_id].name in ("tf_op", "name"):
+                        text = stat.str_value or plane.stat_metadata[stat.ref_value].name
+                        operations_of[text.rsplit(":", 1)[-1]] += ms
+    longest = [(round(ms, 3), calls[name], name[:110]) for name, ms in kernels.most_common(count)]
+    by_operation = [(round(ms, 3), name[:80]) for name, ms in operations_of.most_common(count)]
+    total = dict(wall_ms=1e3 * wall, busy_ms=sum(kernels.values()), launches=sum(calls.values()))
+    return {**total, "by_kernel": longest, "by_operation": by_operation}
+
+
+def main():
+    own = parse()
+    if own.worker:
+        print(json.dumps(measure(own.cases[0], own)))
+        return
+    arguments = ["--worker", "--seconds", own.seconds, "--steps", own.steps, "--kernels", own.kernels, "--cases"]
+    command = [sys.executable, __file__, *map(str, arguments)]
+    errors = [tempfile.TemporaryFile("w+") for _ in own.cases]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    workers = [subprocess.Popen([*command, case], stderr=file, **pipes) for case, file in zip(own.cases, errors)]
+    ready = [any(line == "ready\n" for line in worker.stdout) for worker in workers]
+    print("| case | first step | step | share of peak | peak memory |\n|---|---|---|---|---|")
+    for case, worker, file, is_ready in zip(own.cases, workers, errors, ready):
+        output, _ = worker.communicate("go\n" if is_ready else None)
+        if worker.returncode:
+            file.seek(0)
+            print(f"| {case} | {(file.read().strip().splitlines() or ['failed'])[-1][:300]} |||", flush=True)
+            continue
+        found = json.loads(output.splitlines()[-1])
+        share, memory = found["tflops"] / own.peak_tflops, found["gb"] and f"{found['gb']:.1f} GB"
+        row = f"| {case} | {found['first_s']:.1f} s | {found['step_ms']:.1f} ms | {share:.1%} | {memory} |"
+        print(row, flush=True)
+        if own.kernels:
+            profile_of = found["kernels"]
+            print({key: round(profile_of[key], 1) for key in ("wall_ms", "busy_ms", "launches")})
+            for name in ("by_kernel", "by_operation"):
+                print(*profile_of[name], sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
