@@ -66,7 +66,8 @@ class GPTStage(Stage):
     def ledger_rows(self, step, switches):
         value, requested = switches.requested_text("gradient_checkpointing")
         found = len(recomputed_blocks(step.graph))
-        total = len(self.model.gpt.blocks) + len(self.model.gpt.conditioning_encoder.blocks)
+        encoder = () if self.lora else self.model.gpt.conditioning_encoder.blocks  # LoRA needs no gradients there
+        total = len(self.model.gpt.blocks) + len(encoder)
         reason = f"{found} of {total} blocks are recomputed in the backward pass"
         reason += ", as XLA's programs do" if self.compiles_blocks else ""
         as_requested = found == (total if value or self.compiles_blocks else 0)
