@@ -1,7 +1,6 @@
 """Training loop of a stage: train steps, validation, checkpoints, timing and reports."""
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -103,7 +102,7 @@ class StageTrainer:
         options = config, self.config.model, self.model_device, self.stage.switches
         shapes = 1 if self.config.data.static_shapes else self.config.data.num_buckets
         before_and_ema = (before or {}).get("switches"), self.stage.default_ema
-        switches = settle_switches(*options, *before_and_ema, (settings.max_steps or math.inf) / shapes)
+        switches = settle_switches(*options, *before_and_ema, (settings.max_steps or 0) / shapes)
         workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
         if model is not None:
             name, precision = model.dtype_policy.name, switches.precision

@@ -71,7 +71,7 @@ def settle_switches(
         before: `Switches.applied` of the run to resume. Automatic selection keeps its attention implementation, because
             the other one rounds differently. The same holds for XLA.
         default_ema: Decay of the weight averages if neither the settings nor the preset name one.
-        steps_per_shape: Steps of the stage per batch shape; XLA compiles each shape.
+        steps_per_shape: Steps of the stage per batch shape, each of which XLA compiles; 0 if they are not known.
     """
     requested = requested_switches(training)
     if requested["ema"][1] == "default" and default_ema:
@@ -108,7 +108,8 @@ def _choose_xla(device, before, deterministic, steps_per_shape, saves_memory):
         return False, "--deterministic, and XLA chooses its kernels by trial"
     if saves_memory:
         return True, "it needs less memory"
-    reason = f"{steps_per_shape:,.0f} steps per batch shape, and compiling one pays off after {STEPS_PER_PROGRAM}"
+    known = f"{steps_per_shape:,.0f} steps per batch shape" if steps_per_shape else "--max-steps is not set"
+    reason = f"{known}; compiling a shape pays off after {STEPS_PER_PROGRAM} steps"
     return steps_per_shape >= STEPS_PER_PROGRAM, reason
 
 
