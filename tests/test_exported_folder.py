@@ -24,7 +24,7 @@ from tiny import WORDS, voiced
 from myxtts.__main__ import main
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.interchange.onnx import exporting as web
+from myxtts.interchange.onnx import forms as web
 from myxtts.interchange.onnx.speak import Speaker
 
 NO_BROWSER = ["selenium"] * (find_spec("selenium") is None)

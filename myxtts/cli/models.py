@@ -10,6 +10,7 @@ from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, export_coqui, find_release, import_coqui
 from myxtts.interchange.hub import import_hub, local_folder, parse_hub_name
+from myxtts.interchange.onnx.forms import FORMATS
 from myxtts.storage.base_model import FILE, RELEASE, TRAINER, require_kind
 from myxtts.storage.run_folder import read_config
 
@@ -102,7 +103,8 @@ def export_parser() -> PlainParser:
     description = "Export a trained model to ONNX, for synthesis without MyXTTS."
     parser = PlainParser(prog="myxtts export", description=description, epilog=EXPORT_EXAMPLES)
     add_model(parser, required=True)
-    parser.add_argument("--format", default="onnx", help="onnx, or web: onnx with a demo page that runs in the browser")
+    forms = "; ".join(f"{name}: {words}" for name, (words, _) in FORMATS.items())
+    parser.add_argument("--format", default="onnx", help=forms)
     parser.add_argument("--weights", help="float32, or int8 weights for the GPT (default: float32; int8 for web)")
     parser.add_argument("--output", metavar="FOLDER", required=True, help="output folder, new or empty")
     return parser
@@ -121,9 +123,8 @@ def export(argv: Sequence[str] | None = None) -> int:
 
     configure_for_speech()
     setup_logging()
-    output = Path(arguments.output)
-    export_model(folder, output, arguments.format, arguments.weights, arguments.which, tell=print)
-    for path in sorted(path for path in output.rglob("*") if path.is_file()):
+    export_model(folder, arguments.output, arguments.format, arguments.weights, arguments.which, tell=print)
+    for path in sorted(path for path in Path(arguments.output).rglob("*") if path.is_file()):
         print(f"Wrote {path}: {path.stat().st_size / 1e6:.2f} MB")
     return 0
 

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ GROUP = 4
 """Length of the n-grams of codes in the metric for repetition: a quarter of a second."""
 MAX_RECOGNIZER_ERROR = 0.15
 """Maximum CER of a recognizer on recordings; above it, its results are not used."""
-Parts = Mapping[str, tuple[float, float]]
+Parts = dict[str, tuple[float, float]]
 """Numerator and denominator of each metric; over several sentences, the metric is the ratio of the sums."""
 
 
@@ -203,8 +203,6 @@ class Measurer:
             recorded = self._contours[sentence.id]
             distortion, f0_rmse = differences(contour, recorded)
             found |= {"mcd": distortion, "length": (contour.seconds, recorded.seconds), "f0_rmse": f0_rmse}
-        if spoken.codes is not None and len(spoken.codes) >= GROUP:
-            found["repeated"] = repeated_groups(spoken.codes)
         found["limit"] = None if spoken.stopped is None else not spoken.stopped
         found["doubtful"] = None if spoken.doubts is None else bool(spoken.doubts)
         if tools.recognizer:
@@ -237,8 +235,10 @@ class Measurer:
         return float(self._voices[one.voice] @ self.tools.encoder(spoken.samples, spoken.sample_rate))
 
 
-def repeated_groups(codes: np.ndarray) -> tuple[float, float]:
-    """Returns the number of repeated n-grams of `GROUP` codes, and the number of all n-grams."""
+def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
+    """Returns the number of repeated n-grams of `GROUP` codes, and of all n-grams; None for fewer codes."""
+    if codes is None or len(codes) < GROUP:
+        return None
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)
     return float(len(groups) - len(np.unique(groups, axis=0))), float(len(groups))
 

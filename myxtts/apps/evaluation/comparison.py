@@ -43,6 +43,8 @@ class Metric(NamedTuple):
     meaning: str = ""
     is_share: bool = False
     """Whether the metric is a proportion of samples: numerators are 0 or 1, denominators 1."""
+    measure: Callable[[Measured], tuple[float, float] | None] | None = None
+    """Returns the `parts` of a sentence, or None; not needed for the metrics that `Measurer` measures."""
 
     @property
     def scale(self) -> float:
@@ -54,6 +56,7 @@ class Metric(NamedTuple):
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
+_repeats = lambda one: measuring.repeated_groups(one.spoken.codes)
 _COSINE = "cosine to the recording of the voice, by an encoder that the model was not trained with"
 METRICS = (
     Metric("cer", "CER", "%", "low", 1, "recognizer", "character error rate of the recognized text, pooled"),
@@ -70,7 +73,7 @@ METRICS = (
     Metric("length", "relative length", "", "", 2, "recordings", "duration over that of the recordings, pooled"),
     Metric("limit", "ran into the limit", "%", "low", 1, meaning="did not end by itself", is_share=True),
     Metric("pauses", "paused for over 1 s", "%", "low", 1, is_share=True),
-    Metric("repeated", "repeated codes", "%", "", 1, meaning="groups of four codes that occurred before"),
+    Metric("repeated", "repeated codes", "%", "", 1, "", "groups of four codes that occurred before", measure=_repeats),
     Metric("doubtful", "low confidence", "%", "low", 1, meaning="flagged by the self-check", is_share=True),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
@@ -321,7 +324,8 @@ def compare(
     for source in sources:
         row = Row(source.name, source.kind)
         for spoken in source.speak():
-            row.measured.append(measure(spoken))
+            row.measured.append(one := measure(spoken))
+            one.parts |= {each.name: found for each in METRICS if each.measure and (found := each.measure(one))}
             on_measured(row)
             row.measured[-1].spoken = replace(spoken, samples=spoken.samples[:0])  # saves about 1 MB per sentence
         if row.measured:

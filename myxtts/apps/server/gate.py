@@ -112,8 +112,8 @@ class Gate:
 
         try:
             self._check_caller(request)
-            path, most = scope["path"], 0  # most bytes of the body; 0 for paths that read none
-            if path in (SPEECH, CAPTIONED):
+            path, most = scope["path"], 0  # most bytes of the body; 0 for requests whose body is not read here
+            if request.method == "POST" and not path.startswith(PAGE):
                 most = 12 * self.settings.max_characters + 2**16  # JSON may escape each UTF-16 unit as six bytes
             elif self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
                 most = MOST_UPLOAD_BYTES

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from os import PathLike
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -20,17 +19,11 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.speech import VOICE_SUFFIX, Voice, silence
 from myxtts.inference.text_front import Piece, TextFront
 from myxtts.interchange.onnx import speak
-from myxtts.storage.base_model import EXPORT, kind_of
 from myxtts.storage.files import CheckpointError
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
-
-
-def is_exported(folder: str | PathLike) -> bool:
-    """Whether a folder was written by `myxtts export`."""
-    return kind_of(folder) == EXPORT
 
 
 class ExportedModel:

@@ -1,12 +1,7 @@
 """Exports a model as ONNX graphs, compared with it, with `speak.py`, which needs no MyXTTS, or a page for browsers."""
 
-import base64
-import hashlib
 import logging
 import shutil
-import subprocess
-import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +12,16 @@ from tokenizers import Tokenizer
 
 from myxtts.audio.files import AudioError
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
-from myxtts.config.checks import UserError, require, say
+from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
 from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
+from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
-from myxtts.storage.files import user_cache, write_json, write_whole_folder
+from myxtts.storage.files import write_json, write_whole_folder
 from myxtts.storage.speakers import read_speakers
 from myxtts.text import espeak
 from myxtts.text.g2p import espeak_voice
@@ -33,8 +29,6 @@ from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("onnx", "web")
-"""Forms of an export; `web` adds a page that speaks in a browser."""
 MODEL_NUMBERS = (
     *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
@@ -61,42 +55,8 @@ class Finding(NamedTuple):
     value: float
     limit: float
 
-    @property
-    def holds(self) -> bool:
-        """Whether the difference is within the limit; false for NaN."""
-        return bool(self.value <= self.limit)
-
     def __str__(self) -> str:
         return f"{self.what}: differs by {self.value:.2g} (at most {self.limit:.2g})"
-
-
-class Package(NamedTuple):
-    """A release of an npm package: its `files` for the page's `folder`; `integrity` is its SHA-512 in base64."""
-
-    name: str
-    version: str
-    integrity: str
-    licence: str
-    folder: str
-    files: tuple[str, ...]
-
-
-RUNTIME = Package(
-    "onnxruntime-web",
-    "1.30.0",
-    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
-    "MIT",
-    "ort",
-    ("dist/ort.wasm.min.mjs", "dist/ort-wasm-simd-threaded.mjs", "dist/ort-wasm-simd-threaded.wasm"),
-)
-ESPEAK = Package(
-    "@echogarden/espeak-ng-emscripten",
-    "0.3.5",
-    "Izbkm7NWccwb//RKgOp1/0k21StKN1DFIn+K7GU1XN7n6pmSi4bsk/0tYUsgQbysC4GVyrVompNmLInU/BFE+A==",
-    "GPL-3.0-or-later",
-    "espeak",
-    ("espeak-ng.js", "espeak-ng.data", "COPYING"),
-)
 
 
 def export_model(
@@ -121,6 +81,7 @@ def export_model(
         UserError: The model cannot be exported, a package is missing, or a graph differs from the model.
     """
     require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
+    _, add_files = FORMATS[form]
     weights = weights or (INT8 if form == "web" else FLOAT32)
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
@@ -148,12 +109,11 @@ def export_model(
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
         for graph in parts:
             graph.save(new / f"{graph.name}.onnx")
-        if form == "web":
-            write_page(new, voices, uses_espeak=bool(described["espeak_voices"]))
+        add_files(new, voices, described)
         wrong = []
         for finding in compare(new, synthesizer, weights):
             tell(finding)
-            wrong += [] if finding.holds else [str(finding)]
+            wrong += [] if finding.value <= finding.limit else [str(finding)]  # NaN is wrong, too
         if wrong:
             raise UserError(f"Not exported: the graphs differ from the model. {'; '.join(wrong)}.")
 
@@ -206,50 +166,6 @@ def _voices(folder, synthesizer):
     }
 
 
-def fetch_package(package: Package) -> Path:
-    """Downloads the archive of an npm package to the user's cache and returns its path.
-
-    Raises `UserError` if `npm` cannot download it, or if its digest is wrong.
-    """
-    cache = user_cache() / "npm"
-    path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
-    if not path.is_file():
-        say(f"Downloading {release} ({package.licence}) from npm")
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as folder:
-                command = ["npm", "pack", release, "--pack-destination", folder]
-                subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-                next(Path(folder).glob("*.tgz")).replace(path)
-        except (OSError, subprocess.CalledProcessError, StopIteration) as error:
-            reason = "npm (Node.js) is not installed" if isinstance(error, FileNotFoundError) else "npm failed"
-            hint = f"`npm pack {release}` downloads it: save the archive as {path}, and repeat the command"
-            raise UserError(f"{release}, which the page needs, cannot be downloaded: {reason}. {hint}.") from error
-    with open(path, "rb") as file:
-        digest = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
-    if digest != package.integrity:
-        raise UserError(f"{path} is not {release} as published. Delete it and repeat the command.")
-    return path
-
-
-def write_page(folder: Path, voices: dict[str, np.ndarray], uses_espeak: bool) -> None:
-    """Adds the page, its packages (eSpeak NG only if needed) and the arrays of `voices.npz` to an exported folder."""
-    for file in (Path(__file__).parent / "web").iterdir():
-        shutil.copy(file, folder)
-    for package in [RUNTIME, *[ESPEAK] * uses_espeak]:
-        (target := folder / package.folder).mkdir()
-        with tarfile.open(fetch_package(package)) as archive:
-            for name in package.files:
-                with archive.extractfile(f"package/{name}") as packed, open(target / Path(name).name, "wb") as file:
-                    shutil.copyfileobj(packed, file)
-    encode = lambda array: base64.b64encode(np.ascontiguousarray(array, "<f4").tobytes()).decode()
-    rows = [
-        {"name": str(name), "language": str(language), "latents": encode(latents), "speaker": encode(speaker)}
-        for name, language, latents, speaker in zip(*(voices[k] for k in ("names", "languages", "latents", "speakers")))
-    ]
-    write_json(folder / "voices.json", rows)
-
-
 def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
     """Compares encoders and decoder on noise, tokenizer and GPT on random sentences, and speech of a long text."""
     speaker, random = Speaker(folder), np.random.default_rng(0)
@@ -296,8 +212,7 @@ def _other_graphs(speaker, model, random):
 def _sentences(speaker, synthesizer, random, limit):
     """Compares token ids, and GPT states and codes with teacher forcing; every second sentence is decoded greedily."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
-    voices = [latents[None] for latents, _ in speaker.voices.values()]
-    voices = voices or [_normal(random, 1, config.num_latents, config.width)]
+    voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference, ids_differ, streams = Tokenizer.from_str(tokenizer.to_json()), [], []
     for number in range(NUM_SENTENCES):
         pieces = (tokenizer.decode([token]) for token in random.permutation(tokenizer.num_tokens))

@@ -1,0 +1,93 @@
+"""Forms of an export: what `myxtts export --format` adds to the graphs and `speak.py`."""
+
+import base64
+import hashlib
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from myxtts.config.checks import UserError, say
+from myxtts.storage.files import user_cache, write_json
+
+
+class Package(NamedTuple):
+    """A release of an npm package: its `files` for the page's `folder`; `integrity` is its SHA-512 in base64."""
+
+    name: str
+    version: str
+    integrity: str
+    licence: str
+    folder: str
+    files: tuple[str, ...]
+
+
+RUNTIME = Package(
+    "onnxruntime-web",
+    "1.30.0",
+    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
+    "MIT",
+    "ort",
+    ("dist/ort.wasm.min.mjs", "dist/ort-wasm-simd-threaded.mjs", "dist/ort-wasm-simd-threaded.wasm"),
+)
+ESPEAK = Package(
+    "@echogarden/espeak-ng-emscripten",
+    "0.3.5",
+    "Izbkm7NWccwb//RKgOp1/0k21StKN1DFIn+K7GU1XN7n6pmSi4bsk/0tYUsgQbysC4GVyrVompNmLInU/BFE+A==",
+    "GPL-3.0-or-later",
+    "espeak",
+    ("espeak-ng.js", "espeak-ng.data", "COPYING"),
+)
+
+
+def fetch_package(package: Package) -> Path:
+    """Downloads the archive of an npm package to the user's cache and returns its path.
+
+    Raises `UserError` if `npm` cannot download it, or if its digest is wrong.
+    """
+    cache = user_cache() / "npm"
+    path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
+    if not path.is_file():
+        say(f"Downloading {release} ({package.licence}) from npm")
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as folder:
+                command = ["npm", "pack", release, "--pack-destination", folder]
+                subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+                next(Path(folder).glob("*.tgz")).replace(path)
+        except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+            reason = "npm (Node.js) is not installed" if isinstance(error, FileNotFoundError) else "npm failed"
+            hint = f"`npm pack {release}` downloads it: save the archive as {path}, and repeat the command"
+            raise UserError(f"{release}, which the page needs, cannot be downloaded: {reason}. {hint}.") from error
+    with open(path, "rb") as file:
+        digest = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
+    if digest != package.integrity:
+        raise UserError(f"{path} is not {release} as published. Delete it and repeat the command.")
+    return path
+
+
+def write_page(folder: Path, voices: dict, settings: dict) -> None:
+    """Adds the page, its packages (eSpeak NG only if needed) and the arrays of `voices.npz` to an exported folder."""
+    for file in (Path(__file__).parent / "web").iterdir():
+        shutil.copy(file, folder)
+    for package in [RUNTIME, *[ESPEAK] * bool(settings["espeak_voices"])]:
+        (target := folder / package.folder).mkdir()
+        with tarfile.open(fetch_package(package)) as archive:
+            for name in package.files:
+                with archive.extractfile(f"package/{name}") as packed, open(target / Path(name).name, "wb") as file:
+                    shutil.copyfileobj(packed, file)
+    encode = lambda array: base64.b64encode(array.astype("<f4").tobytes()).decode()
+    rows = [
+        {"name": str(name), "language": str(language), "latents": encode(latents), "speaker": encode(speaker)}
+        for name, language, latents, speaker in zip(*(voices[k] for k in ("names", "languages", "latents", "speakers")))
+    ]
+    write_json(folder / "voices.json", rows)
+
+
+FORMATS = {
+    "onnx": ("graphs and speak.py", lambda *_: None),
+    "web": ("onnx with a demo page that runs in the browser", write_page),
+}
+"""Help of each form, and the function that adds its files, given folder, `voices.npz` and `config.json`."""
