@@ -11,7 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -24,10 +26,16 @@ LIMITS = {
     "corpus format": 2,
     "stage": 4,
     "training switch": 3,
+    "setting on the command line and the page": 1,
+    "export format": 1,
+    "metric": 1,
+    "server endpoint": 1,
 }
 """Maximum number of files that each change in docs/extending.md touches, in the order of the page."""
 COPIED = ("myxtts", "tests", "docs", "configs", "pyproject.toml", "README.md", "train_main.py")
-WITHOUT_TENSORFLOW = ("language", "corpus format")
+WITHOUT_TENSORFLOW = ("language", "corpus format", "setting on the command line and the page")
+OPTIONAL = {"export format": "onnx", "server endpoint": "uvicorn"}
+"""Packages without which a change is not checked."""
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; `git apply` reads the diffs")
 
 
@@ -38,7 +46,7 @@ def changes():
     sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     found = {}
     for section in sections:
-        heading = re.match(r"An? (.+) \((\d+) files\)\n", section)
+        heading = re.match(r"An? (.+) \((\d+) files?\)\n", section)
         diffs = re.findall(r"^```diff\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
         assert len(diffs) == bool(heading), section.partition("\n")[0]
         if heading:
@@ -120,10 +128,10 @@ def test_changes_work_together_and_follow_the_rules(tensorflow, tmp_path):
     for name in LIMITS:
         apply(name, tmp_path)
     checks = [name for name in LIMITS if (name not in WITHOUT_TENSORFLOW) == tensorflow]
-    checks += [] if tensorflow else ["rules"]
+    checks = [name for name in checks if find_spec(OPTIONAL.get(name, "pytest"))] + ["rules"] * (not tensorflow)
     # The other process must not inherit the pytest plugins of this test worker.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = str(tmp_path)
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (tmp_path, tmp_path / "tests/apps/server")))
     command = [sys.executable, "tests/test_extending.py", *checks]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     output = done.stdout + done.stderr[-6000:]
@@ -245,6 +253,56 @@ def check_training_switch():
     assert (row.requested, row.effective, row.as_requested) == ("on (given)", "on", True)
     still = {name for name, v in trainer.model.part_weights("gpt").items() if (v.numpy() == before[name]).all()}
     assert still == {name for name in before if name.startswith(("gpt/conditioning_encoder/", "gpt/perceiver/"))}
+
+
+def check_setting_on_the_command_line_and_the_page():
+    from myxtts.apps.studio.training_form import training_flags, values_of
+    from myxtts.cli.train import build_parser, config_from_arguments
+    from myxtts.config.config import XTTSConfig
+
+    assert re.search(r"--log-every N\s+Steps between log lines \(default: 50\)", build_parser().format_help())
+    arguments = build_parser().parse_args(["--train-data=unused", "--log-every=7"])
+    Path("log.yaml").write_text("training: {log_every_steps: 7}")
+    configs = config_from_arguments(arguments), XTTSConfig.from_yaml("log.yaml")
+    assert [config.training.log_every_steps for config in configs] == [7, 7]
+    form = values_of(configs[0]) | dict(train_data="unused", log_every=9)
+    assert "--log-every=9" in training_flags("", ROOT / "new", form)
+
+
+def check_export_format():
+    from live_server import talkative_synthesizer
+
+    from myxtts.cli.models import export, export_parser
+    from myxtts.inference.synthesizer import Synthesizer
+    from myxtts.interchange.onnx import exporting
+
+    assert "docker: onnx with a Dockerfile" in " ".join(export_parser().format_help().split())
+    Path("config.json").write_text("{}")
+    model = talkative_synthesizer()
+    with patch.object(Synthesizer, "load", lambda *_, **__: model), patch.object(exporting, "compare", lambda *_: ()):
+        assert export(["--checkpoint", ".", "--format", "docker", "--output", "exported"]) == 0
+    assert {"Dockerfile", "speak.py", "gpt.onnx"} <= {path.name for path in Path("exported").iterdir()}
+
+
+def check_metric():
+    from tiny import make_tiny_corpus
+
+    from myxtts import evaluate
+
+    folder = str(make_tiny_corpus("spoken"))
+    found = evaluate(folder, data=folder, sentences=2)
+    letters, seconds = (sum(one) for one in zip(*((len(one["text"]), one["seconds"]) for one in found["spoken"])))
+    assert abs(found["rows"][1]["figures"]["all"]["rate"]["value"] - letters / seconds) < 1e-6
+    assert "speech rate, letters/s" in Path("evaluation/report.html").read_text()
+
+
+def check_server_endpoint():
+    from live_server import live_server, talkative_synthesizer
+
+    with live_server(talkative_synthesizer(), ROOT) as live:
+        status, _, body = live.ask("GET", "/v1/audio/languages")
+        assert (status, body) == (200, b'{"languages":["en"]}')
+        assert b"/v1/audio/languages" in live.ask("GET", "/docs")[2]
 
 
 if __name__ == "__main__":
