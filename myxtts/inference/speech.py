@@ -87,7 +87,7 @@ class SpokenPiece(Verdict):
     start_seconds: float
     end_seconds: float
     """Start and end within the speech, without the pause after the piece."""
-    codes: np.ndarray
+    codes: np.ndarray = field(repr=False)
     """`(C,)` int32, without the stop code."""
     stopped: bool
     """False if the audio was cut at the limit of codes."""
@@ -143,7 +143,7 @@ class Spoken:
 class Speech(Spoken):
     """Audio of one text."""
 
-    samples: np.ndarray
+    samples: np.ndarray = field(repr=False)
     """`(S,)` float32."""
     sample_rate: int
     """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
