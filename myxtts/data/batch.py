@@ -262,10 +262,9 @@ class BatchOrder:
     def cut(self, position: int) -> EpochStart:
         """Returns the start of an order with other clips or batch size that continues this one at `position`."""
         epoch, row = self._place(position)
-        is_first = epoch == self.start.epoch
-        heard = [indices for indices, _ in self._epoch_batches(epoch)[:row]] + [self.start.heard] * is_first
-        heard = np.concatenate(heard) if heard else np.zeros(0, np.int64)
-        return EpochStart(int(position), epoch, row + self.start.offset * is_first, heard)
+        before = self.start if epoch == self.start.epoch else EpochStart()
+        heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
+        return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
         """Returns the start of the epoch that contains `position`; an order from this start has the same batches."""

@@ -149,9 +149,8 @@ class SpeechDataset:
         grid = MEL_HOP_SAMPLES if keeps_codes else 1  # frames of the mel spectrogram
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
         rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
-        fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None)
-        if keeps_codes and self.prepared is not None:
-            fields["prepared"] = all(clip.wav_path in self.prepared for clip in clips)
+        prepared = keeps_codes and self.prepared is not None and all(clip.wav_path in self.prepared for clip in clips)
+        fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None, prepared=prepared)
         return BatchLoader(clips, order, self.cache, seed, rule, crop, shift, training, **fields)
 
     def _crop_samples(self, stage):

@@ -13,6 +13,7 @@ import soxr
 
 from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.checks import UserError, require
+from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
 from myxtts.storage.files import CheckpointError
@@ -59,6 +60,17 @@ class Voice:
         mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
         speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)
         return cls(mean(voice.latents for voice in voices), speaker)
+
+
+class Manner(NamedTuple):
+    """Voice and options for all sentences of a text; `max_codes` per sentence, 0 for the model's limit."""
+
+    voice: Voice
+    language: str
+    sampling: SamplingConfig
+    seed: int = 0
+    speed: float = 1.0
+    max_codes: int = 0
 
 
 FADE_SECONDS = 0.005
@@ -168,9 +180,8 @@ class Speech(Spoken):
 
     def _repr_html_(self) -> str:
         """Returns an HTML audio player, which notebooks display."""
-        encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False)
-        sound = self if self.sample_rate == DECODER_SAMPLE_RATE else self.resampled(DECODER_SAMPLE_RATE)
-        content = base64.b64encode(encoder.add(sound.samples) + encoder.end()).decode()
+        encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False, from_rate=self.sample_rate)
+        content = base64.b64encode(encoder.add(self.samples) + encoder.end()).decode()
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path) -> None:
@@ -192,12 +203,9 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
     """Fades samples `(S,)` in if they begin a piece and out if they end it, over `FADE_SECONDS`."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
-    samples = samples.copy()
-    if begins:
-        samples[:length] *= ramp
-    if ends:
-        samples[len(samples) - length :] *= ramp[::-1]
-    return samples
+    ones = np.ones(len(samples) - length, np.float32)
+    samples = samples * np.append(ramp, ones) if begins else samples
+    return samples * np.append(ones, ramp[::-1]) if ends else samples
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:

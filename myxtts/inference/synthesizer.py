@@ -17,9 +17,9 @@ from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
-from myxtts.inference.speech import Speech, silence
+from myxtts.inference.speech import Manner, Speech, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
-from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Manner, Sentence, SpeechStream
+from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Sentence, SpeechStream
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker

@@ -6,17 +6,16 @@ sentence.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.mel import log_mel_to_wav
-from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
 from myxtts.inference.self_check import Listener, judge
-from myxtts.inference.speech import Spoken, SpokenPiece, Verdict, faded, silence
+from myxtts.inference.speech import Manner, Spoken, SpokenPiece, Verdict, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
@@ -111,17 +110,6 @@ def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndar
     right = np.minimum(left + 1, len(x) - 1)
     blend = (position - left).astype(np.float32)[:, None]
     return x[left] * (1 - blend) + x[right] * blend
-
-
-class Manner(NamedTuple):
-    """Voice and options for all sentences of a text; `max_codes` per sentence, 0 for the model's limit."""
-
-    voice: Voice
-    language: str
-    sampling: SamplingConfig
-    seed: int = 0
-    speed: float = 1.0
-    max_codes: int = 0
 
 
 class Sentence:
