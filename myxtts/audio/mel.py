@@ -167,10 +167,8 @@ class MelSpectrogram:
         wav = ops.convert_to_tensor(wav, "float32")
         before, after = win_length // 2, win_length - win_length // 2
         if wav.shape[1] is not None and wav.shape[1] <= before:
-            raise ValueError(
-                f"A waveform must be longer than half a window, {before} samples. Received: {wav.shape[1]}. "
-                "Pad it with zeros."
-            )
+            rule = f"longer than half a window, {before} samples"
+            raise ValueError(f"A waveform must be {rule}. Received: {wav.shape[1]}. Pad it with zeros.")
         if spec.preemphasis:
             wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
         num_frames = spec.num_frames(ops.shape(wav)[1])

@@ -275,9 +275,8 @@ def _warnings(corpus, good):
         found, rate = [warning.split(": ", 1) for warning in verdict.warnings], verdict.original_sample_rate
         if len(clip.text) < MIN_CHARACTERS_PER_SECOND * clip.seconds:
             pace = f"{counted(len(clip.text), 'character')} in {clip.seconds:.3g} s"
-            found.append(
-                ("text short for the audio", f"{pace}; below {MIN_CHARACTERS_PER_SECOND:g} per second is unusual.")
-            )
+            rule = f"below {MIN_CHARACTERS_PER_SECOND:g} per second is unusual"
+            found.append(("text short for the audio", f"{pace}; {rule}."))
         if fault := _encoding_fault(clip.text)[1]:
             found.append(("text perhaps wrongly encoded", fault))
         if rate < MODEL_SAMPLE_RATE:

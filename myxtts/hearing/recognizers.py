@@ -88,9 +88,8 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
 
 def _require_package(name, extra):
     if importlib.util.find_spec(name) is None:
-        raise UserError(
-            f'This recognizer needs {name.replace("_", "-")}. Install it with: pip install "myxtts[{extra}]"'
-        )
+        hint = f'Install it with: pip install "myxtts[{extra}]"'
+        raise UserError(f"This recognizer needs {name.replace('_', '-')}. {hint}")
 
 
 def _missing_files(folder):

@@ -249,8 +249,6 @@ def word_times(
     is_pronounced = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
     pauses = [*(0.0 if is_pronounced(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
     lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
-    bounds = start_seconds + np.interp(
-        np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [0, 1], [loud[0], loud[-1] + size / sample_rate]
-    )
-    rounded = np.round(bounds, 3).tolist()
+    shares, ends = np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [loud[0], loud[-1] + size / sample_rate]
+    rounded = np.round(start_seconds + np.interp(shares, [0, 1], ends), 3).tolist()
     return [Word(word, *rounded[2 * number : 2 * number + 2]) for number, word in enumerate(words)]

@@ -56,7 +56,7 @@ class TextFront:
         known = self.tokenizer.with_known_letters(text, language)
         if known != text:
             logger.warning("%r has letters that are not in the vocabulary. It is spoken as %r.", text, known)
-        if unknown := self.tokenizer.unknown_characters(known, language):
+        if unknown := self.tokenizer.check(known, language):
             logger.warning("%r: %s; they are not spoken.", text, unknown)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
