@@ -250,11 +250,10 @@ def _clips(inspection, name, tokenizer, config):
     """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips."""
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
-    encoded = ((spoken, tuple(tokenizer.encode(spoken.text, spoken.language))) for spoken in inspection.accepted)
-    clips = [
-        Clip(spoken.id, str(spoken.wav_path), tokens, spoken.speaker, spoken.language, spoken.num_samples)
-        for spoken, tokens in encoded
-    ]
+    clips = []
+    for spoken in inspection.accepted:
+        tokens, labels = tuple(tokenizer.encode(spoken.text, spoken.language)), (spoken.speaker, spoken.language)
+        clips.append(Clip(spoken.id, str(spoken.wav_path), tokens, *labels, spoken.num_samples))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
         write_report(inspection, report)

@@ -117,8 +117,6 @@ class Sentence:
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
-        self.code, known = get_language(manner.language).code, synthesizer.calibration
-        self.calibration = known if known and self.code in known.languages else None
         self.stream: CodeStream | None = None
         self.verdict: Verdict | None = None
         self.start_seconds, self.end_seconds = 0.0, 0.0
@@ -153,14 +151,15 @@ class Sentence:
     def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
         """Checks the finished sentence; a `listener` also transcribes `samples` `(S,)`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
-        rate = synthesizer.rates.get(self.code) or rule_of_thumb(language)
+        code, known = get_language(language).code, synthesizer.calibration
+        rate = synthesizer.rates.get(code) or rule_of_thumb(language)
         reading, wrong_share = None, None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        known, codes = self.calibration, stream.codes
-        self.verdict = judge(text, codes, stream.stopped, rate, reading, wrong_share, unspoken, known)
+        known = known if known and code in known.languages else None
+        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, known)
         return self.verdict
 
     def best(self, retries: int, listener: Listener | None) -> np.ndarray:
