@@ -67,9 +67,10 @@ class VoiceEncoder:
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
         voice = self._known.pop(content, None) or self._encode(recordings)
-        self._known[content] = voice  # in order of use
-        if len(self._known) > self.remember:
-            del self._known[next(iter(self._known))]
+        if self.remember:
+            self._known[content] = voice  # in order of use
+            while len(self._known) > self.remember:
+                del self._known[next(iter(self._known))]
         return voice
 
     def _encode(self, recordings):
