@@ -20,8 +20,8 @@ from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.config.checks import UserError
 from myxtts.interchange.hub import local_folder
-from myxtts.interchange.onnx.exported import ExportedModel, is_exported
-from myxtts.storage.base_model import EXPORT, MODELS
+from myxtts.interchange.onnx.exported import ExportedModel
+from myxtts.storage.base_model import EXPORT, MODELS, kind_of
 from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
@@ -38,7 +38,7 @@ MOST_CONNECTIONS = 500
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
     """Builds app, speaker, voices and settings from the options. Exported models do not import TensorFlow."""
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
-    model, speakers, options = (_open_exported if is_exported(run) else _open_trained)(run, arguments)
+    model, speakers, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")
     voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), arguments.voice_map)
