@@ -85,6 +85,16 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
         raise UserError(f"{flag} {path} {error}.") from error
 
 
+def language_code(name: str | None) -> str | None:
+    """Returns the language code for the value of `--language`, if any. Raises `UserError` for an unknown language."""
+    from myxtts.text.languages import get_language  # takes long to import
+
+    try:
+        return None if name is None else get_language(name).code
+    except ValueError as error:
+        raise UserError(f"--language: {error}") from None
+
+
 def require_port(flag: str, host: str, port: int | None) -> None:
     """Raises `UserError` unless this process can listen on a port. Ports None and 0 (any free one) are accepted."""
     if port is not None:

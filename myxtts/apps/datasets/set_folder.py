@@ -1,11 +1,9 @@
 """The folder of a data set: clips in `wavs/`, lists of clips and segments, a record of each recording, a report."""
 
-import csv
-import io
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -102,12 +100,8 @@ class SetFolder:
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
             return
-        content = io.StringIO()
-        if name == SEGMENTS:
-            content.write(csv_text(lines, separator))
-        else:  # without the escaping of formulas, which would change texts
-            csv.writer(content, delimiter=separator, lineterminator="\n").writerows(lines)
-        write_text(self.path / name, "\n".join([separator.join(columns), *kept, content.getvalue()]))
+        content = csv_text(lines, separator, is_safe=name == SEGMENTS)  # escaping would change the texts of the lists
+        write_text(self.path / name, "\n".join([separator.join(columns), *kept, content]))
 
     def _lines(self, name):
         path = self.path / name
@@ -129,11 +123,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
     folders = (path / WAVS, path / SOURCES)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked_folder(path))
-        except BlockingIOError:
-            raise UserError(f"Another run is writing to {path}. Wait for it, or give another --output.") from None
+    with locked_folder(path, f"Another run is writing to {path}. Wait for it, or give another --output."):
         for folder in (path, *folders):
             remove_leftovers(folder)
         if not (path / MARK).is_file():

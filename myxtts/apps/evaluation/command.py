@@ -94,10 +94,8 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("--seeds", type=int, metavar="N", default=3, help="number of samples of each sentence")
     data.add_argument("--seed", type=int, metavar="N", default=0, help="first random seed")
     metrics = parser.add_argument_group("metrics")
-    recognizer = (
-        "speech recognizer: a Whisper size such as base, hf://owner/name, a Whisper folder, or a command with {wav}"
-    )
-    metrics.add_argument("--recognizer", metavar="NAME", help=recognizer)
+    name = "speech recognizer: a Whisper size such as base, hf://owner/name, a Whisper folder, or a command with {wav}"
+    metrics.add_argument("--recognizer", metavar="NAME", help=name)
     encoder = "speaker encoder: Resemblyzer's pretrained.pt or an .onnx file with 16 kHz input (default: Resemblyzer's)"
     metrics.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="folder for tables, report and audio")

@@ -64,9 +64,8 @@ def _open_exported(run, arguments):
 
 
 def _open_trained(run, arguments):
-    from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
+    from myxtts.devices.tensorflow_start import import_tensorflow
 
-    filter_native_errors()
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.machine import device_named
