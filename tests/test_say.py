@@ -19,8 +19,7 @@ from tiny import WORDS, tiny_run_config, voiced, write_run
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import read_audio
 from myxtts.cli import say
-from myxtts.cli.say import play
-from myxtts.cli.say_batch import read_lines
+from myxtts.cli.say import play, read_lines
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS

@@ -25,7 +25,7 @@ from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import HOMES, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.files import digest_bytes, digest_file, read_json, write_json
+from myxtts.storage.files import digest_bytes, digest_file, read_json
 from myxtts.storage.run_folder import GATHERED
 from myxtts.text.languages import get_language
 
@@ -191,11 +191,9 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
     """Returns the median time of a training step in seconds, measured in a new process, or an error message."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    with tempfile.TemporaryDirectory() as folder:
-        request = Path(folder) / "request.json"
-        write_json(request, {"config": config.to_dict(), "options": options})
-        command = [sys.executable, "-m", "myxtts.runs.setup", str(request)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    request = json.dumps({"config": config.to_dict(), "options": options})
+    command = [sys.executable, "-m", "myxtts.runs.setup", request]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return json.loads(done.stdout.splitlines()[-1])["step_seconds"]
@@ -212,10 +210,10 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
     return best, [*lines, f"Device plan auto: {best} is the fastest"]
 
 
-def measure_here(path: str | Path):
-    """Runs a request of `measure` in this process, and prints the result as a last line of JSON."""
-    request = read_json(path)
-    config, plan = set_up(config_from_dict(request["config"]), **request["options"])
+def measure_here(request: str):
+    """Runs a request of `measure`, JSON text, in this process, and prints the result as a last line of JSON."""
+    values = json.loads(request)
+    config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer
 
     with tempfile.TemporaryDirectory() as folder:

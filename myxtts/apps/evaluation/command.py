@@ -163,15 +163,11 @@ def _evaluate(arguments, judged):
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.machine import device_named
     from myxtts.hearing.measuring import Tools
-    from myxtts.utils.commons import get_device_context
 
-    configure_for_speech()
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
-    device = get_device_context(arguments.device and device_named(arguments.device))
-    with device, tempfile.TemporaryDirectory() as folder:
+    with configure_for_speech(arguments.device), tempfile.TemporaryDirectory() as folder:
         tools = Tools.find(arguments.recognizer, arguments.speaker_encoder)
         sentences = choose_sentences(judged, *options, Path(folder))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
