@@ -24,6 +24,7 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
 from myxtts.storage.run_folder import chosen_step
 from myxtts.storage.speakers import find_speaker, read_speakers
+from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
@@ -115,7 +116,6 @@ def _read(arguments):
     """Returns `(text, None)`, or `(None, lines)` for a batch; sets language, g2p and sampling in `arguments`."""
     from myxtts.inference.text_front import open_text_front
     from myxtts.text.language_guess import language_to_read
-    from myxtts.utils.commons import setup_logging
 
     setup_logging()
     text = lines = None
@@ -154,7 +154,6 @@ def _say(arguments, text, lines, sound):
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.engines import load_synthesizer
-    from myxtts.utils.commons import progress_bar
 
     with configure_for_speech(arguments.device):
         is_short = text is not None and len(text) <= SHORT_TEXT and sound is None

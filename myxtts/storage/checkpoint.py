@@ -213,20 +213,18 @@ class CheckpointStore:
         marks = {"step": step, "best_step": step if best else self.best_step()}
         path = self.folder / f"step_{step:08d}"
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
+            files.write_json(folder / STATE, marks | state | marks)
             for name, arrays in tensors.items():
                 file = folder / f"{name}.safetensors"
-                file.touch()  # with the permissions of the umask; the library makes private files
-                mode = file.stat().st_mode & 0o777
                 try:
                     # `ascontiguousarray` would make a scalar an array of one.
                     save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, file)
                 except SafetensorError as error:
                     # safetensors wraps errors of the operating system, such as a full disk.
                     raise OSError(f"{file.name}: {error}") from error
-                file.chmod(mode)
+                shutil.copymode(folder / STATE, file)  # the library makes private files
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
-            files.write_json(folder / STATE, marks | state | marks)
             write_manifest(folder, {file.name: _manifest_entry(file) for file in sorted(folder.iterdir())})
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():

@@ -74,31 +74,27 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
         return
     target = Path(os.path.realpath(path))
     temporary = temporary_path(target)
-    try:
-        # A private file must not become readable while it is written.
-        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    except OSError as error:
-        error.filename = str(path)  # instead of the temporary name
-        raise
-    try:
-        with _named(path, temporary):
+    with _named(path, temporary, target):
+        try:
+            # A private file must not become readable while it is written.
+            mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
             yield temporary
             if target.exists():
                 shutil.copymode(target, temporary)
             sync_path(temporary)
             os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def _named(path, temporary=None):
-    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or the temporary file's."""
+def _named(path, *others):
+    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or one of the names `others`."""
     try:
         yield
     except OSError as error:
-        if error.errno and error.filename in (None, str(temporary)):
+        if error.errno and error.filename in (None, *map(str, others)):
             error.filename = str(path)
         raise
 

@@ -12,9 +12,11 @@ from myxtts.cli.arguments import LICENCE, PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
+from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.inference.choices import add_choices
 from myxtts.storage.base_model import FOLDER, MODELS, RUNS, is_base, kind_of, model_name
 from myxtts.storage.files import read_json
+from myxtts.utils.commons import setup_logging
 
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 WHICH = ("best", "last")
@@ -108,11 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command; all options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
-    from myxtts.devices.tensorflow_start import import_tensorflow
-
     import_tensorflow()
-    from myxtts.utils.commons import setup_logging
-
     setup_logging()
     print(f"\n{_evaluate(arguments, judged)}\n\nWrote {printable(str(Path(arguments.output) / PAGE))}")
     return 0

@@ -15,7 +15,8 @@ import soundfile
 from myxtts.apps.evaluation.command import Subject
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
-from myxtts.config.checks import UserError, read_bounded
+from myxtts.cli.errors import read_input
+from myxtts.config.checks import UserError
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import split_by_hash
@@ -72,10 +73,7 @@ def choose_sentences(
             voices = [by_speaker[name] for name in sorted(by_speaker)]
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
-        try:
-            content = read_bounded(Path(texts), MOST_TEXT_BYTES)
-        except ValueError as error:
-            raise UserError(f"--texts {texts} {error}.") from error
+        content = read_input("--texts", texts, MOST_TEXT_BYTES)
         lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
         if not lines:
             raise UserError(f"--texts {texts} holds no sentence.")

@@ -18,6 +18,7 @@ from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.config.checks import UserError
+from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel, is_exported
 from myxtts.storage.base_model import EXPORT, MODELS
@@ -63,8 +64,6 @@ def _open_exported(run, arguments):
 
 
 def _open_trained(run, arguments):
-    from myxtts.devices.tensorflow_start import import_tensorflow
-
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.engines import load_synthesizer
