@@ -321,8 +321,7 @@ def read_lines(path: str) -> list[Line]:
         if not row.strip() or row.startswith("#"):
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
-        columns = "id|text, id|text|voice or id|text|voice|language"
-        require(2 <= len(parts) <= 4, where, columns, repr(row[:80]))
+        require(2 <= len(parts) <= 4, where, "id|text, id|text|voice or id|text|voice|language", repr(row[:80]))
         line = Line(number, *parts, *[""] * (4 - len(parts)))
         is_name = _ID.fullmatch(line.id) and len(line.id.encode()) <= MAX_ID_BYTES
         rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"

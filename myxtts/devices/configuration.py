@@ -239,8 +239,7 @@ def _physical_gpus():
 
 
 def _accelerator_variable():
-    given = (os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name))
-    return next(given, "auto")
+    return next((os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name)), "auto")
 
 
 def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:

@@ -306,8 +306,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
     """Returns the path of the longest training clip with the speaker and language of `clip`, else of `clip` itself."""
-    voice = clip.speaker, clip.language
-    same = [other for other in dataset.train if (other.speaker, other.language) == voice]
+    same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
 

@@ -189,8 +189,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
     """Returns the median time of a training step in seconds, measured in a new process, or an error message."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     request = json.dumps({"config": config.to_dict(), "options": options})
     command = [sys.executable, "-m", "myxtts.runs.setup", request]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
@@ -237,9 +236,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
     outside = not home.resolve().is_relative_to(root.resolve())
     require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
-    recognizer = config.training.evaluation_recognizer or ""
-    if not recognizer and not all(files_beside(path, SUBTITLES) for path in missing.recordings):
-        recognizer = "base"
+    has_texts = all(files_beside(path, SUBTITLES) for path in missing.recordings)
+    recognizer = config.training.evaluation_recognizer or ("" if has_texts else "base")
     language = data.language or "en"
     files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
     contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]

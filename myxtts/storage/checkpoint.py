@@ -119,8 +119,7 @@ def read_manifest(folder: Path) -> dict[str, dict]:
         known = f"this version of MyXTTS reads format {FORMAT}. Use the version that wrote it, or a newer one"
         raise CheckpointVersionError(f"{folder} has checkpoint format {number}; {known}.")
     for name, entry in entries.items():
-        is_sound = isinstance(entry, dict) and entry.keys() == {"bytes", "blake2b"}
-        if not is_sound or not _PLAIN_NAME.fullmatch(name):
+        if not (isinstance(entry, dict) and entry.keys() == {"bytes", "blake2b"} and _PLAIN_NAME.fullmatch(name)):
             raise CheckpointError(f"{path} names {name!r}, which cannot be a checkpoint's file. Nothing was opened.")
     return entries
 
@@ -213,18 +212,20 @@ class CheckpointStore:
         marks = {"step": step, "best_step": step if best else self.best_step()}
         path = self.folder / f"step_{step:08d}"
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
-            files.write_json(folder / STATE, marks | state | marks)
             for name, arrays in tensors.items():
                 file = folder / f"{name}.safetensors"
+                file.touch()  # with the permissions of the umask; the library makes private files
+                mode = file.stat().st_mode & 0o777
                 try:
                     # `ascontiguousarray` would make a scalar an array of one.
                     save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, file)
                 except SafetensorError as error:
                     # safetensors wraps errors of the operating system, such as a full disk.
                     raise OSError(f"{file.name}: {error}") from error
-                shutil.copymode(folder / STATE, file)  # the library makes private files
+                file.chmod(mode)
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
+            files.write_json(folder / STATE, marks | state | marks)
             write_manifest(folder, {file.name: _manifest_entry(file) for file in sorted(folder.iterdir())})
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():

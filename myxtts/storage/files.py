@@ -74,27 +74,31 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
         return
     target = Path(os.path.realpath(path))
     temporary = temporary_path(target)
-    with _named(path, temporary, target):
-        try:
-            # A private file must not become readable while it is written.
-            mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    try:
+        # A private file must not become readable while it is written.
+        mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    except OSError as error:
+        error.filename = str(path)  # instead of the temporary name
+        raise
+    try:
+        with _named(path, temporary):
             yield temporary
             if target.exists():
                 shutil.copymode(target, temporary)
             sync_path(temporary)
             os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def _named(path, *others):
-    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or one of the names `others`."""
+def _named(path, temporary=None):
+    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or the temporary file's."""
     try:
         yield
     except OSError as error:
-        if error.errno and error.filename in (None, *map(str, others)):
+        if error.errno and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
 
@@ -136,8 +140,7 @@ def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
 
     `name`, of at most 40 characters, limits this to the temporary paths of one file.
     """
-    ours = f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"
-    for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
         if not leftover.is_symlink():
             with suppress(OSError):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -39,8 +39,7 @@ class StoredSpeaker:
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Writes a model's voices by name: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
-    shapes = {name: array.shape for name, array in arrays.items()}
-    write_tensors(Path(folder) / SPEAKERS_FILE, shapes, arrays.values())
+    write_tensors(Path(folder) / SPEAKERS_FILE, {name: one.shape for name, one in arrays.items()}, arrays.values())
 
 
 def speaker_names(folder: AnyPath) -> list[str]:

@@ -103,8 +103,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     corpus = load_corpus(folder, language)
     trained = set().union(*(trained_ids(run, corpus.utterances, Path(folder)) for run in runs))
     held = [one for one in corpus.utterances if one.id not in trained]
-    if kept := [one for one in held if one.validation]:
-        held = kept
+    held = [one for one in held if one.validation] or held
     if not held:
         raise UserError(f"Every clip of {folder} was trained on. Name another data set with --data, or give --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []

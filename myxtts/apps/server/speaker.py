@@ -317,8 +317,7 @@ class Speaker:
             seconds = time.monotonic() - job.begun
             self._text_seconds += 0.1 * (seconds - self._text_seconds)
             self.metrics.texts.inc()
-            sound_seconds = job.num_samples / self.synthesizer.sample_rate
-            self.metrics.real_time_factor.observe(seconds / max(sound_seconds, 1e-3))
+            self.metrics.real_time_factor.observe(seconds / max(job.num_samples / self.synthesizer.sample_rate, 1e-3))
             if job.silences[1]:
                 job.put(silence(job.silences[1], self.synthesizer.sample_rate))
             job.put(None)

@@ -264,8 +264,7 @@ class CaptionedResponse(SpeechResponse):
         while (samples := await self.job.next()) is not None:
             received = np.concatenate([received, samples])
             content += self.encoder.add(samples)
-            spans = self.job.stream.spans[num_timed:] if self.job.stream else ()
-            for text, start, end in spans:
+            for text, start, end in self.job.stream.spans[num_timed:] if self.job.stream else ():
                 if lead + end > dropped + len(received):  # its audio has not arrived
                     break
                 sentence, begin = received[lead + start - dropped :], (lead + start) / model.sample_rate

@@ -204,8 +204,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
     def shown(run, source, recipe=None):
         found = studio.preset(run, source, recipe)
         kept = () if found.recipe == OWN else ("train_data", "language")  # they do not depend on the source
-        values = [gr.skip() if key in kept else found.values[key] for key in form]
-        return found.recipe, found.stages, *values
+        return found.recipe, found.stages, *(gr.skip() if key in kept else found.values[key] for key in form)
 
     def named(run, source, recipe):
         if run in studio.runs():
