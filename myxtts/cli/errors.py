@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from myxtts.config.checks import UserError, printable, read_bounded, require
-from myxtts.utils.commons import folded_on_terminal
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, a full quota and a file above the size limit."""
@@ -31,6 +30,8 @@ def exits_with_sentence(main: Callable) -> Callable:
             print("Stopped at once.", file=sys.stderr, flush=True)
             code = 130
         except (UserError, OSError) as error:  # OSError: for example, a full or read-only disk
+            from myxtts.utils.commons import folded_on_terminal
+
             message = str(error)
             if isinstance(error, OSError) and (error.filename or error.errno in FULL):
                 hint = "written", "Free the disk, or name another place, and run the same command again."

@@ -11,19 +11,24 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, read_input, require_output
 from myxtts.config.checks import ConfigError, UserError, bounded_text, counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
+from myxtts.hearing.recognizers import Listening, open_recognizer, settle_recognizer
 from myxtts.inference.choices import add_choices
+from myxtts.inference.text_front import open_text_front
 from myxtts.interchange.hub import check_model, local_folder
 from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
 from myxtts.storage.run_folder import chosen_step
 from myxtts.storage.speakers import find_speaker, read_speakers
+from myxtts.text.language_guess import language_to_read
+from myxtts.text.languages import get_language
 from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
@@ -114,9 +119,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _read(arguments):
     """Returns `(text, None)`, or `(None, lines)` for a batch; sets language, g2p and sampling in `arguments`."""
-    from myxtts.inference.text_front import open_text_front
-    from myxtts.text.language_guess import language_to_read
-
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -133,9 +135,8 @@ def _read(arguments):
         except ValueError as error:
             raise UserError(f"Standard input {error}.") from error
     g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
-    front, config = open_text_front(arguments.checkpoint, g2p)
-    arguments.text_front = front
-    speaker, among = arguments.speaker, front.tokenizer.languages
+    arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
+    speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
     own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
     arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
     if note:
@@ -143,7 +144,7 @@ def _read(arguments):
     if lines and requested is None:
         lines = in_languages_of_voices(lines, arguments)
     if text is not None:
-        front.pieces(text, arguments.language)
+        arguments.text_front.pieces(text, arguments.language)
     given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
     arguments.sampling = config.sampling.changed(given)
     return text, lines
@@ -169,11 +170,7 @@ def _say(arguments, text, lines, sound):
             if stream.pieces:
                 print(_confidence(stream).capitalize(), file=sys.stderr)
             return 0
-        listener = None
-        if arguments.recognizer is not None:
-            from myxtts.hearing.recognizers import Listening, open_recognizer
-
-            listener = Listening(open_recognizer(arguments.recognizer))
+        listener = None if arguments.recognizer is None else Listening(open_recognizer(arguments.recognizer))
         check = dict(retries=arguments.retries, listener=listener)
         if lines:
             return say_lines(lines, synthesizer, voice, arguments, options, check)
@@ -198,8 +195,6 @@ def _confidence(spoken):
 
 def _check(arguments):
     """Raises `UserError` for wrong arguments that can be found before the model is loaded."""
-    from myxtts.audio.encoding import check_suffix
-
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -225,8 +220,6 @@ def _check(arguments):
     if (rate := arguments.sample_rate) is not None:
         require(8000 <= rate <= 96000, "--sample-rate", "8000 to 96000 Hz", rate, "Try 24000, 44100 or 48000.")
     if arguments.recognizer is not None:
-        from myxtts.hearing.recognizers import settle_recognizer
-
         settle_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
@@ -242,7 +235,6 @@ def _check(arguments):
 def _voice(arguments, synthesizer):
     """Returns the voice that the flags select; None if each line of a batch has its own voice."""
     from myxtts.inference.voices import stored_voice
-    from myxtts.text.languages import get_language
 
     voice = arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
@@ -277,8 +269,6 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
     """Writes a stream of arrays of samples as 16-bit PCM or WAV, until the reader closes the pipe."""
-    from myxtts.audio.encoding import SoundEncoder, wav_header
-
     encoder = SoundEncoder("pcm", to_rate, is_open=True, from_rate=from_rate)
     started, first_seconds, num_samples = time.monotonic(), None, 0
     try:

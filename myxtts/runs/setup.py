@@ -18,6 +18,7 @@ from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
+from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices, count_gpus, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
@@ -126,8 +127,6 @@ def _with_data(config, download):
             raise UserError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
         folder = download_ljspeech(folder)
     elif folder is None:
-        from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
-
         languages = config.data.sample_languages
         languages = tuple(SENTENCES) if languages == ("all",) else languages
         corpus = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"

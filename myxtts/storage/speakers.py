@@ -45,9 +45,8 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
 def speaker_names(folder: AnyPath) -> list[str]:
     """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty if there is no such file."""
     path = Path(folder) / SPEAKERS_FILE
-    if not path.is_file():
-        return []
-    return sorted(name.removesuffix(_LATENTS) for name in tensor_names(path) if name.endswith(_LATENTS))
+    names = tensor_names(path) if path.is_file() else ()
+    return sorted(name.removesuffix(_LATENTS) for name in names if name.endswith(_LATENTS))
 
 
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:

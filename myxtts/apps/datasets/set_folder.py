@@ -158,8 +158,7 @@ def describe(record: dict[str, Any]) -> str:
         seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
     whole, clips = duration(record["num_samples"] / record["sample_rate"]), duration(seconds.pop("", 0.0))
     left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
-    start = f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}"
-    return f"{start}; dropped: {', '.join(left) or 'nothing'}"
+    return f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}; dropped: {', '.join(left) or 'nothing'}"
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,9 @@ from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
+from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.inference.choices import add_choices
+from myxtts.interchange.hub import local_folder
 from myxtts.storage.base_model import FOLDER, MODELS, RUNS, is_base, kind_of, model_name
 from myxtts.storage.files import read_json
 from myxtts.utils.commons import setup_logging
@@ -147,11 +149,7 @@ def _check(arguments):
         for path in paths:
             require(Path(path).is_file(), flag, "an existing file", path, "Check the name.")
     if arguments.recognizer:
-        from myxtts.hearing.recognizers import settle_recognizer
-
         settle_recognizer(arguments.recognizer)
-    from myxtts.interchange.hub import local_folder
-
     options = arguments.accept_licence, "FOLDER (or spoken files with a metadata.csv)", (*MODELS, FOLDER, RUNS)
     return subjects(arguments.folders, arguments.which, lambda one: local_folder(one, *options))
 
