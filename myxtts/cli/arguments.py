@@ -112,8 +112,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     groups, rivals = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}, {}
     for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
         place, metadata = groups[flag.group], flag.field.metadata
-        name = metadata["rival"] or (metadata["off"] and flag.field.name)
-        if name:
+        if name := metadata["rival"] or (metadata["off"] and flag.field.name):
             place = rivals.get(name) or rivals.setdefault(name, place.add_mutually_exclusive_group())
         place.add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
 

@@ -110,9 +110,8 @@ def report_data(arguments: argparse.Namespace) -> int:
     from myxtts.utils.commons import progress_bar
 
     require(not is_foreign(arguments.report), "--report", "a new file or an earlier report", arguments.report)
-    options = dict(language=language_code(arguments.language), vocabulary=arguments.vocabulary)
-    options |= dict(validation=arguments.validation, format_name=arguments.format, progress=progress_bar)
-    options |= dict(audio_roots=arguments.audio_root)
+    options = dict(vocabulary=arguments.vocabulary, validation=arguments.validation, format_name=arguments.format)
+    options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root, progress=progress_bar)
     inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)

@@ -202,9 +202,8 @@ def _configure_gpus(tf, plan, narrowed):
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
         rule = f"TensorFlow must see {counted(expected, 'GPU')} for this plan ({plan.describe()})"
-        raise DeviceError(
-            f"{rule}. It sees {len(physical)}. Check CUDA_VISIBLE_DEVICES and pip install 'tensorflow[and-cuda]'."
-        )
+        hint = "Check CUDA_VISIBLE_DEVICES and pip install 'tensorflow[and-cuda]'."
+        raise DeviceError(f"{rule}. It sees {len(physical)}. {hint}")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     for index, gpu in zip(plan.visible, chosen):

@@ -199,8 +199,7 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
 
 def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
     """Returns the name of the fastest device plan, and lines with all results. Raises `UserError` if none runs."""
-    times = {name: result for name, result in measured.items() if not isinstance(result, str)}
-    if not times:
+    if not (times := {name: result for name, result in measured.items() if not isinstance(result, str)}):
         raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
     speeds = {name: f"{1e3 * seconds:.1f} ms per step" for name, seconds in times.items()}
     lines = [f"  {name}: {speeds.get(name, f'does not run ({result})')}" for name, result in measured.items()]

@@ -64,8 +64,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     """Returns a stored voice. Raises `CheckpointError`, with similar names, if there is no voice of that name."""
-    speakers = read_speakers(folder)
-    if not speakers:
+    if not (speakers := read_speakers(folder)):
         rule = "--speaker needs a model that comes with voices"
         hint = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
         raise CheckpointError(f"{rule}. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}. {hint}")

@@ -13,15 +13,7 @@ import jinja2
 import numpy as np
 
 from myxtts.config.checks import UserError, counted
-from myxtts.storage.files import (
-    csv_text,
-    digest_bytes,
-    locked_folder,
-    read_json,
-    remove_leftovers,
-    write_json,
-    write_text,
-)
+from myxtts.storage import files
 
 MARK = "make_dataset.json"
 TRAINING, VALIDATION, SEGMENTS, REPORT = "metadata_train.csv", "metadata_eval.csv", "segments.csv", "report.html"
@@ -53,7 +45,7 @@ class SetFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """Returns the records of all recordings in the order in which they were added."""
-        return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
+        return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
         """Marks clips for validation, in blocks of time because neighboring clips are similar."""
@@ -64,7 +56,7 @@ class SetFolder:
                 blocks[int(row["start"] / rate / length)].append(row)
 
         def chance(key):
-            return int(digest_bytes(f"{seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
+            return int(files.digest_bytes(f"{seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
 
         def has_others(name):
             return any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))
@@ -91,7 +83,7 @@ class SetFolder:
             lines.append((source_id, *times, verdict, *(row[name] for name in SEGMENT_COLUMNS[4:])))
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
-        write_json(self.path_of(source_id), {**record, "number": number})
+        files.write_json(self.path_of(source_id), {**record, "number": number})
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
@@ -100,8 +92,8 @@ class SetFolder:
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
             return
-        content = csv_text(lines, separator, is_safe=name == SEGMENTS)  # escaping would change the texts of the lists
-        write_text(self.path / name, "\n".join([separator.join(columns), *kept, content]))
+        content = files.csv_text(lines, separator, is_safe=name == SEGMENTS)  # escaping would change texts in the lists
+        files.write_text(self.path / name, "\n".join([separator.join(columns), *kept, content]))
 
     def _lines(self, name):
         path = self.path / name
@@ -123,12 +115,12 @@ def open_set(path: Path) -> Iterator[SetFolder]:
     folders = (path / WAVS, path / SOURCES)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    with locked_folder(path, f"Another run is writing to {path}. Wait for it, or give another --output."):
+    with files.locked_folder(path, f"Another run is writing to {path}. Wait for it, or give another --output."):
         for folder in (path, *folders):
-            remove_leftovers(folder)
+            files.remove_leftovers(folder)
         if not (path / MARK).is_file():
-            write_json(path / MARK, {"format": _FORMAT})
-        if read_json(path / MARK).get("format") != _FORMAT:
+            files.write_json(path / MARK, {"format": _FORMAT})
+        if files.read_json(path / MARK).get("format") != _FORMAT:
             raise UserError(f"{path} was made by another version of make-dataset. Give another --output.")
         try:
             yield SetFolder(path)
@@ -204,7 +196,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
         waves=waves,
         **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
     )
-    write_text(folder / REPORT, page)
+    files.write_text(folder / REPORT, page)
 
 
 def _minute(record, start):

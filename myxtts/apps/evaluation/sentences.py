@@ -132,8 +132,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 def _espeak_data(folder, language):
     """Creates a data set for the bundled model: held-out sentences that eSpeak NG speaks. Returns its folder."""
     code = get_language(language).code
-    voices = [voice for voice in VOICES if voice.language == code]
-    if not voices:
+    if not (voices := [voice for voice in VOICES if voice.language == code]):
         known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
         raise UserError(f"--language must be one that base speaks: {known}. Received: {language}.")
     texts = enumerate(unheard_sentences(code))
