@@ -13,7 +13,7 @@ from tiny import tiny_run_config
 
 from myxtts.audio.files import load_samples
 from myxtts.cli import say, train
-from myxtts.cli.say_batch import Line, in_languages_of_voices
+from myxtts.cli.say import Line, in_languages_of_voices
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.stages import STAGES

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 from logical_devices import on_logical_devices
@@ -37,7 +36,7 @@ def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys
 
     def run(command, **keywords):
         assert command[1:3] == ["-m", "myxtts.runs.setup"]
-        request = json.loads(Path(command[3]).read_text())
+        request = json.loads(command[3])
         started.append(request)
         data, options = request["config"]["data"], request["options"]
         seconds = 0.2 if options.get("model_gpus") else 0.3 if data["model_gpu"] is not None else 0.5
@@ -66,18 +65,16 @@ def test_failing_process_is_reported_by_its_last_line():
 
 
 @on_logical_devices
-def measure_in_helper(path):
+def measure_in_helper(request):
     out = io.StringIO()
     setup.MEASURED_STEPS = 2
     with contextlib.redirect_stdout(out):
-        setup.measure_here(path)
+        setup.measure_here(request)
     return out.getvalue().splitlines()[-1]
 
 
 def test_measuring_process_times_the_real_pipeline(tmp_path, tiny_corpus):
     config = tiny_run_config(tiny_corpus, tmp_path / "run", model={"layers": 1}, data={"num_buckets": 1})
-    request = tmp_path / "request.json"
     values = {"config": config.to_dict(), "options": {"virtual_devices": 2}}
-    request.write_text(json.dumps(values))
-    found = json.loads(measure_in_helper(request))
+    found = json.loads(measure_in_helper(json.dumps(values)))
     assert found["step_seconds"] > 0 and found["devices"].startswith("dual: ")

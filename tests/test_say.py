@@ -19,8 +19,7 @@ from tiny import WORDS, tiny_run_config, voiced, write_run
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import read_audio
 from myxtts.cli import say
-from myxtts.cli.say import play
-from myxtts.cli.say_batch import read_lines
+from myxtts.cli.say import play, read_lines
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
@@ -83,7 +82,7 @@ def test_text_comes_from_argument_file_or_standard_input(argv, monkeypatch):
 def test_long_text_shows_its_progress(argv, monkeypatch):
     shown = []
     bar = lambda title, unit: nullcontext(lambda done, total: shown.append((done, total)))
-    monkeypatch.setattr("myxtts.utils.commons.progress_bar", bar)
+    monkeypatch.setattr(say, "progress_bar", bar)
     assert run(*argv, "--text", "one.\n\ntwo.\n\nthree.") == 0
     assert shown == [(1, 3), (2, 3), (3, 3)]
 

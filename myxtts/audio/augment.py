@@ -32,8 +32,7 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
         shape: Shape of this worker's part; the first dimension is the rows.
         share: Index of this worker's part, and the number of equal parts.
     """
-    part, parts = share
-    rows = shape[0]
+    (part, parts), rows = share, shape[0]
     return draw((rows * parts, *shape[1:]), *arguments)[part * rows : (part + 1) * rows]
 
 

@@ -106,7 +106,7 @@ def read_audio(
         raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; it must last at least {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
     samples = _resample(path, mono, original_rate, sample_rate)
-    if _amplitude(samples) < SILENT_PEAK:
+    if np.ptp(samples) / 2 < SILENT_PEAK:
         raise AudioError(path, "silent", f"it is silent: it stays below {SILENT_PEAK:g} of full scale.")
     return Recording(samples, sample_rate, original_rate, (*warnings, *_sound_warnings(frames, peak, subtype)))
 
@@ -283,13 +283,8 @@ def _mix_to_mono(path, frames):
 
 def _sounding_channels(frames):
     """Returns which channels to use, `(C,)` bool: the channels that are not silent, or all if all are silent."""
-    sounding = _amplitude(frames) >= SILENT_PEAK
+    sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK  # a DC offset has no effect
     return sounding if sounding.any() else np.ones_like(sounding)
-
-
-def _amplitude(samples):
-    """Returns half the peak-to-peak amplitude of each channel, without overflow; a DC offset has no effect."""
-    return samples.max(axis=0) / 2 - samples.min(axis=0) / 2
 
 
 def _sound_warnings(frames, peak, subtype):

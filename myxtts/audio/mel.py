@@ -16,8 +16,6 @@ from keras import ops
 
 from myxtts.config.rates import MEL_FLOOR, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS, SPEAKER_SAMPLE_RATE
 
-_WINDOW_COEFFICIENTS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46)}
-
 
 @dataclass(frozen=True)
 class MelSpec:
@@ -55,9 +53,8 @@ class MelSpec:
 
     def window_values(self) -> np.ndarray:
         """Returns the analysis window, `(win_length,)` float32."""
-        offset, amplitude = _WINDOW_COEFFICIENTS[self.window]
-        phase = 2 * np.pi * np.arange(self.win_length) / self.win_length
-        return (offset - amplitude * np.cos(phase)).astype("float32")
+        window = np.hamming if self.window == "hamming" else np.hanning
+        return window(self.win_length + 1)[:-1].astype("float32")
 
     def band_at(self, hz: float) -> float:
         """Converts a frequency to a fractional band number; the center of band `i` is `i + 0.5`."""
@@ -162,9 +159,7 @@ class MelSpectrogram:
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
         power = ops.square(real) + ops.square(imaginary)
         mel = ops.concatenate([ops.matmul(power[..., bins], filters) for bins, filters in filter_groups], axis=-1)
-        if spec.log_floor:
-            mel = ops.maximum(mel, spec.log_floor)
-        return ops.log(mel + spec.log_offset if spec.log_offset else mel)
+        return ops.log(ops.maximum(mel, spec.log_floor) + spec.log_offset)
 
     def _blocks(self, wav):
         """Reflect-pads `(B, S)` and returns blocks of one hop, `(B, blocks, hop_length)`, and the number of frames."""
@@ -172,10 +167,8 @@ class MelSpectrogram:
         wav = ops.convert_to_tensor(wav, "float32")
         before, after = win_length // 2, win_length - win_length // 2
         if wav.shape[1] is not None and wav.shape[1] <= before:
-            raise ValueError(
-                f"A waveform must be longer than half a window, {before} samples. Received: {wav.shape[1]}. "
-                "Pad it with zeros."
-            )
+            rule = f"longer than half a window, {before} samples"
+            raise ValueError(f"A waveform must be {rule}. Received: {wav.shape[1]}. Pad it with zeros.")
         if spec.preemphasis:
             wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
         num_frames = spec.num_frames(ops.shape(wav)[1])

@@ -112,8 +112,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     groups, rivals = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}, {}
     for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
         place, metadata = groups[flag.group], flag.field.metadata
-        name = metadata["rival"] or (metadata["off"] and flag.field.name)
-        if name:
+        if name := metadata["rival"] or (metadata["off"] and flag.field.name):
             place = rivals.get(name) or rivals.setdefault(name, place.add_mutually_exclusive_group())
         place.add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
 
@@ -124,9 +123,9 @@ def _options(flag):
     if flag.kind is bool:
         is_switch = flag.field.default is None
         return dict(action=argparse.BooleanOptionalAction if is_switch else "store_true", default=None)
-    options = dict(default=None if flag.settings else flag.field.default)
-    if metadata["metavar"]:
-        options["metavar"] = metadata["metavar"]
+    alone, default = metadata["alone"], None if flag.settings else flag.field.default
+    options = dict(default=default, metavar=metadata["metavar"] or None, nargs=None if alone is None else "?")
+    options |= dict(const=alone, action="append" if flag.repeats else "store")
     if flag.takes_list:
         options["type"] = _value("numbers such as 1,2,3" if flag.kind is int else "names such as a,b", flag.plain)
     elif flag.names == ("--batch-size",):
@@ -135,10 +134,6 @@ def _options(flag):
         options["choices"] = flag.choices
     elif flag.kind is not str:
         options["type"] = flag.kind
-    if flag.repeats:
-        options["action"] = "append"
-    if metadata["alone"] is not None:
-        options |= dict(nargs="?", const=metadata["alone"])
     return options
 
 

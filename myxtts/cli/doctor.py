@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser
-from myxtts.cli.errors import exits_with_sentence, require_output
+from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import config_from_dict
 from myxtts.config.model import MODEL_SIZES
@@ -107,16 +107,11 @@ def report_data(arguments: argparse.Namespace) -> int:
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")
     from myxtts.data.doctor import ClipLimits, check_data, is_foreign, summarize, write_report
-    from myxtts.text.languages import get_language
     from myxtts.utils.commons import progress_bar
 
     require(not is_foreign(arguments.report), "--report", "a new file or an earlier report", arguments.report)
-    options = {name: getattr(arguments, name) for name in ("vocabulary", "validation")}
-    try:
-        options["language"] = arguments.language and get_language(arguments.language).code
-    except ValueError as error:
-        raise UserError(f"--language: {error}") from None
-    options |= dict(format_name=arguments.format, audio_roots=arguments.audio_root, progress=progress_bar)
+    options = dict(vocabulary=arguments.vocabulary, validation=arguments.validation, format_name=arguments.format)
+    options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root, progress=progress_bar)
     inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report)

@@ -71,8 +71,7 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
             tempfile.TemporaryFile(dir=place).close()  # permissions are not enough, for example in `/proc`
     except OSError:
         where = "another folder" if makes_folders else "a file in another folder"
-        rule = f"{flag} must be in an existing, writable folder"
-        raise UserError(f"{rule}. {path} is not. Name {where}.") from None
+        raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. Name {where}.") from None
 
 
 def read_input(flag: str, path: str, max_bytes: int) -> str:
@@ -83,6 +82,16 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
         raise UserError(f"{flag} must be an existing file. Received: {path}.") from None
     except ValueError as error:
         raise UserError(f"{flag} {path} {error}.") from error
+
+
+def language_code(name: str | None) -> str | None:
+    """Returns the language code for the value of `--language`, if any. Raises `UserError` for an unknown language."""
+    from myxtts.text.languages import get_language  # takes long to import
+
+    try:
+        return None if name is None else get_language(name).code
+    except ValueError as error:
+        raise UserError(f"--language: {error}") from None
 
 
 def require_port(flag: str, host: str, port: int | None) -> None:

@@ -9,7 +9,7 @@ from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, export_coqui, find_release, import_coqui
-from myxtts.interchange.hub import import_hub, local_folder, parse_hub_name
+from myxtts.interchange.hub import import_hub, local_folder, model_card, parse_hub_name
 from myxtts.interchange.onnx.forms import FORMATS
 from myxtts.storage.base_model import FILE, RELEASE, TRAINER, require_kind
 from myxtts.storage.run_folder import read_config
@@ -144,8 +144,6 @@ def push_parser() -> PlainParser:
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its card, or prints the card; returns the exit code."""
-    from myxtts.interchange.hub import model_card
-
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
     config = read_config(folder := local_folder(arguments.folder, arguments.accept_licence, "FOLDER"))

@@ -3,26 +3,44 @@
 import argparse
 import itertools
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, read_input, require_output
-from myxtts.config.checks import UserError, bounded_text, counted, printable, require
-from myxtts.devices.machine import check_device, device_named
+from myxtts.config.checks import ConfigError, UserError, bounded_text, counted, printable, require
+from myxtts.config.stages import STAGES
+from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
+from myxtts.hearing.recognizers import Listening, open_recognizer, settle_recognizer
 from myxtts.inference.choices import add_choices
+from myxtts.inference.text_front import open_text_front
 from myxtts.interchange.hub import check_model, local_folder
 from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base
-from myxtts.storage.files import write_text
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
+from myxtts.storage.run_folder import chosen_step
+from myxtts.storage.speakers import find_speaker, read_speakers
+from myxtts.text.language_guess import language_to_read
+from myxtts.text.languages import get_language
+from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
 """Texts of up to this many characters are spoken faster without tracing all graphs."""
+MAX_LIST_BYTES = 64 * 2**20
+SPOKEN_FILE = "spoken.json"
+"""File in the output folder: digests of the text, voice and settings of each audio file, by id."""
+BATCH_SIZE = 16
+"""Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
+_ID = re.compile(r"[^\W.][\w.-]*")
+MAX_ID_BYTES = 200
 EXAMPLES = """
 examples:
   myxtts say --text "Good morning." --output hello.wav
@@ -86,8 +104,6 @@ def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    from myxtts.storage.speakers import read_speakers
-
     folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
         speakers = read_speakers(folder)
@@ -103,16 +119,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _read(arguments):
     """Returns `(text, None)`, or `(None, lines)` for a batch; sets language, g2p and sampling in `arguments`."""
-    from myxtts.cli import say_batch
-    from myxtts.inference.text_front import open_text_front
-    from myxtts.storage.speakers import find_speaker
-    from myxtts.text.language_guess import language_to_read
-    from myxtts.utils.commons import setup_logging
-
     setup_logging()
     text = lines = None
     if arguments.batch:
-        lines = say_batch.read_lines(arguments.batch)
+        lines = read_lines(arguments.batch)
     elif arguments.text is not None:
         text = arguments.text
     elif arguments.text_file not in (None, "-"):
@@ -125,17 +135,16 @@ def _read(arguments):
         except ValueError as error:
             raise UserError(f"Standard input {error}.") from error
     g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
-    front, config = open_text_front(arguments.checkpoint, g2p)
-    arguments.text_front = front
-    speaker, among = arguments.speaker, front.tokenizer.languages
+    arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
+    speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
     own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
     arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
     if note:
         print(note, file=sys.stderr)
     if lines and requested is None:
-        lines = say_batch.in_languages_of_voices(lines, arguments)
+        lines = in_languages_of_voices(lines, arguments)
     if text is not None:
-        front.pieces(text, arguments.language)
+        arguments.text_front.pieces(text, arguments.language)
     given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
     arguments.sampling = config.sampling.changed(given)
     return text, lines
@@ -144,13 +153,10 @@ def _read(arguments):
 def _say(arguments, text, lines, sound):
     """Speaks a text to a file or to the stream `sound`, or all lines of a batch; returns the exit code."""
     import_tensorflow()
-    from myxtts.cli import say_batch
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.engines import load_synthesizer
-    from myxtts.utils.commons import get_device_context, progress_bar
 
-    configure_for_speech()
-    with get_device_context(arguments.device and device_named(arguments.device)):
+    with configure_for_speech(arguments.device):
         is_short = text is not None and len(text) <= SHORT_TEXT and sound is None
         options = dict(decoder=arguments.decoder, engine=arguments.engine, traced=not is_short, only_speech=True)
         synthesizer = load_synthesizer(arguments.checkpoint, arguments.which, **options)
@@ -164,14 +170,10 @@ def _say(arguments, text, lines, sound):
             if stream.pieces:
                 print(_confidence(stream).capitalize(), file=sys.stderr)
             return 0
-        listener = None
-        if arguments.recognizer is not None:
-            from myxtts.hearing.recognizers import Listening, open_recognizer
-
-            listener = Listening(open_recognizer(arguments.recognizer))
+        listener = None if arguments.recognizer is None else Listening(open_recognizer(arguments.recognizer))
         check = dict(retries=arguments.retries, listener=listener)
         if lines:
-            return say_batch.say_lines(lines, synthesizer, voice, arguments, options, check)
+            return say_lines(lines, synthesizer, voice, arguments, options, check)
         with progress_bar("speaking", "sentence") as progress:
             speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=progress)
     if arguments.sample_rate:
@@ -193,8 +195,6 @@ def _confidence(spoken):
 
 def _check(arguments):
     """Raises `UserError` for wrong arguments that can be found before the model is loaded."""
-    from myxtts.audio.encoding import check_suffix
-
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -220,8 +220,6 @@ def _check(arguments):
     if (rate := arguments.sample_rate) is not None:
         require(8000 <= rate <= 96000, "--sample-rate", "8000 to 96000 Hz", rate, "Try 24000, 44100 or 48000.")
     if arguments.recognizer is not None:
-        from myxtts.hearing.recognizers import settle_recognizer
-
         settle_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
@@ -237,7 +235,6 @@ def _check(arguments):
 def _voice(arguments, synthesizer):
     """Returns the voice that the flags select; None if each line of a batch has its own voice."""
     from myxtts.inference.voices import stored_voice
-    from myxtts.text.languages import get_language
 
     voice = arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
@@ -272,8 +269,6 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
     """Writes a stream of arrays of samples as 16-bit PCM or WAV, until the reader closes the pipe."""
-    from myxtts.audio.encoding import SoundEncoder, wav_header
-
     encoder = SoundEncoder("pcm", to_rate, is_open=True, from_rate=from_rate)
     started, first_seconds, num_samples = time.monotonic(), None, 0
     try:
@@ -292,3 +287,114 @@ def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_
         stream.close()
     spoken = f"Spoke {num_samples / to_rate:.2f} s at {to_rate} Hz"
     print(f"{spoken}; first audio after {first_seconds:.2f} s", file=sys.stderr)
+
+
+class Line(NamedTuple):
+    """One line of a batch file."""
+
+    number: int
+    id: str
+    """Name of the audio file without the suffix."""
+    text: str
+    voice: str
+    """A recording, a `.voice` file or a speaker of the model; empty for the voice in the command line."""
+    language: str
+    """Language code; empty for the language in the command line."""
+
+
+def read_lines(path: str) -> list[Line]:
+    """Reads lines `id|text|voice|language`; skips blank lines and comments (#). Raises `UserError` for a wrong line."""
+    # `splitlines` would also split at characters that can be part of a text.
+    rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
+    lines, seen = [], {}
+    for number, row in enumerate(rows, 1):
+        if not row.strip() or row.startswith("#"):
+            continue
+        where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
+        require(2 <= len(parts) <= 4, where, "id|text, id|text|voice or id|text|voice|language", repr(row[:80]))
+        line = Line(number, *parts, *[""] * (4 - len(parts)))
+        is_name = _ID.fullmatch(line.id) and len(line.id.encode()) <= MAX_ID_BYTES
+        rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"
+        require(is_name, f"{where}: the id", rule, repr(line.id[:80]))
+        if (first := seen.setdefault(line.id.casefold(), number)) != number:
+            raise UserError(f"{where} has the id of line {first}: {line.id}. Give each line its own id.")
+        lines.append(line)
+    if not lines:
+        raise UserError(f"--batch {path} has no line to speak.")
+    return lines
+
+
+def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
+    """Fills in the speaker's language in lines without a language, if it differs from `arguments.language`."""
+    speakers = read_speakers(arguments.checkpoint)
+    own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
+    return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
+
+
+def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
+    """Checks all lines, then speaks the lines whose file is missing or out of date; returns the exit code.
+
+    `options` and `check` are keyword arguments of `Synthesizer.batch`.
+    """
+    folder = Path(arguments.output_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    requests = _requests(lines, synthesizer, voice, arguments)
+    file = folder / SPOKEN_FILE
+    digests = read_json(file) if file.is_file() else {}
+    if not isinstance(digests, dict):
+        raise UserError(f"{file} is damaged. Remove it to speak all texts again.")
+    which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
+    which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
+    # Digests of the weights in use, which change when the model is trained further.
+    stores = {part: CheckpointStore(synthesizer.folder / part) for part in STAGES}
+    speaking = {part: store for part, store in stores.items() if store.steps()}
+    digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in speaking.items()]
+    settings = repr((which, sorted(options.items(), key=str), digests_of))
+    path_of = lambda line: folder / f"{line.id}.{arguments.format}"
+    wanted = {}
+    for line, own, _ in requests:
+        wanted[line.id] = digest_bytes(repr((line.text, line.language, settings)).encode() + own.latents.tobytes())
+    is_spoken = lambda line: digests.get(line.id) == wanted[line.id] and path_of(line).is_file()
+    waiting = [request for request in requests if not is_spoken(request[0])]
+    if done := len(requests) - len(waiting):
+        print(f"{done} of {len(requests)} texts are spoken already, in {printable(str(folder))}", flush=True)
+    started = time.monotonic()
+    for start in range(0, len(waiting), BATCH_SIZE):
+        some, voices, languages = zip(*waiting[start : start + BATCH_SIZE])
+        speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
+        for line, speech in zip(some, speeches):
+            speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
+            speech.save(path_of(line))
+            digests[line.id] = wanted[line.id]
+            done += 1
+            doubts = "".join(f"; low confidence: {'; '.join(why)}" for why in speech.doubts.values())
+            print(f"[{done}/{len(requests)}] {path_of(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
+        write_json(file, digests)
+    print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def _requests(lines, synthesizer, voice, arguments):
+    """Returns tuples of line, voice and language. Raises `UserError` for the first line that cannot be spoken."""
+    from myxtts.inference.voices import stored_voice
+
+    speakers, requests = read_speakers(arguments.checkpoint), []
+    voices = {} if voice is None else {"": voice}
+
+    def make_voice(name):
+        if name in speakers:
+            return synthesizer.as_voice(stored_voice(arguments.checkpoint, name, synthesizer.voice))
+        if name and (path := Path(arguments.batch).parent / name).is_file():
+            return synthesizer.as_voice(path)
+        rule = "a speaker of the model or a file beside the list"
+        raise ConfigError(f"Its voice must be {rule}. Received: {name or 'none, and no --reference-audio for all'}.")
+
+    for line in lines:
+        name, language = line.voice, line.language or arguments.language
+        try:
+            synthesizer.text_front.pieces(line.text, language)
+            voices[name] = voices[name] if name in voices else make_voice(name)
+        except (UserError, OSError) as error:
+            raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
+        requests.append((line, voices[name], language))
+    return requests

@@ -164,6 +164,5 @@ def prepare(argv: list[str] | None = None) -> int:
 
     setup_logging()
     device = device_named(arguments.device) if arguments.device else default_device()
-    options = arguments.shards, device, arguments.shard, arguments.train_data
-    preparing.prepare(folder, arguments.output, *options)
+    preparing.prepare(folder, arguments.output, arguments.shards, device, arguments.shard, arguments.train_data)
     return 0

@@ -244,33 +244,28 @@ class BatchOrder:
 
     def batch(self, position: int) -> OrderedBatch:
         """Returns the batch at `position`, counted from the start of training."""
-        epoch, row = self._place(position)
+        epoch, row, before = self._place(position)
         indices, bucket = self._epoch_batches(epoch)[row]
-        offset = row + self.start.offset if epoch == self.start.epoch else row
-        return OrderedBatch(epoch, offset, indices, *self.shapes[bucket])
+        return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns the epoch of the batch at `position`, and its number among this order's batches of that epoch."""
+        """Returns epoch and number of the batch at `position` in this order, and what was used of that epoch before."""
         row = int(position) - self.start.position
-        if row < 0:
-            raise IndexError(f"position must be at least {self.start.position}. Received: {position}.")
         if row < self._in_first_epoch:
-            return self.start.epoch, row
+            return self.start.epoch, row, self.start
         epochs, row = divmod(row - self._in_first_epoch, self.batches_per_epoch)
-        return self.start.epoch + 1 + epochs, row
+        return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
         """Returns the start of an order with other clips or batch size that continues this one at `position`."""
-        epoch, row = self._place(position)
-        is_first = epoch == self.start.epoch
-        heard = [indices for indices, _ in self._epoch_batches(epoch)[:row]] + [self.start.heard] * is_first
-        heard = np.concatenate(heard) if heard else np.zeros(0, np.int64)
-        return EpochStart(int(position), epoch, row + self.start.offset * is_first, heard)
+        epoch, row, before = self._place(position)
+        heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
+        return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
         """Returns the start of the epoch that contains `position`; an order from this start has the same batches."""
-        epoch, row = self._place(position)
-        return self.start if epoch == self.start.epoch else EpochStart(int(position) - row, epoch)
+        epoch, row, before = self._place(position)
+        return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
     def digest(self) -> str:
         """Returns a digest of lengths, buckets, batch size and seed, which determine the batches."""

@@ -149,9 +149,8 @@ class SpeechDataset:
         grid = MEL_HOP_SAMPLES if keeps_codes else 1  # frames of the mel spectrogram
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
         rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
-        fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None)
-        if keeps_codes and self.prepared is not None:
-            fields["prepared"] = all(clip.wav_path in self.prepared for clip in clips)
+        prepared = keeps_codes and self.prepared is not None and all(clip.wav_path in self.prepared for clip in clips)
+        fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None, prepared=prepared)
         return BatchLoader(clips, order, self.cache, seed, rule, crop, shift, training, **fields)
 
     def _crop_samples(self, stage):
@@ -251,11 +250,10 @@ def _clips(inspection, name, tokenizer, config):
     """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips."""
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
-    encoded = ((spoken, tuple(tokenizer.encode(spoken.text, spoken.language))) for spoken in inspection.accepted)
-    clips = [
-        Clip(spoken.id, str(spoken.wav_path), tokens, spoken.speaker, spoken.language, spoken.num_samples)
-        for spoken, tokens in encoded
-    ]
+    clips = []
+    for spoken in inspection.accepted:
+        tokens, labels = tuple(tokenizer.encode(spoken.text, spoken.language)), (spoken.speaker, spoken.language)
+        clips.append(Clip(spoken.id, str(spoken.wav_path), tokens, *labels, spoken.num_samples))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
         write_report(inspection, report)

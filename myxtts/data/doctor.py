@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from myxtts.audio.files import AudioError, read_audio, to_int16
-from myxtts.config.checks import counted, require
+from myxtts.config.checks import counted
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
@@ -180,9 +180,8 @@ def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple,
     """Splits utterances, or other objects with an `id`, by a hash of the id, and returns `(train, validation)`.
 
     The split has no seed, so clips stay in their part when others are added or removed. Each part has at least one
-    clip; a single utterance is a training clip. Raises `ConfigError` if `validation_share` is not between 0 and 1.
+    clip; a single utterance is a training clip.
     """
-    require(0 < validation_share < 1, "validation_share", "between 0 and 1, both excluded", validation_share)
     # Uniform in [0, 1). Not Python's `hash`, which differs between processes.
     digests = [digest_bytes(utterance.id.encode("utf-8", "surrogatepass"), 8) for utterance in utterances]
     positions = [int(digest, 16) / 2**64 for digest in digests]
@@ -276,9 +275,8 @@ def _warnings(corpus, good):
         found, rate = [warning.split(": ", 1) for warning in verdict.warnings], verdict.original_sample_rate
         if len(clip.text) < MIN_CHARACTERS_PER_SECOND * clip.seconds:
             pace = f"{counted(len(clip.text), 'character')} in {clip.seconds:.3g} s"
-            found.append(
-                ("text short for the audio", f"{pace}; below {MIN_CHARACTERS_PER_SECOND:g} per second is unusual.")
-            )
+            rule = f"below {MIN_CHARACTERS_PER_SECOND:g} per second is unusual"
+            found.append(("text short for the audio", f"{pace}; {rule}."))
         if fault := _encoding_fault(clip.text)[1]:
             found.append(("text perhaps wrongly encoded", fault))
         if rate < MODEL_SAMPLE_RATE:

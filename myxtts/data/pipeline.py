@@ -140,7 +140,7 @@ class BatchLoader:
         return check_wave_batch(batch)
 
     def _fill_wav(self, batch, row, clip, rng):
-        """Writes a clip's samples into a row; returns the samples and the length of the silence before them."""
+        """Writes a clip at both rates into a row; returns its samples and the length of the silence before them."""
         (samples, _), start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
         if self.crop_samples is not None:
             start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
@@ -149,19 +149,15 @@ class BatchLoader:
         shift = int(rng.integers(min(self.max_shift, room - len(samples)) + 1)) if self.training else 0
         if self.targets:
             shift -= shift % TARGET_GRID[0]
-            self._fill_target(batch, row, clip, start, len(samples), shift)
+            target, batch.source_rate[row] = self.cache.load(clip.wav_path, DECODER_SAMPLE_RATE)
+            first, before = (place // TARGET_GRID[0] * TARGET_GRID[1] for place in (start, shift))
+            room = min(-(-len(samples) * TARGET_GRID[1] // TARGET_GRID[0]), batch.target_wav.shape[1] - before)
+            target = target[first : first + room]
+            batch.target_wav[row, before : before + len(target)] = target
+            batch.target_lengths[row] = before + len(target)
         batch.wav[row, shift : shift + len(samples)] = samples
         batch.wav_lengths[row] = shift + len(samples)
         return samples, shift
-
-    def _fill_target(self, batch, row, clip, start, length, shift):
-        """Writes a slice at 24 000 Hz into a row; `start`, `length` and `shift` are in samples at 22 050 Hz."""
-        samples, batch.source_rate[row] = self.cache.load(clip.wav_path, DECODER_SAMPLE_RATE)
-        start, shift = (place // TARGET_GRID[0] * TARGET_GRID[1] for place in (start, shift))
-        room = min(-(-length * TARGET_GRID[1] // TARGET_GRID[0]), batch.target_wav.shape[1] - shift)
-        samples = samples[start : start + room]
-        batch.target_wav[row, shift : shift + len(samples)] = samples
-        batch.target_lengths[row] = shift + len(samples)
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
         """Writes the conditioning clip of a row; the row's own `samples` (None if prepared) start at `shift`."""
@@ -192,7 +188,6 @@ def wave_dataset(
     loader: Callable[[int], WaveBatch], start: int = 0, stop: int | None = None, num_workers: int = 8
 ) -> tf.data.Dataset:
     """Returns a dataset of batches `start` to `stop` (None: endless) of `loader`, read in parallel, in order."""
-
     empty = zero_batch(0, 0, 0)
 
     def read(position):

@@ -69,13 +69,12 @@ class Clip(NamedTuple):
     voice: Voice
 
 
-def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, languages: Sequence[str] = ("en",)) -> Path:
+def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[str] = ("en",)) -> Path:
     """Creates the sample corpus in `root`, unless it already exists, and returns its absolute path.
 
-    A damaged corpus, or one with another seed, size or languages, is replaced.
+    A damaged corpus, or one with another size or languages, is replaced.
 
     Args:
-        seed: Seed of the choice of sentences.
         num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages.
         languages: Language codes, keys of `SENTENCES`.
 
@@ -86,7 +85,7 @@ def make_sample_corpus(root: Path, *, seed: int = 0, num_clips: int = 880, langu
         ConfigError: `num_clips` is below 1 or above the number of sentences.
     """
     root = Path(root).absolute()
-    clips = plan_clips(seed, num_clips, languages)
+    clips = plan_clips(0, num_clips, languages)
     plan = digest_bytes(json.dumps([FORMAT_VERSION, WORDS_PER_MINUTE, clips]).encode())
     if _is_complete(root, plan):
         return root

@@ -7,13 +7,13 @@ imports TensorFlow.
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from myxtts.config.checks import counted, say
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
-from myxtts.devices.machine import short_name
+from myxtts.devices.machine import default_device, device_named, short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
@@ -145,23 +145,24 @@ def apply_plan(plan: DevicePlan) -> None:
     say("\n".join([f"Devices: {plan.describe()}", *(f"Note: {note}" for note in plan.notes)]))
 
 
-def configure_for_speech() -> None:
+def configure_for_speech(device: str | None = None) -> AbstractContextManager:
     """Configures devices for synthesis: the accelerator of the environment variable, and memory growth.
 
-    Raises `DeviceError` if the accelerator is not available.
+    Returns the scope of the device `--device`, by default of the first visible GPU or, without a GPU, of the CPU.
+    Raises `DeviceError` if the accelerator is not available, and `UserError` if the device is not.
     """
     import tensorflow as tf
 
-    if _applied is not None:
-        return
-    accelerator, gpus = _accelerator_variable(), tf.config.get_visible_devices("GPU")
-    plan_devices(num_gpus=len(gpus), accelerator=accelerator)
-    _require_build(tf, accelerator)
-    with suppress(RuntimeError):  # the devices are in use already, for example in a notebook
-        if accelerator == "cpu" and gpus:
-            tf.config.set_visible_devices([], "GPU")
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
+    if _applied is None:
+        accelerator, gpus = _accelerator_variable(), tf.config.get_visible_devices("GPU")
+        plan_devices(num_gpus=len(gpus), accelerator=accelerator)
+        _require_build(tf, accelerator)
+        with suppress(RuntimeError):  # the devices are in use already, for example in a notebook
+            if accelerator == "cpu" and gpus:
+                tf.config.set_visible_devices([], "GPU")
+            for gpu in gpus:
+                tf.config.experimental.set_memory_growth(gpu, True)
+    return tf.device(device_named(device) if device else default_device())
 
 
 def _require_build(tf, accelerator):
@@ -201,9 +202,8 @@ def _configure_gpus(tf, plan, narrowed):
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
         rule = f"TensorFlow must see {counted(expected, 'GPU')} for this plan ({plan.describe()})"
-        raise DeviceError(
-            f"{rule}. It sees {len(physical)}. Check CUDA_VISIBLE_DEVICES and pip install 'tensorflow[and-cuda]'."
-        )
+        hint = "Check CUDA_VISIBLE_DEVICES and pip install 'tensorflow[and-cuda]'."
+        raise DeviceError(f"{rule}. It sees {len(physical)}. {hint}")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     for index, gpu in zip(plan.visible, chosen):
@@ -238,8 +238,7 @@ def _physical_gpus():
 
 
 def _accelerator_variable():
-    given = (os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name))
-    return next(given, "auto")
+    return next((os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name)), "auto")
 
 
 def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:

@@ -170,6 +170,8 @@ class GPUMonitor:
             self.stop()
         return self
 
+    __enter__ = start
+
     def stop(self) -> GPUReport:
         """Stops sampling and returns the report."""
         if self._thread is not None:
@@ -183,9 +185,6 @@ class GPUMonitor:
         with self._lock:
             usages = tuple(replace(usage) for usage in self._usages if usage.num_samples)
         return GPUReport(usages, None if usages else self._reason or "no sample was taken")
-
-    def __enter__(self):
-        return self.start()
 
     def __exit__(self, *exception):
         self.stop()

@@ -58,9 +58,8 @@ class Memory:
     @property
     def usable(self) -> int:
         """Bytes that this process can still allocate."""
-        if self.limit is None:
-            return self.available
-        return min(self.available, max(0, self.limit - (self.used_of_limit or 0)))
+        left = self.available if self.limit is None else max(0, self.limit - (self.used_of_limit or 0))
+        return min(self.available, left)
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
@@ -220,8 +219,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
         hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
         return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
-    capability = _compute_capability(device)
-    if capability is None:
+    if (capability := _compute_capability(device)) is None:
         return "float32" if requested == "auto" else requested, "TensorFlow reports no compute capability for this GPU"
     hardware = f"compute capability {capability[0]}.{capability[1]}"
     if requested == "auto":

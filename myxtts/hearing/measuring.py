@@ -213,8 +213,11 @@ class Measurer:
         if tools.dnsmos:
             scores = tools.dnsmos(spoken.samples, spoken.sample_rate)
             found |= {f"dnsmos_{name}": score for name, score in scores.items()}
-        if tools.encoder:
-            found["similarity"] = self._similarity(spoken)
+        is_reference = sentence.voice == sentence.recording and spoken.doubts is None  # or its resynthesis
+        if tools.encoder and sentence.voice and not is_reference:
+            if sentence.voice not in self._voices:
+                self._voices[sentence.voice] = tools.encoder(load_samples(sentence.voice), MODEL_SAMPLE_RATE)
+            found["similarity"] = self._voices[sentence.voice] @ tools.encoder(spoken.samples, spoken.sample_rate)
         known = {name: one for name, one in found.items() if one is not None}
         parts = {name: one if isinstance(one, tuple) else (float(one), 1.0) for name, one in known.items()}
         return Measured(spoken, parts, understood, len(spoken.samples) / spoken.sample_rate)
@@ -225,14 +228,6 @@ class Measurer:
         pairs = itertools.combinations(speakers, 2)
         found = [float(self._voices[a] @ self._voices[b]) for a, b in pairs if speakers[a] != speakers[b]]
         return float(np.mean(found)) if found else None
-
-    def _similarity(self, spoken):
-        one = spoken.sentence
-        if not one.voice or (one.voice == one.recording and spoken.doubts is None):
-            return None  # the reference recording itself, or its resynthesis
-        if one.voice not in self._voices:
-            self._voices[one.voice] = self.tools.encoder(load_samples(one.voice), MODEL_SAMPLE_RATE)
-        return float(self._voices[one.voice] @ self.tools.encoder(spoken.samples, spoken.sample_rate))
 
 
 def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:

@@ -88,9 +88,8 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
 
 def _require_package(name, extra):
     if importlib.util.find_spec(name) is None:
-        raise UserError(
-            f'This recognizer needs {name.replace("_", "-")}. Install it with: pip install "myxtts[{extra}]"'
-        )
+        hint = f'Install it with: pip install "myxtts[{extra}]"'
+        raise UserError(f"This recognizer needs {name.replace('_', '-')}. {hint}")
 
 
 def _missing_files(folder):
@@ -190,11 +189,8 @@ class Pocketsphinx:
         self._decoder.process_raw((at_rate(samples, sample_rate) * 32767).astype("<i2").tobytes(), full_utt=True)
         self._decoder.end_utt()
         # `<sil>` and `[NOISE]` are not words; `read(2)` is the second pronunciation of "read".
-        return [
-            Word(one.word.partition("(")[0], one.start_frame / 100, (one.end_frame + 1) / 100)
-            for one in self._decoder.seg() or ()
-            if one.word[0] not in "<["
-        ]
+        found = [one for one in self._decoder.seg() or () if one.word[0] not in "<["]
+        return [Word(one.word.partition("(")[0], one.start_frame / 100, (one.end_frame + 1) / 100) for one in found]
 
 
 class Command:

@@ -144,11 +144,8 @@ class TensorflowSteps:
 
     def _moved(self, state, rows, start, end, before, after):
         padding = tf.stack([[0, 0], [0, 0], [before, after], [0, 0]])
-        keys, values = (
-            tuple(tf.pad(tf.gather(layer[:, :, start:end], rows), padding) for layer in layers)
-            for layers in (state.keys, state.values)
-        )
-        return RowState(keys, values, *(tf.gather(part, rows) for part in state[2:]))
+        moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, start:end], rows), padding) for layer in layers)
+        return RowState(*map(moved, state[:2]), *(tf.gather(part, rows) for part in state[2:]))
 
     def _draw(self, state, request):
         self.num_traces += 1

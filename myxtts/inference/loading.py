@@ -55,17 +55,13 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
         else:
             weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
         if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
-            raise CheckpointError(
-                f"{where} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}. "
-                "Load another checkpoint with --which, or train it again."
-            )
+            hint = "Load another checkpoint with --which, or train it again."
+            raise CheckpointError(f"{where} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
         assign_by_name(weights, arrays, str(where))
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
-        raise CheckpointError(
-            f"The GPT in {folder} was trained on the codes of another DVAE. "
-            "Train it again with --stage gpt --reset-training."
-        )
+        hint = "Train it again with --stage gpt --reset-training."
+        raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE. {hint}")
     model.preset, model.origin = (front.tokenizer, config), str(folder)
     return model
 
@@ -78,10 +74,8 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     """
     folder = Path(folder)
     if model.preset is None:
-        raise UserError(
-            "save_to_preset needs a tokenizer, and this model has none. "
-            "Train the model with XTTSTrainer(config, model=model), or set model.preset = (tokenizer, config)."
-        )
+        hint = "Train the model with XTTSTrainer(config, model=model), or set model.preset = (tokenizer, config)."
+        raise UserError(f"save_to_preset needs a tokenizer, and this model has none. {hint}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"save_to_preset must be given a folder that is empty or does not exist. Received: {folder}.")
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ import soxr
 
 from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.checks import UserError, require
+from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
 from myxtts.storage.files import CheckpointError
@@ -61,6 +62,17 @@ class Voice:
         return cls(mean(voice.latents for voice in voices), speaker)
 
 
+class Manner(NamedTuple):
+    """Voice and options for all sentences of a text; `max_codes` per sentence, 0 for the model's limit."""
+
+    voice: Voice
+    language: str
+    sampling: SamplingConfig
+    seed: int = 0
+    speed: float = 1.0
+    max_codes: int = 0
+
+
 FADE_SECONDS = 0.005
 """Length of the fade at both ends of a piece, which avoids clicks."""
 
@@ -87,7 +99,7 @@ class SpokenPiece(Verdict):
     start_seconds: float
     end_seconds: float
     """Start and end within the speech, without the pause after the piece."""
-    codes: np.ndarray
+    codes: np.ndarray = field(repr=False)
     """`(C,)` int32, without the stop code."""
     stopped: bool
     """False if the audio was cut at the limit of codes."""
@@ -143,7 +155,7 @@ class Spoken:
 class Speech(Spoken):
     """Audio of one text."""
 
-    samples: np.ndarray
+    samples: np.ndarray = field(repr=False)
     """`(S,)` float32."""
     sample_rate: int
     """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
@@ -168,9 +180,8 @@ class Speech(Spoken):
 
     def _repr_html_(self) -> str:
         """Returns an HTML audio player, which notebooks display."""
-        encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False)
-        sound = self if self.sample_rate == DECODER_SAMPLE_RATE else self.resampled(DECODER_SAMPLE_RATE)
-        content = base64.b64encode(encoder.add(sound.samples) + encoder.end()).decode()
+        encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False, from_rate=self.sample_rate)
+        content = base64.b64encode(encoder.add(self.samples) + encoder.end()).decode()
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path) -> None:
@@ -192,12 +203,9 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
     """Fades samples `(S,)` in if they begin a piece and out if they end it, over `FADE_SECONDS`."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
-    samples = samples.copy()
-    if begins:
-        samples[:length] *= ramp
-    if ends:
-        samples[len(samples) - length :] *= ramp[::-1]
-    return samples
+    ones = np.ones(len(samples) - length, np.float32)
+    samples = samples * np.append(ramp, ones) if begins else samples
+    return samples * np.append(ones, ramp[::-1]) if ends else samples
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:
@@ -241,8 +249,6 @@ def word_times(
     is_pronounced = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
     pauses = [*(0.0 if is_pronounced(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
     lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
-    bounds = start_seconds + np.interp(
-        np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [0, 1], [loud[0], loud[-1] + size / sample_rate]
-    )
-    rounded = np.round(bounds, 3).tolist()
+    shares, ends = np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [loud[0], loud[-1] + size / sample_rate]
+    rounded = np.round(start_seconds + np.interp(shares, [0, 1], ends), 3).tolist()
     return [Word(word, *rounded[2 * number : 2 * number + 2]) for number, word in enumerate(words)]

@@ -17,9 +17,9 @@ from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
-from myxtts.inference.speech import Speech, silence
+from myxtts.inference.speech import Manner, Speech, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
-from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Manner, Sentence, SpeechStream
+from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Sentence, SpeechStream
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker
@@ -309,11 +309,9 @@ class Synthesizer:
 
     def _checked(self, voice, where):
         """Returns `voice`; raises `SpeechError` naming `where` if the voice does not fit the model."""
-        config, arrays = self.config.model, [voice.latents]
-        shapes = [(1, config.num_latents, config.width)]
-        if isinstance(self.to_waveform, LatentDecoder):
-            arrays.append(voice.speaker)
-            shapes.append((1, config.speaker_width))
+        config, used = self.config.model, 2 if isinstance(self.to_waveform, LatentDecoder) else 1
+        arrays = [voice.latents, voice.speaker][:used]
+        shapes = [(1, config.num_latents, config.width), (1, config.speaker_width)][:used]
         if [np.shape(array) for array in arrays] != shapes:
             raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
         if not all(np.isfinite(array).all() for array in arrays):

@@ -23,8 +23,10 @@ SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE
 """Pauses after a sentence; after a part that ends with a comma, semicolon, colon or dash; after a part that was cut
 between two words; and at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
-_ENDS_SENTENCE = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$""")
-_ENDS_CLAUSE = re.compile(r"[,;:،؛、，；：፣፤፥—–]$")
+_PAUSES = {
+    SENTENCE_PAUSE_SECONDS: re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$"""),
+    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–]$"),
+}
 
 
 class Piece(NamedTuple):
@@ -54,14 +56,15 @@ class TextFront:
         known = self.tokenizer.with_known_letters(text, language)
         if known != text:
             logger.warning("%r has letters that are not in the vocabulary. It is spoken as %r.", text, known)
-        if unknown := self.tokenizer.unknown_characters(known, language):
+        if unknown := self.tokenizer.check(known, language):
             logger.warning("%r: %s; they are not spoken.", text, unknown)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
-            found = [Piece(piece, _pause_seconds(piece)) for piece in self._split(paragraph, language)]
-            pieces += [one for one in found if not self._fault(one.text, language)]
+            for piece in self._split(paragraph, language):
+                pause = next((pause for pause, ending in _PAUSES.items() if ending.search(piece)), CUT_PAUSE_SECONDS)
+                pieces += [] if self._fault(piece, language) else [Piece(piece, pause)]
         if not pieces:
             raise SpeechError(f"{text!r} cannot be spoken by this model: it has no words.")
         return pieces
@@ -96,12 +99,6 @@ class TextFront:
         with suppress(ValueError):  # an unsupported language, which the check below reports
             text = self.tokenizer.with_known_letters(text, language)
         return self.tokenizer.check(text, language, max_tokens, allow_unknown=True)
-
-
-def _pause_seconds(piece):
-    if _ENDS_SENTENCE.search(piece):
-        return SENTENCE_PAUSE_SECONDS
-    return CLAUSE_PAUSE_SECONDS if _ENDS_CLAUSE.search(piece) else CUT_PAUSE_SECONDS
 
 
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:

@@ -6,17 +6,16 @@ sentence.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.mel import log_mel_to_wav
-from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import FIRST_CODES, CodeStream
 from myxtts.inference.self_check import Listener, judge
-from myxtts.inference.speech import Spoken, SpokenPiece, Verdict, faded, silence
+from myxtts.inference.speech import Manner, Spoken, SpokenPiece, Verdict, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
@@ -113,24 +112,11 @@ def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndar
     return x[left] * (1 - blend) + x[right] * blend
 
 
-class Manner(NamedTuple):
-    """Voice and options for all sentences of a text; `max_codes` per sentence, 0 for the model's limit."""
-
-    voice: Voice
-    language: str
-    sampling: SamplingConfig
-    seed: int = 0
-    speed: float = 1.0
-    max_codes: int = 0
-
-
 class Sentence:
     """Synthesis of piece `number` of a text: `open` queues it, `more` returns audio, `check` runs the self-check."""
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
-        self.code, known = get_language(manner.language).code, synthesizer.calibration
-        self.calibration = known if known and self.code in known.languages else None
         self.stream: CodeStream | None = None
         self.verdict: Verdict | None = None
         self.start_seconds, self.end_seconds = 0.0, 0.0
@@ -165,14 +151,15 @@ class Sentence:
     def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
         """Checks the finished sentence; a `listener` also transcribes `samples` `(S,)`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
-        rate = synthesizer.rates.get(self.code) or rule_of_thumb(language)
+        code, known = get_language(language).code, synthesizer.calibration
+        rate = synthesizer.rates.get(code) or rule_of_thumb(language)
         reading, wrong_share = None, None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        known, codes = self.calibration, stream.codes
-        self.verdict = judge(text, codes, stream.stopped, rate, reading, wrong_share, unspoken, known)
+        known = known if known and code in known.languages else None
+        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, known)
         return self.verdict
 
     def best(self, retries: int, listener: Listener | None) -> np.ndarray:

@@ -124,8 +124,7 @@ class RunConsole(ConsoleProgress, RunListener):
         for path in lists:
             with open(path, encoding="utf-8", newline="") as file:
                 rows += csv.DictReader(file)
-        reasons = Counter(row["reason"] for row in rows if row["verdict"] == "rejected")
-        if reasons:
+        if reasons := Counter(row["reason"] for row in rows if row["verdict"] == "rejected"):
             common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
             left, named = f"{reasons.total()} of {len(rows)} clips", " and ".join(map(str, lists))
             lines.append(f"Left out:     {left} ({common}); see {named}")

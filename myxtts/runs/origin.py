@@ -234,7 +234,6 @@ def _with_shape(config, stored):
 
 def _trained_part(source, name):
     """Returns the checkpoints of a part in the source. Raises `CheckpointError` if there are none."""
-    store = CheckpointStore(source / name)
-    if not store.steps():
+    if not (store := CheckpointStore(source / name)).steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
     return store

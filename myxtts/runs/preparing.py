@@ -77,8 +77,7 @@ def prepare(
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
         inspection = inspect_corpus(part, clip_limits(config), workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
-        encoded = _encoded(inspection.accepted, preparation)
-        count = write_shard(output, number, shards, dvae, encoded, left_out, audio)
+        count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out, audio)
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
 
     _make_alone([*clips], make, output / LOCK, tell)

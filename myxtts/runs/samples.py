@@ -245,8 +245,7 @@ class Copier(SampleWriter):
         for position in self._positions:
             batch = self._trainer.preparation(tf.nest.map_structure(tf.constant, self._loader(position)))
             with tf.device(device):
-                copies = self._stage.resynthesize(copy_to(batch, device))
-                if copies is None:
+                if (copies := self._stage.resynthesize(copy_to(batch, device))) is None:
                     return
                 original, copy = (np.array(one[0], np.float32) for one in copies)
                 if original.ndim == 2:
@@ -306,8 +305,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
     """Returns the path of the longest training clip with the speaker and language of `clip`, else of `clip` itself."""
-    voice = clip.speaker, clip.language
-    same = [other for other in dataset.train if (other.speaker, other.language) == voice]
+    same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
 
@@ -376,8 +374,7 @@ class SpeechJudge:
             found |= dict.fromkeys(FROM_RECOGNIZER)
         percent = (*FROM_RECOGNIZER, "limit", "doubtful")
         values = {name: value * (100 if name in percent else 1) for name, value in found.items() if value is not None}
-        score = values.get("cer", values.get("mcd"))
-        if score is None:
+        if (score := values.get("cer", values.get("mcd"))) is None:
             return {}
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 

@@ -18,6 +18,7 @@ from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
+from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices, count_gpus, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
@@ -25,7 +26,7 @@ from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import HOMES, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.files import digest_bytes, digest_file, read_json, write_json
+from myxtts.storage.files import digest_bytes, digest_file, read_json
 from myxtts.storage.run_folder import GATHERED
 from myxtts.text.languages import get_language
 
@@ -126,8 +127,6 @@ def _with_data(config, download):
             raise UserError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
         folder = download_ljspeech(folder)
     elif folder is None:
-        from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
-
         languages = config.data.sample_languages
         languages = tuple(SENTENCES) if languages == ("all",) else languages
         corpus = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
@@ -189,13 +188,10 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
     """Returns the median time of a training step in seconds, measured in a new process, or an error message."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    with tempfile.TemporaryDirectory() as folder:
-        request = Path(folder) / "request.json"
-        write_json(request, {"config": config.to_dict(), "options": options})
-        command = [sys.executable, "-m", "myxtts.runs.setup", str(request)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+    request = json.dumps({"config": config.to_dict(), "options": options})
+    command = [sys.executable, "-m", "myxtts.runs.setup", request]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return json.loads(done.stdout.splitlines()[-1])["step_seconds"]
@@ -203,8 +199,7 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
 
 def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
     """Returns the name of the fastest device plan, and lines with all results. Raises `UserError` if none runs."""
-    times = {name: result for name, result in measured.items() if not isinstance(result, str)}
-    if not times:
+    if not (times := {name: result for name, result in measured.items() if not isinstance(result, str)}):
         raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
     speeds = {name: f"{1e3 * seconds:.1f} ms per step" for name, seconds in times.items()}
     lines = [f"  {name}: {speeds.get(name, f'does not run ({result})')}" for name, result in measured.items()]
@@ -212,10 +207,10 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
     return best, [*lines, f"Device plan auto: {best} is the fastest"]
 
 
-def measure_here(path: str | Path):
-    """Runs a request of `measure` in this process, and prints the result as a last line of JSON."""
-    request = read_json(path)
-    config, plan = set_up(config_from_dict(request["config"]), **request["options"])
+def measure_here(request: str):
+    """Runs a request of `measure`, JSON text, in this process, and prints the result as a last line of JSON."""
+    values = json.loads(request)
+    config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer
 
     with tempfile.TemporaryDirectory() as folder:
@@ -239,9 +234,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
     outside = not home.resolve().is_relative_to(root.resolve())
     require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
-    recognizer = config.training.evaluation_recognizer or ""
-    if not recognizer and not all(files_beside(path, SUBTITLES) for path in missing.recordings):
-        recognizer = "base"
+    has_texts = all(files_beside(path, SUBTITLES) for path in missing.recordings)
+    recognizer = config.training.evaluation_recognizer or ("" if has_texts else "base")
     language = data.language or "en"
     files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
     contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]

@@ -119,8 +119,7 @@ def read_manifest(folder: Path) -> dict[str, dict]:
         known = f"this version of MyXTTS reads format {FORMAT}. Use the version that wrote it, or a newer one"
         raise CheckpointVersionError(f"{folder} has checkpoint format {number}; {known}.")
     for name, entry in entries.items():
-        is_sound = isinstance(entry, dict) and entry.keys() == {"bytes", "blake2b"}
-        if not is_sound or not _PLAIN_NAME.fullmatch(name):
+        if not (isinstance(entry, dict) and entry.keys() == {"bytes", "blake2b"} and _PLAIN_NAME.fullmatch(name)):
             raise CheckpointError(f"{path} names {name!r}, which cannot be a checkpoint's file. Nothing was opened.")
     return entries
 

@@ -71,7 +71,6 @@ class CheckpointWriter:
                 break
             logger.error("%s That was try %d of %d.", self._describe(self._error), number, SAVE_TRIES)
             time.sleep(LAST_TRY_PAUSE_SECONDS)
-            self._error = None
             self._run()
         self._failures = SAVE_TRIES - 1
         self.wait()
@@ -83,7 +82,7 @@ class CheckpointWriter:
             if self._home and not (home.exists() and os.path.samestat(home.stat(), self._home)):
                 raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
             self.store.write(*self._job)
-            self._failures, self._last_good = 0, [self._step]
+            self._failures, self._last_good, self._error = 0, [self._step], None
         except BaseException as error:  # `wait` raises it in the training loop
             self._error = error
 

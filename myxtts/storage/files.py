@@ -140,8 +140,7 @@ def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
 
     `name`, of at most 40 characters, limits this to the temporary paths of one file.
     """
-    ours = f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"
-    for leftover in () if os.path.islink(folder) else Path(folder).glob(ours):
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
         if not leftover.is_symlink():
             with suppress(OSError):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
@@ -153,10 +152,11 @@ def write_text(path: AnyPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n") -> str:
-    """Formats rows as CSV, with control characters escaped and formulas disabled."""
+def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n", is_safe: bool = True) -> str:
+    """Formats rows as CSV; if `is_safe`, with control characters escaped and formulas disabled."""
     content = io.StringIO()
-    csv.writer(content, delimiter=separator, lineterminator=end).writerows(map(_plain_cell, row) for row in rows)
+    rows = (map(_plain_cell, row) for row in rows) if is_safe else rows
+    csv.writer(content, delimiter=separator, lineterminator=end).writerows(rows)
     return content.getvalue()
 
 
@@ -222,14 +222,17 @@ def sync_path(path: AnyPath) -> None:
 
 
 @contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder, or warns if the file system has no locks. Raises `BlockingIOError` if it is already locked."""
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
+    """Locks a folder, or warns if the file system has no locks.
+
+    Raises `CheckpointError` with the message `busy` if another process has locked the folder.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             lock(descriptor)
         except BlockingIOError:
-            raise
+            raise CheckpointError(busy) from None
         except OSError as error:
             message = "%s cannot be locked (%s): make sure that no second run writes to it."
             logger.warning(message, folder, error.strerror)

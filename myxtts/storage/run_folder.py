@@ -103,10 +103,8 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(bytes(4096))
-            stack.enter_context(files.locked_folder(folder))
-        except BlockingIOError:
-            message = f"Another run is writing to {folder}. Wait for it, stop it, or name another --checkpoint-dir."
-            raise CheckpointError(message) from None
+            busy = f"Another run is writing to {folder}. Wait for it, stop it, or name another --checkpoint-dir."
+            stack.enter_context(files.locked_folder(folder, busy))
         except OSError as error:
             rule = "--checkpoint-dir must be a folder that can be written to."
             raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or name another.") from error

@@ -39,16 +39,14 @@ class StoredSpeaker:
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Writes a model's voices by name: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
-    shapes = {name: array.shape for name, array in arrays.items()}
-    write_tensors(Path(folder) / SPEAKERS_FILE, shapes, arrays.values())
+    write_tensors(Path(folder) / SPEAKERS_FILE, {name: one.shape for name, one in arrays.items()}, arrays.values())
 
 
 def speaker_names(folder: AnyPath) -> list[str]:
     """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty if there is no such file."""
     path = Path(folder) / SPEAKERS_FILE
-    if not path.is_file():
-        return []
-    return sorted(name.removesuffix(_LATENTS) for name in tensor_names(path) if name.endswith(_LATENTS))
+    names = tensor_names(path) if path.is_file() else ()
+    return sorted(name.removesuffix(_LATENTS) for name in names if name.endswith(_LATENTS))
 
 
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
@@ -66,8 +64,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     """Returns a stored voice. Raises `CheckpointError`, with similar names, if there is no voice of that name."""
-    speakers = read_speakers(folder)
-    if not speakers:
+    if not (speakers := read_speakers(folder)):
         rule = "--speaker needs a model that comes with voices"
         hint = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
         raise CheckpointError(f"{rule}. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}. {hint}")

@@ -60,9 +60,8 @@ def load_library() -> ctypes.CDLL:
     try:
         import espeakng_loader
     except ImportError:
-        raise ValueError(
-            "Phonemes need the package espeakng-loader (GPL-3.0-or-later). Install it with: pip install espeakng-loader"
-        ) from None
+        hint = "Install it with: pip install espeakng-loader"
+        raise ValueError(f"Phonemes need the package espeakng-loader (GPL-3.0-or-later). {hint}") from None
     library, data = ctypes.CDLL(str(espeakng_loader.get_library_path())), Path(espeakng_loader.get_data_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     library.espeak_GetCurrentVoice.restype = ctypes.POINTER(ctypes.c_char_p * 3)  # name, languages, file

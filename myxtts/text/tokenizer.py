@@ -263,10 +263,8 @@ class XTTSTokenizer:
         """
         language = get_language(language)
         if language.code not in self.languages and not allow_missing_tag:
-            raise ValueError(
-                f"The vocabulary has no language tag {language.tag}. It has: {', '.join(self.languages)}. "
-                f"Add {language.name} with XTTSTokenizer.extend."
-            )
+            known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
+            raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
         return self._encode_cleaned(self._clean(text, language), language)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -293,19 +291,15 @@ class XTTSTokenizer:
             return f"the vocabulary has no language tag {language.tag}, only: {', '.join(self.languages)}"
         cleaned = self._clean(text, language)
         if not allow_unknown and (unknown := self._unknown(cleaned, language)):
-            return _name_all(unknown)
+            names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
+            more = ", ..." if unknown[5:] else ""
+            return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}{more}"
         if not any(character.isalnum() and character in self._characters for character in cleaned):
             return "no text: no letter or digit that the vocabulary has"
         num_tokens = len(self._encode_cleaned(cleaned, language))
         if max_tokens is not None and num_tokens > max_tokens:
             return f"text too long: {num_tokens} tokens, at most {max_tokens}"
         return None
-
-    def unknown_characters(self, text: str, language: str) -> str:
-        """Returns a message with the characters of a text that the vocabulary lacks; empty if there are none."""
-        language = get_language(language)
-        unknown = self._unknown(self._clean(text, language), language)
-        return _name_all(unknown) if unknown else ""
 
     def with_known_letters(self, text: str, language: str) -> str:
         """Removes the diacritics of letters that the vocabulary lacks: `naïve` becomes `naive`. Not for training."""
@@ -342,11 +336,6 @@ class XTTSTokenizer:
     def _unknown(self, cleaned: str, language: Language) -> list[str]:
         known = self._characters
         return [] if known.issuperset(cleaned) else sorted(set(replace_unknown(cleaned, language, known)) - known)
-
-
-def _name_all(unknown: list[str]) -> str:
-    names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
-    return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}" + (", ..." if unknown[5:] else "")
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:

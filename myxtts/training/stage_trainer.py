@@ -100,7 +100,8 @@ class StageTrainer:
         rule = "the workers that this process has joined"
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
         options = config, self.config.model, self.model_device, self.stage.switches
-        shapes = 1 if self.config.data.static_shapes else self.config.data.num_buckets
+        has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
+        shapes = 1 if has_one_shape else self.config.data.num_buckets
         before_and_ema = (before or {}).get("switches"), self.stage.default_ema
         switches = settle_switches(*options, *before_and_ema, (settings.max_steps or 0) / shapes)
         workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")

@@ -211,9 +211,8 @@ def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
 def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
     """Aligns two lists of words by edit distance; returns for each word of `text` its index in `heard`, or -1."""
     places = [-1] * len(text)
-    for kind, first, last, first_in_text, last_in_text in Levenshtein.opcodes(heard, text):
-        if kind == "equal":
-            places[first_in_text:last_in_text] = range(first, last)
+    for first, first_in_text, size in Levenshtein.opcodes(heard, text).as_matching_blocks():
+        places[first_in_text : first_in_text + size] = range(first, first + size)
     return places
 
 

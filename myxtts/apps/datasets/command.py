@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, keywords
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.storage.files import AnyPath
 
@@ -122,12 +122,8 @@ def open_options(arguments: Namespace) -> Namespace:
         raise UserError("--speaker-encoder needs --one-voice.")
     from myxtts.hearing import networks
     from myxtts.hearing.recognizers import open_recognizer
-    from myxtts.text.languages import get_language
 
-    try:
-        opened.language = get_language(arguments.language).code
-    except ValueError as error:
-        raise UserError(f"--language: {error}") from None
+    opened.language = language_code(arguments.language)
     text, name = arguments.subtitles or arguments.transcript, arguments.recognizer
     opened.text, opened.recognizer_name, opened.aligner_name = text and Path(text), name, arguments.aligner or name
     opened.recognizer = open_recognizer(name, True) if name else None

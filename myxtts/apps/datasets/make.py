@@ -59,8 +59,8 @@ def make_dataset(
             # A recognizer that aligned the transcript is not also used to check the clips.
             aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
             recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
-            models = dict(recognizer=recognizer, aligner=keep(options.aligner, options.aligner_name))
-            caching = Namespace(**vars(options) | models)
+            aligner = keep(options.aligner, options.aligner_name)
+            caching = Namespace(**vars(options) | dict(recognizer=recognizer, aligner=aligner))
             record = _write_source(folder, identity, LongAudio(path), text, pieces[path], caching, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)

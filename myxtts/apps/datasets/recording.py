@@ -196,8 +196,7 @@ def _survey_channel(audio, model, channel):
         centers = (np.arange(len(levels)) + 0.5) * size / rate
         probabilities = values[np.minimum((centers / step).astype(int), len(values) - 1)]
     speech = find_speech(levels, probabilities, size / rate)
-    found = Survey(rate, count, size, levels, peaks, speech, _integrated_loudness(k_powers), channel)
-    return found, energies / count
+    return Survey(rate, count, size, levels, peaks, speech, _integrated_loudness(k_powers), channel), energies / count
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:

@@ -1,11 +1,9 @@
 """The folder of a data set: clips in `wavs/`, lists of clips and segments, a record of each recording, a report."""
 
-import csv
-import io
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -15,15 +13,7 @@ import jinja2
 import numpy as np
 
 from myxtts.config.checks import UserError, counted
-from myxtts.storage.files import (
-    csv_text,
-    digest_bytes,
-    locked_folder,
-    read_json,
-    remove_leftovers,
-    write_json,
-    write_text,
-)
+from myxtts.storage import files
 
 MARK = "make_dataset.json"
 TRAINING, VALIDATION, SEGMENTS, REPORT = "metadata_train.csv", "metadata_eval.csv", "segments.csv", "report.html"
@@ -55,7 +45,7 @@ class SetFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """Returns the records of all recordings in the order in which they were added."""
-        return sorted(map(read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
+        return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
         """Marks clips for validation, in blocks of time because neighboring clips are similar."""
@@ -66,7 +56,7 @@ class SetFolder:
                 blocks[int(row["start"] / rate / length)].append(row)
 
         def chance(key):
-            return int(digest_bytes(f"{seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
+            return int(files.digest_bytes(f"{seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
 
         def has_others(name):
             return any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))
@@ -93,7 +83,7 @@ class SetFolder:
             lines.append((source_id, *times, verdict, *(row[name] for name in SEGMENT_COLUMNS[4:])))
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         number = 1 + max((one["number"] for one in self.records()), default=0)
-        write_json(self.path_of(source_id), {**record, "number": number})
+        files.write_json(self.path_of(source_id), {**record, "number": number})
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
@@ -102,12 +92,8 @@ class SetFolder:
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
             return
-        content = io.StringIO()
-        if name == SEGMENTS:
-            content.write(csv_text(lines, separator))
-        else:  # without the escaping of formulas, which would change texts
-            csv.writer(content, delimiter=separator, lineterminator="\n").writerows(lines)
-        write_text(self.path / name, "\n".join([separator.join(columns), *kept, content.getvalue()]))
+        content = files.csv_text(lines, separator, is_safe=name == SEGMENTS)  # escaping would change texts in the lists
+        files.write_text(self.path / name, "\n".join([separator.join(columns), *kept, content]))
 
     def _lines(self, name):
         path = self.path / name
@@ -129,16 +115,12 @@ def open_set(path: Path) -> Iterator[SetFolder]:
     folders = (path / WAVS, path / SOURCES)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked_folder(path))
-        except BlockingIOError:
-            raise UserError(f"Another run is writing to {path}. Wait for it, or give another --output.") from None
+    with files.locked_folder(path, f"Another run is writing to {path}. Wait for it, or give another --output."):
         for folder in (path, *folders):
-            remove_leftovers(folder)
+            files.remove_leftovers(folder)
         if not (path / MARK).is_file():
-            write_json(path / MARK, {"format": _FORMAT})
-        if read_json(path / MARK).get("format") != _FORMAT:
+            files.write_json(path / MARK, {"format": _FORMAT})
+        if files.read_json(path / MARK).get("format") != _FORMAT:
             raise UserError(f"{path} was made by another version of make-dataset. Give another --output.")
         try:
             yield SetFolder(path)
@@ -168,8 +150,7 @@ def describe(record: dict[str, Any]) -> str:
         seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
     whole, clips = duration(record["num_samples"] / record["sample_rate"]), duration(seconds.pop("", 0.0))
     left = [f"{reason} {duration(one)}" for reason, one in sorted(seconds.items(), key=lambda one: -one[1])]
-    start = f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}"
-    return f"{start}; dropped: {', '.join(left) or 'nothing'}"
+    return f"{record['name']}: {whole}, {counted(count, 'clip')} of {clips}; dropped: {', '.join(left) or 'nothing'}"
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -215,7 +196,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
         waves=waves,
         **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
     )
-    write_text(folder / REPORT, page)
+    files.write_text(folder / REPORT, page)
 
 
 def _minute(record, start):

@@ -232,8 +232,7 @@ def _fit(times, starts, ends):
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
     for ratio in _FRAME_RATE_RATIOS:
-        peaks = list(_peaks(times * ratio, speech))
-        if not peaks:
+        if not (peaks := list(_peaks(times * ratio, speech))):
             continue
         centers, offsets, scores = np.array(peaks).T
         found = []

@@ -12,9 +12,13 @@ from myxtts.cli.arguments import LICENCE, PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
+from myxtts.devices.tensorflow_start import import_tensorflow
+from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.inference.choices import add_choices
+from myxtts.interchange.hub import local_folder
 from myxtts.storage.base_model import FOLDER, MODELS, RUNS, is_base, kind_of, model_name
 from myxtts.storage.files import read_json
+from myxtts.utils.commons import setup_logging
 
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 WHICH = ("best", "last")
@@ -94,10 +98,8 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("--seeds", type=int, metavar="N", default=3, help="number of samples of each sentence")
     data.add_argument("--seed", type=int, metavar="N", default=0, help="first random seed")
     metrics = parser.add_argument_group("metrics")
-    recognizer = (
-        "speech recognizer: a Whisper size such as base, hf://owner/name, a Whisper folder, or a command with {wav}"
-    )
-    metrics.add_argument("--recognizer", metavar="NAME", help=recognizer)
+    name = "speech recognizer: a Whisper size such as base, hf://owner/name, a Whisper folder, or a command with {wav}"
+    metrics.add_argument("--recognizer", metavar="NAME", help=name)
     encoder = "speaker encoder: Resemblyzer's pretrained.pt or an .onnx file with 16 kHz input (default: Resemblyzer's)"
     metrics.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="folder for tables, report and audio")
@@ -110,11 +112,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command; all options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
-    from myxtts.devices.tensorflow_start import import_tensorflow
-
     import_tensorflow()
-    from myxtts.utils.commons import setup_logging
-
     setup_logging()
     print(f"\n{_evaluate(arguments, judged)}\n\nWrote {printable(str(Path(arguments.output) / PAGE))}")
     return 0
@@ -151,11 +149,7 @@ def _check(arguments):
         for path in paths:
             require(Path(path).is_file(), flag, "an existing file", path, "Check the name.")
     if arguments.recognizer:
-        from myxtts.hearing.recognizers import settle_recognizer
-
         settle_recognizer(arguments.recognizer)
-    from myxtts.interchange.hub import local_folder
-
     options = arguments.accept_licence, "FOLDER (or spoken files with a metadata.csv)", (*MODELS, FOLDER, RUNS)
     return subjects(arguments.folders, arguments.which, lambda one: local_folder(one, *options))
 
@@ -165,15 +159,11 @@ def _evaluate(arguments, judged):
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.machine import device_named
     from myxtts.hearing.measuring import Tools
-    from myxtts.utils.commons import get_device_context
 
-    configure_for_speech()
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
-    device = get_device_context(arguments.device and device_named(arguments.device))
-    with device, tempfile.TemporaryDirectory() as folder:
+    with configure_for_speech(arguments.device), tempfile.TemporaryDirectory() as folder:
         tools = Tools.find(arguments.recognizer, arguments.speaker_encoder)
         sentences = choose_sentences(judged, *options, Path(folder))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]

@@ -15,7 +15,8 @@ import soundfile
 from myxtts.apps.evaluation.command import Subject
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
-from myxtts.config.checks import UserError, read_bounded
+from myxtts.cli.errors import read_input
+from myxtts.config.checks import UserError
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import split_by_hash
@@ -72,10 +73,7 @@ def choose_sentences(
             voices = [by_speaker[name] for name in sorted(by_speaker)]
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
-        try:
-            content = read_bounded(Path(texts), MOST_TEXT_BYTES)
-        except ValueError as error:
-            raise UserError(f"--texts {texts} {error}.") from error
+        content = read_input("--texts", texts, MOST_TEXT_BYTES)
         lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
         if not lines:
             raise UserError(f"--texts {texts} holds no sentence.")
@@ -105,8 +103,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     corpus = load_corpus(folder, language)
     trained = set().union(*(trained_ids(run, corpus.utterances, Path(folder)) for run in runs))
     held = [one for one in corpus.utterances if one.id not in trained]
-    if kept := [one for one in held if one.validation]:
-        held = kept
+    held = [one for one in held if one.validation] or held
     if not held:
         raise UserError(f"Every clip of {folder} was trained on. Name another data set with --data, or give --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
@@ -135,8 +132,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 def _espeak_data(folder, language):
     """Creates a data set for the bundled model: held-out sentences that eSpeak NG speaks. Returns its folder."""
     code = get_language(language).code
-    voices = [voice for voice in VOICES if voice.language == code]
-    if not voices:
+    if not (voices := [voice for voice in VOICES if voice.language == code]):
         known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
         raise UserError(f"--language must be one that base speaks: {known}. Received: {language}.")
     texts = enumerate(unheard_sentences(code))

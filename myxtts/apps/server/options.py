@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
-from myxtts.cli.errors import require_port
+from myxtts.cli.errors import language_code, require_port
 from myxtts.config.checks import UserError, read_bounded, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import EXPORT, FILE, KINDS, MODELS, require_kind
-from myxtts.text.languages import get_language
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
 LIMITS = {
@@ -89,10 +88,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     for flag, (_, least, most, _) in LIMITS.items():
         value = getattr(arguments, flag[2:].replace("-", "_"))
         require(least <= value <= most, flag, f"{least} to {most}", value)
-    try:
-        get_language(arguments.language or "en")
-    except ValueError as error:
-        raise UserError(f"--language: {error}") from error
+    language_code(arguments.language or None)
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     if arguments.api_key_file:
         try:

@@ -7,7 +7,6 @@ import logging
 import sys
 import time
 from collections.abc import Coroutine
-from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -19,6 +18,7 @@ from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.config.checks import UserError
+from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.storage.base_model import EXPORT, MODELS, kind_of
@@ -64,21 +64,15 @@ def _open_exported(run, arguments):
 
 
 def _open_trained(run, arguments):
-    from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
-
-    filter_native_errors()
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.devices.machine import device_named
     from myxtts.interchange.onnx.engines import load_synthesizer
     from myxtts.storage.speakers import read_speakers
-    from myxtts.utils.commons import get_device_context
 
-    configure_for_speech()
-    scope = partial(get_device_context, arguments.device and device_named(arguments.device))
-    with scope():
+    device = configure_for_speech(arguments.device)
+    with device:
         model = load_synthesizer(run, arguments.which, arguments.engine, decoder=arguments.decoder)
-    return model, {name: one.language for name, one in read_speakers(run).items()}, {"device": scope}
+    return model, {name: one.language for name, one in read_speakers(run).items()}, {"device": device}
 
 
 class _JSONLines(logging.Formatter):

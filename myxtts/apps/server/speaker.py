@@ -118,7 +118,7 @@ class Speaker:
         queue_seconds: Time limit for waiting in the queue.
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
-        device: Returns the device scope of the speaker's thread.
+        device: Device scope of the speaker's thread.
         most_texts: Maximum number of texts spoken at once; an exported model alternates between them.
     """
 
@@ -129,7 +129,7 @@ class Speaker:
         queue_seconds: float = 120.0,
         total_seconds: float = 600.0,
         warm: str = "short",
-        device: Callable[[], AbstractContextManager] = nullcontext,
+        device: AbstractContextManager = nullcontext(),
         most_texts: int = MOST_ROWS,
     ):
         self.synthesizer, self.max_waiting, self._most_texts = synthesizer, max_waiting, most_texts
@@ -211,7 +211,7 @@ class Speaker:
             self._thread.join()
 
     def _run(self):
-        with self._device():
+        with self._device:
             try:
                 self.synthesizer.warm_up(self._warm, check=False)
                 self._warmed = True
@@ -317,8 +317,7 @@ class Speaker:
             seconds = time.monotonic() - job.begun
             self._text_seconds += 0.1 * (seconds - self._text_seconds)
             self.metrics.texts.inc()
-            sound_seconds = job.num_samples / self.synthesizer.sample_rate
-            self.metrics.real_time_factor.observe(seconds / max(sound_seconds, 1e-3))
+            self.metrics.real_time_factor.observe(seconds / max(job.num_samples / self.synthesizer.sample_rate, 1e-3))
             if job.silences[1]:
                 job.put(silence(job.silences[1], self.synthesizer.sample_rate))
             job.put(None)

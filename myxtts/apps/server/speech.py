@@ -246,8 +246,7 @@ class SpeechResponse(Response):
         job, rate = self.job, self.speaker.synthesizer.sample_rate
         facts = dict(characters=len(self.request.input), language=job.language, codes=job.num_codes)
         facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})
-        num_ignored = len(self.request.model_extra or ())
-        facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=num_ignored)
+        facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=len(self.request.model_extra))
         times = dict(first_sound=job.first_sound, queued=job.begun)
         return facts | {name: round(at - job.arrived, 4) for name, at in times.items() if at}
 
@@ -265,8 +264,7 @@ class CaptionedResponse(SpeechResponse):
         while (samples := await self.job.next()) is not None:
             received = np.concatenate([received, samples])
             content += self.encoder.add(samples)
-            spans = self.job.stream.spans[num_timed:] if self.job.stream else ()
-            for text, start, end in spans:
+            for text, start, end in self.job.stream.spans[num_timed:] if self.job.stream else ():
                 if lead + end > dropped + len(received):  # its audio has not arrived
                     break
                 sentence, begin = received[lead + start - dropped :], (lead + start) / model.sample_rate

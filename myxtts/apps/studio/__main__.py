@@ -38,8 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     listener = open_port("--port", arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    place = f"{host}:{listener.getsockname()[1]}"
-    print(f"Open http://{place}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
+    print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
     # An open page holds a connection; uvicorn would log its end as an error with a traceback.
     uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2)).run([listener])
     return 0

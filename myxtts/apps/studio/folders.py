@@ -77,8 +77,7 @@ class DataSets:
         for one in names:
             if not one.lower().endswith((*audio, *TEXT_SUFFIXES)):
                 raise PageError("not_audio", ", ".join((*audio, *TEXT_SUFFIXES)), one)
-        heard = [one for one in names if one.lower().endswith(audio)]
-        if not heard:
+        if not (heard := [one for one in names if one.lower().endswith(audio)]):
             raise PageError("no_files")
         listed = "metadata.csv" in names or (folder / "metadata.csv").is_file()
         for stem in () if is_heard or (listed and not is_cut) else [Path(one).stem for one in heard]:
@@ -163,8 +162,7 @@ def to_trash(home: Path, place: str | None) -> Path:
     Raises:
         UserError: `kept_in` has no such path, or a run is training in the folder.
     """
-    one = kept_in(home).get(place or "")
-    if one is None:
+    if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     require_free(one.folder)
     (home / TRASH).mkdir(exist_ok=True)

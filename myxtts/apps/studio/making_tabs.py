@@ -204,8 +204,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
     def shown(run, source, recipe=None):
         found = studio.preset(run, source, recipe)
         kept = () if found.recipe == OWN else ("train_data", "language")  # they do not depend on the source
-        values = [gr.skip() if key in kept else found.values[key] for key in form]
-        return found.recipe, found.stages, *values
+        return found.recipe, found.stages, *(gr.skip() if key in kept else found.values[key] for key in form)
 
     def named(run, source, recipe):
         if run in studio.runs():
@@ -224,12 +223,10 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 
 def _watch(studio, texts, name, now, state):
     """Shows curves, the latest sample and the log of the run; reads them every two seconds and sends changes only."""
-    look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, visible=False)
+    look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
+    title = texts["losses"].format
     with gr.Row():
-        plots = [
-            gr.LinePlot(title=texts["losses"].format(stage), elem_id=f"train_losses_{stage}", min_width=420, **look)
-            for stage in STAGES
-        ]
+        plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
     sample = gr.Audio(label=texts["sample"], type="filepath", **look)
     log = parts.log_box(texts["log"], "log", 12, visible=False)

@@ -217,9 +217,8 @@ class RunView:
             return []
         newest = self.metrics[-1]
         stage, step, total = newest["stage"], newest["step"], newest.get("total_steps", 0)
-        facts = []
-        if stage in self.stages:
-            facts += [texts["stage_of"].format(self.stages.index(stage) + 1, len(self.stages))]
+        place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
+        facts = [texts["stage_of"].format(*place)] if place else []
         facts += [texts["step_of"].format(stage, f"{step}/{total}")]
         lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}

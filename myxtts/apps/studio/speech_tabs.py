@@ -104,8 +104,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         order = [(first, first_which), (second, second_which)]
         if blind:
             random.shuffle(order)
-        options = language, recording, speaker, seed
-        spoken = [studio.speak(name, text, *options, which=which) for name, which in order]
+        spoken = [studio.speak(name, text, language, recording, speaker, seed, which=which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
         captions = LETTERS if blind else [f"{letter}: {name}" for letter, name in zip(LETTERS, names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))

@@ -3,8 +3,8 @@
 The form has the settings whose field is declared with `page="main"` or `page="more"`.
 """
 
-import json
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,8 +79,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
     """Returns the values of the form for a configuration; None for a flag of several settings with different values."""
-    nested = config.to_dict()
-    values = {name: _value_in(nested, flag.settings[0]) for name, flag in FLAGS.items()}
+    values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
 
@@ -135,14 +134,12 @@ def _model_in(source):
     return dict(size=config.model.size, g2p=config.data.g2p or (), released=released, stages=stages)
 
 
-def _value_in(nested, place):
+def _value_in(config, place):
     section, _, rest = place.partition(".")
     if section == EVERY_STAGE:
-        found = {json.dumps(nested["training"][name][rest]) for name in STAGES}
-        return json.loads(found.pop()) if len(found) == 1 else None
-    value = nested[section]
-    for name in rest.split("."):
-        value = value[name]
+        found = {getattr(getattr(config.training, name), rest) for name in STAGES}
+        return found.pop() if len(found) == 1 else None
+    value = attrgetter(place)(config)
     return ",".join(value) if isinstance(value, list | tuple) else value
 
 

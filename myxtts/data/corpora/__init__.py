@@ -146,9 +146,8 @@ def _guess_language(reading):
         language = identified or default
         how = "identified by their words" if identified else "the default"
         name = f"{get_language(language).name} ({language})"
-        reading.notes.append(
-            f"{counted(len(unnamed), 'clip')} without a language are read as {name}, {how}; --language sets another."
-        )
+        clips = f"{counted(len(unnamed), 'clip')} without a language"
+        reading.notes.append(f"{clips} are read as {name}, {how}; --language sets another.")
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]
     _doubt_languages(reading)
@@ -163,10 +162,9 @@ def _doubt_languages(reading):
         identified = identify_language(found)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))
-            reading.notes.append(
-                f"The texts of {counted(len(found), 'clip')} look like {better}, but their language is {label}. "
-                f"Correct the list, or give --language {identified}."
-            )
+            hint = f"Correct the list, or give --language {identified}."
+            clips = f"The texts of {counted(len(found), 'clip')}"
+            reading.notes.append(f"{clips} look like {better}, but their language is {label}. {hint}")
 
 
 def _nothing_found(place, formats):

@@ -79,8 +79,7 @@ def _with_language(reading, place):
 
 def read_finetune_webui(reading: Reading, place: Place) -> bool:
     """Reads `metadata_train.csv`, and `metadata_eval.csv` for validation."""
-    is_webui = reading.folder.has(place.path, "metadata_train.csv")
-    return is_webui and read_lists(reading, _with_language(reading, place))
+    return reading.folder.has(place.path, "metadata_train.csv") and read_lists(reading, _with_language(reading, place))
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:

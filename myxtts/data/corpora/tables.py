@@ -208,10 +208,9 @@ def _refuse_speakers_for_text(path, rows):
     sentences, names = {tuple(text) for text, _ in texts}, {tuple(third) for _, third in texts}
     alike = any(not set(text).isdisjoint(third) for text, third in texts)
     if len(sentences) >= 8 and len(names) <= len(sentences) / 4 and not alike:
-        raise CorpusError(
-            f"{path} has no header, and its third column, the normalized text, looks like a speaker: "
-            f"{len(names)} values in {len(texts)} lines. Write 'id|text|speaker' above them."
-        )
+        looks = f"looks like a speaker: {len(names)} values in {len(texts)} lines"
+        hint = "Write 'id|text|speaker' above them."
+        raise CorpusError(f"{path} has no header, and its third column, the normalized text, {looks}. {hint}")
 
 
 def _is_header(rows, column, found):

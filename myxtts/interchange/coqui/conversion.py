@@ -59,9 +59,8 @@ class CoquiFiles:
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
-            raise CheckpointError(
-                f"{model} needs its model's vocab.json. Copy it into that folder, or use myxtts convert --vocab."
-            )
+            hint = "Copy it into that folder, or use myxtts convert --vocab."
+            raise CheckpointError(f"{model} needs its model's vocab.json. {hint}")
         return cls(model, **files)
 
 
@@ -273,10 +272,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}
     if missing := [part for part in ("gpt", "speaker", "decoder") if not parts[part]]:
-        raise CheckpointError(
-            f"{folder} has no {missing[0]}, which coqui-tts needs. "
-            f"Train it: python train_main.py --stage {missing[0]} --checkpoint-dir {folder} --train-data …"
-        )
+        command = f"python train_main.py --stage {missing[0]} --checkpoint-dir {folder} --train-data …"
+        raise CheckpointError(f"{folder} has no {missing[0]}, which coqui-tts needs. Train it: {command}")
     dvae, weights = parts["dvae"], parts["gpt"] | parts["speaker"] | parts["decoder"]
     if dvae:  # else the GPT's checkpoint holds `mel_stats`
         weights[MEL_STATS] = dvae.pop(MEL_STATS)

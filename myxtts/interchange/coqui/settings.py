@@ -95,19 +95,16 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
     def size(name, axis=0):
         shape = shapes.get(name, ())
         if len(shape) <= axis:
-            raise CheckpointError(
-                f"There is no tensor {name} with {axis + 1} axes or more. Only XTTS v2 and its fine-tunes can be "
-                "converted; XTTS v1 has no perceiver resampler."
-            )
+            hint = "Only XTTS v2 and its fine-tunes can be converted; XTTS v1 has no perceiver resampler."
+            raise CheckpointError(f"There is no tensor {name} with {axis + 1} axes or more. {hint}")
         return shape[axis]
 
     perceiver, speaker_encoder = "gpt.conditioning_perceiver", "hifigan_decoder.speaker_encoder"
     width, rows = size("gpt.text_embedding.weight", 1), size("gpt.text_embedding.weight")
     if tokenizer.num_tokens > rows:
-        raise CheckpointError(
-            f"The vocabulary must have ids below {rows}, the rows of gpt.text_embedding.weight. "
-            f"Received: {tokenizer.num_tokens} ids. It belongs to another checkpoint."
-        )
+        rule = f"have ids below {rows}, the rows of gpt.text_embedding.weight"
+        hint = "It belongs to another checkpoint."
+        raise CheckpointError(f"The vocabulary must {rule}. Received: {tokenizer.num_tokens} ids. {hint}")
     heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
         raise CheckpointError("Tensors do not show the number of attention heads. Give its config.json with --config.")
@@ -163,10 +160,8 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     fixed = {name: (getattr(model, name), getattr(released, name)) for name in _SHAPES_BY_DESIGN}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
-        raise CheckpointError(
-            f"coqui-tts does not support this model's shape: {', '.join(wrong)}. Supported are converted "
-            "models, the sizes normal and big, and smaller ones with decoder_type hifigan."
-        )
+        hint = "Supported are converted models, the sizes normal and big, and smaller ones with decoder_type hifigan."
+        raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}. {hint}")
     numbers = "num_audio_tokens start_audio_token stop_audio_token start_text_token stop_text_token max_audio_tokens"
     arguments = {f"gpt_{name}": getattr(model, name) for name in ("layers", "max_text_tokens", *numbers.split())} | {
         "gpt_n_model_channels": model.width,

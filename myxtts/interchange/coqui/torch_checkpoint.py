@@ -193,10 +193,9 @@ class Unpickler:
             "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
         if (known := functions.get(_of_kind(_Global, function))) is None:
-            raise HostileCheckpointError(
-                f"{self.source} asks to call {function:.200}. Nothing was run. Do not use this file; if you trust its "
-                "origin, save its weights alone, as a state dict, and convert that."
-            )
+            hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
+            asks = f"{self.source} asks to call {function:.200}. Nothing was run."
+            raise HostileCheckpointError(f"{asks} Do not use this file; {hint}")
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
@@ -212,9 +211,8 @@ class Unpickler:
     def tensor(self, storage, offset, size, stride, *_):
         """Returns a view of `storage`; NumPy raises an error for a view that exceeds it."""
         size, stride = tuple(size), tuple(stride)
-        valid = len(size) <= _MAX_AXES and all(
-            type(one) is int and 0 <= one < 2**62 for one in (offset, *size, *stride)
-        )
+        numbers = offset, *size, *stride
+        valid = len(size) <= _MAX_AXES and all(type(one) is int and 0 <= one < 2**62 for one in numbers)
         view = f"offset {brief(offset)}, size {brief(size)}, stride {brief(stride)}"
         self.require(isinstance(storage, np.ndarray) and valid, f"has a tensor of {view}")
         claim = f"claims a tensor of size {brief(size)} in a storage of {storage.size} values"
@@ -305,9 +303,8 @@ def _read_zip(path, data):
             if entries[entry.filename] is not entry:
                 raise HostileCheckpointError(f"{path} has two entries named {brief(entry.filename)}.")
             if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-                raise HostileCheckpointError(
-                    f"{path} has a compressed entry, {brief(entry.filename)}. Write it with torch.save, which has none."
-                )
+                hint = "Write it with torch.save, which has none."
+                raise HostileCheckpointError(f"{path} has a compressed entry, {brief(entry.filename)}. {hint}")
         if sum(entry.file_size for entry in entries.values()) > data.size:
             raise HostileCheckpointError(f"{path} claims entries of more bytes than the file has.")
         pickles = [name for name in entries if name.endswith("/data.pkl")]

@@ -93,20 +93,14 @@ def _norm_but_first(direction):
     return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
 
 
-def _fold_weight_norm(gain, direction):
-    return (direction * (gain / _norm_but_first(direction))).transpose()
-
-
-def _split_weight_norm(weight):
-    direction = weight.transpose()
-    return _norm_but_first(direction), direction
-
-
 _LAYOUTS = {
     "same": (lambda value: value, lambda weight: (weight,)),
     "reversed": (lambda value: value.transpose(), lambda weight: (weight.transpose(),)),
     "pointwise": (lambda value: value[..., 0].transpose(), lambda weight: (weight.transpose()[..., np.newaxis],)),
-    "weight_norm": (_fold_weight_norm, _split_weight_norm),
+    "weight_norm": (
+        lambda gain, direction: (direction * (gain / _norm_but_first(direction))).transpose(),
+        lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
+    ),
 }
 """Functions that convert released arrays to our weight, and back."""
 _BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)

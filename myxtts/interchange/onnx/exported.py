@@ -16,7 +16,7 @@ from myxtts.audio.files import read_audio
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference.speech import VOICE_SUFFIX, Voice, silence
+from myxtts.inference.speech import VOICE_SUFFIX, Manner, Voice, silence
 from myxtts.inference.text_front import Piece, TextFront
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
@@ -75,7 +75,7 @@ class ExportedModel:
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
         """Starts to speak a text, like `Synthesizer.stream`; `check` and `hurry` have no effect."""
-        return ExportedStream(self, text, *manner)
+        return ExportedStream(self, text, Manner(*manner))
 
 
 @dataclass
@@ -84,11 +84,7 @@ class ExportedStream:
 
     model: ExportedModel
     pieces: Sequence[Piece]
-    voice: Voice
-    language: str
-    sampling: SamplingConfig
-    seed: int = 0
-    speed: float = 1.0
+    manner: Manner
     finished: bool = False
     num_codes: int = 0
     spans: list[tuple[str, int, int]] = field(default_factory=list)
@@ -108,10 +104,10 @@ class ExportedStream:
     def more(self) -> np.ndarray:
         """Speaks the next piece; returns its samples and the pause after it, `(S,)` float32."""
         exported, number = self.model.exported, len(self.spans)
-        piece, voice = self.pieces[number], (self.voice.latents[0], self.voice.speaker[0])
-        ids = self.model.text_front.ids(piece.text, self.language)
-        manner = {name: getattr(self.sampling, name) for name in exported.config["sampling"]}
-        samples, codes, stopped = exported.sentence(ids, *voice, self.seed, number, self.speed, **manner)
+        piece, (voice, language, sampling, seed, speed, _) = self.pieces[number], self.manner
+        ids, arrays = self.model.text_front.ids(piece.text, language), (voice.latents[0], voice.speaker[0])
+        values = {name: getattr(sampling, name) for name in exported.config["sampling"]}
+        samples, codes, stopped = exported.sentence(ids, *arrays, seed, number, speed, **values)
         if not stopped:
             logger.warning("Speech was cut off after %d codes.", len(codes))
         self.num_codes += len(codes)

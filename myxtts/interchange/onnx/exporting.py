@@ -94,10 +94,8 @@ def export_model(
     synthesizer = Synthesizer.load(folder, which, compiled=False)
     model = synthesizer.model
     if "decoder" not in model.parts:
-        raise UserError(
-            f"{folder} has no trained waveform decoder, which the export needs. "
-            f"Train one: python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
-        )
+        command = f"python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
+        raise UserError(f"{folder} has no trained waveform decoder, which the export needs. Train one: {command}")
     voices = _voices(folder, synthesizer)
     with write_whole_folder(output) as new:
         synthesizer.tokenizer.save(new / "vocab.json")
