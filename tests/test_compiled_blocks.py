@@ -105,8 +105,8 @@ def test_gradient_of_a_bias_on_a_gpu_is_the_sum_over_rows(dtype, monkeypatch):
 @pytest.mark.parametrize(
     "preset, device, deterministic, steps_per_shape, before, expected",
     [
-        ("balanced", "/GPU:0", False, 500, None, True),
-        ("balanced", "/GPU:0", False, 499, None, False),
+        ("balanced", "/GPU:0", False, 2000, None, True),
+        ("balanced", "/GPU:0", False, 1999, None, False),
         ("balanced", "/GPU:0", True, 9000, None, False),
         ("balanced", "/CPU:0", False, 9000, None, False),
         ("balanced", "/GPU:0", False, 9000, {"xla": False}, False),

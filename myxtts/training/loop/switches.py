@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SLOWER_BY = 1.05
 """Memory-efficient attention is chosen up to this multiple of the time of standard attention."""
-STEPS_PER_PROGRAM = 500
-"""Steps after which compiling a batch shape by XLA pays off: on an H100, it took 60 to 100 s and saved 0.02 to 0.3 s
-per step."""
+STEPS_PER_PROGRAM = 2000
+"""Steps after which compiling a batch shape by XLA pays off, except in tiny models: on an H100, a shape of the GPT took
+65 to 100 s and saved 0.01 s (nano) to 0.1 s per step."""
 RESUMED = "as in the resumed checkpoint"
 REPEATS = 3
 RECOMPUTED = "recomputed_"
