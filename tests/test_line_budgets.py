@@ -24,10 +24,10 @@ BUDGETS = {
     "models": 1980,
     "runs": 2300,
     "storage": 1160,
-    "tests": 24820,
+    "tests": 24840,
     "text": 1560,
     "training": 4400,
-    "utilities": 5410,
+    "utilities": 5420,
     "utils": 100,
 }
 """Maximum lines of Python per package. A commit that raises one must say why."""
