@@ -126,6 +126,16 @@ def test_voice_must_be_named_for_other_models(capsys, tmp_path):
     assert "12 voices. Received: bob. Speakers: am_Gene, am_" in sentence
 
 
+def test_voices_stay_in_the_range_of_float16():
+    whole = Synthesizer.load("base").model
+    half = XTTS(whole.config, parts=("gpt",), precision="mixed_float16")
+    weights = whole.part_weights("gpt")
+    for name, variable in half.part_weights("gpt").items():
+        variable.assign(weights[name])
+    mel = tf.random.stateless_normal((1, 120, whole.config.num_mels), (0, 1))
+    np.testing.assert_allclose(half.gpt.mel_to_latents(mel), whole.gpt.mel_to_latents(mel), atol=0.1)
+
+
 def test_share_of_the_codes_before_the_next_is_replaced_in_training_only():
     config = tiny_run_config(gpt={"code_masking": 0.25})
     objective = GPTObjective(XTTS(config.model, parts=("gpt",)), config)

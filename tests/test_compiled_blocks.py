@@ -56,6 +56,8 @@ def test_all_blocks_share_one_pair_of_programs_and_differ_in_dropout():
     assert not np.allclose(outputs[0], outputs[1]) and not np.allclose(outputs[1], outputs[2])
     again = compiled(x, number=1, key_mask=None, seed=SEED).numpy()
     np.testing.assert_array_equal(again, outputs[1])
+    blocks += 997 * blocks[:1]  # as many layers as `ModelConfig` allows
+    assert np.isfinite(CompiledBlocks(blocks)(x, number=999, key_mask=None, seed=SEED)).all()
 
 
 def test_adapters_of_compiled_blocks_get_gradients_and_frozen_kernels_none():
@@ -75,12 +77,14 @@ def test_adapters_of_compiled_blocks_get_gradients_and_frozen_kernels_none():
 def test_gpt_run_with_xla_reports_recomputed_blocks_and_takes_finite_steps(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("myxtts.training.stages.gpt.runs_on_cpu", lambda device: False)
     training = {"xla": True, "gradient_checkpointing": True, "strict": True, "validate_every_steps": 9}
-    dataset = open_run(tiny_corpus, tmp_path, gpt={"max_steps": 2}, training=training)
+    dataset = open_run(tiny_corpus, tmp_path, gpt={"max_steps": 2}, training=training, model={"layers": 3})
     trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae(dataset.config)})
     trainer.train(dataset)
     assert trainer.step == 2 and trainer.train_step.bad_steps == 0
     assert trainer.ledger.row("gradient checkpointing").effective == "on"
     assert trainer.ledger.row("XLA").effective == "on"
+    # Forward and backward pass of trunk and encoder, whatever the number of blocks, and the update.
+    assert trainer.ledger.row("XLA").reason == "5 compiled programs in the step"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -101,8 +105,8 @@ def test_gradient_of_a_bias_on_a_gpu_is_the_sum_over_rows(dtype, monkeypatch):
 @pytest.mark.parametrize(
     "preset, device, deterministic, steps_per_shape, before, expected",
     [
-        ("balanced", "/GPU:0", False, 500, None, True),
-        ("balanced", "/GPU:0", False, 499, None, False),
+        ("balanced", "/GPU:0", False, 2000, None, True),
+        ("balanced", "/GPU:0", False, 1999, None, False),
         ("balanced", "/GPU:0", True, 9000, None, False),
         ("balanced", "/CPU:0", False, 9000, None, False),
         ("balanced", "/GPU:0", False, 9000, {"xla": False}, False),

@@ -228,8 +228,8 @@ def test_command_shows_the_switches_of_the_dvae_and_its_crops(capsys, tmp_path):
 
 
 def test_auto_is_planned_as_the_larger_choice_and_reported(capsys):
-    _, text, _ = printed(capsys, "--model-size", "nano", "--precision", "auto")
-    assert "Note: precision auto is planned as float32" in text
+    _, text, _ = printed(capsys, "--model-size", "nano", "--optimizations", "balanced")
+    assert "Note: precision auto is planned as float32" in text and "Note: xla auto is planned as off" in text
 
 
 @pytest.mark.parametrize("size, kind", [("nano", "istft"), ("tiny", "istft"), ("nano", "hifigan")])

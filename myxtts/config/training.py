@@ -124,7 +124,7 @@ class TrainingConfig(Settings):
     attention: str | None = _switch(one_of=(*ATTENTIONS, "auto"), flag="--attention")
     """GPT: attention implementation; `auto` measures both and selects the faster one (default: by preset)."""
     xla: bool | None = _switch(flag="--xla")
-    """Compile the train step with XLA, once per batch shape; of the GPT, its blocks (default: by preset)."""
+    """Compile the train step with XLA, once per batch shape; on a GPU, only blocks of the GPT (default: by preset)."""
     ema: float | None = _switch(
         at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=0.999
     )

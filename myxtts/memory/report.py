@@ -32,7 +32,7 @@ SHOWN = {
     "gradient checkpointing": Optimizations(gradient_checkpointing=True),
     "memory-efficient attention": Optimizations(attention="memory-efficient"),
     "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
-    "mixed precision, XLA": Optimizations("mixed_bfloat16", xla=True),
+    "mixed precision, XLA (GPU)": Optimizations("mixed_bfloat16", xla=True),
     "accumulation of 4 parts": Optimizations(accumulation=4),
     "LoRA of rank 16": Optimizations(lora_rank=16),
     "weight averaging (EMA)": Optimizations(ema=True),
@@ -71,7 +71,7 @@ class MemoryReport(dict[str, Any]):
             sizes += [f"  {name:{width}}" + "".join(f"{batch or 'none':>10}" for batch in batches)]
         lines += [*sizes, ""]
         for name, value in self["settled"].items():
-            lines += [f"Note: {name} auto is planned as {value}, the choice that needs the most memory."]
+            lines += [f"Note: {name} auto is planned as {value or 'off'}, the choice that needs the most memory."]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
         lines += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
         lines += ["docs/benchmarks.md compares estimates with measured peaks."]

@@ -112,7 +112,9 @@ class GPT(Layer):
         sizes = config.num_mels, width, config.conditioning_blocks, config.conditioning_heads
         self.conditioning_encoder = ConditioningEncoder(*sizes, dtype=policy, name="conditioning_encoder")
         sizes = config.num_latents, config.perceiver_depth, config.perceiver_heads, config.perceiver_head_width
-        self.perceiver = PerceiverResampler(width, *sizes, dtype=policy, name="perceiver")
+        # Activations of the bundled model's perceiver exceed the range of float16.
+        precise = "float32" if self.compute_dtype == "float16" else policy
+        self.perceiver = PerceiverResampler(width, *sizes, dtype=precise, name="perceiver")
         normal = keras.initializers.RandomNormal
         self.text_embedding = table("text_embedding", config.num_text_tokens, normal(0.0, 1.0))
         self.audio_embedding = table("audio_embedding", config.num_audio_tokens, normal(0.0, 1.0))

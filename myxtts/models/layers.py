@@ -100,8 +100,8 @@ class AdaptableDense(keras.layers.Dense):
 
 @functools.cache
 def has_gpu() -> bool:
-    """Whether the backend sees a GPU; must not be called before the devices are configured."""
-    return bool(keras.distribution.list_devices("gpu"))
+    """Whether TensorFlow computes and sees a GPU; must not be called before the devices are configured."""
+    return keras.backend.backend() == "tensorflow" and bool(keras.distribution.list_devices("gpu"))
 
 
 def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:

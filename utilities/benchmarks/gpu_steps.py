@@ -3,10 +3,11 @@
     python utilities/benchmarks/gpu_steps.py --cases normal:16 normal:16:xla big:24 big:24:xla --peak-tflops 989
     MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
 
-A case is a model size, a batch size, and flags of train_main.py without their dashes. Each case runs in its own
-process; all compile at the same time, and are then timed one after another. Counted are 6 floating-point operations per
-weight and position of the trunk, per weight and frame of the conditioning encoder, and per weight and row of the heads,
-and the products of attention. `--kernels N` prints the N kernels that took the most time, by TensorFlow's profiler.
+A case is a model size, a batch size, and flags of train_main.py without their dashes; bfloat16 is the default. Each
+case runs in its own process; all compile at the same time, and are then timed one after another. Counted are 6
+floating-point operations per weight and position of the trunk, per weight and frame of the conditioning encoder, and
+per weight and row of the heads, and the products of attention. `--kernels N` prints the N kernels that took the most
+time, by TensorFlow's profiler.
 """
 
 import argparse
@@ -48,6 +49,7 @@ def measure(case: str, own: argparse.Namespace) -> dict:
 
     size, batch, *flags = case.split(":")
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    flags = ["precision=mixed_bfloat16", *flags]
     flags = ["--model-size", size, "--batch-size", batch, *(f"--{flag}" for flag in flags)]
     config = config_from_arguments(build_parser("gpu_steps.py").parse_args(flags))
     config = replace(config, model=replace(config.model, num_text_tokens=VOCABULARY))

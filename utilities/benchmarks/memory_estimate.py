@@ -41,7 +41,6 @@ CASES = {
     "memory-efficient attention": Optimizations(attention="memory-efficient"),
     "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
     "accumulation of 2": Optimizations(accumulation=2),
-    "XLA": Optimizations(xla=True),
 }
 """Cases of the GPT stage; other stages use only the three without attention or gradient checkpointing."""
 HEADER = (
@@ -87,7 +86,7 @@ def measure(stage, size, decoder_type, shapes, optimizations):
 
     def step_of(model_config, switches):
         config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
-        return training_step(stage, config, switches, switches.accumulation, xla=switches.xla)
+        return training_step(stage, config, switches, switches.accumulation)
 
     # What Keras imports and caches for its first model is not counted.
     step_of(ModelConfig("nano", num_text_tokens=8, layers=1, dvae_hidden=8, decoder_type=decoder_type), CASES["none"])

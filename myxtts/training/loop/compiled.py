@@ -6,8 +6,8 @@ import tensorflow as tf
 from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
-SEED_BITS = 24
-"""Bits of the second number of a dropout seed that hold the step; higher bits hold the number of the block."""
+SEED_BITS = 21
+"""Bits of the second number of a dropout seed that hold the step; the others hold the block's number, below 1,024."""
 
 
 class CompiledBlocks(Layer):
