@@ -25,6 +25,8 @@ from myxtts.storage.run_folder import METRICS, read_metrics
 
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
 POLL_SECONDS = 0.5
+ENDING_SECONDS = 60.0
+"""How long a new training waits for the process of one that has ended."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
@@ -84,14 +86,22 @@ class Tasks:
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
     """Starts `myxtts train`, which continues if the page or its server ends; raises as `require_free` does."""
-    require_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    require_free(folder)
     with open(output_path(folder), "ab") as output:
-        try:
-            lock(output.fileno())  # kept by the new process, which locks the folder only later
-        except OSError as error:
-            if isinstance(error, BlockingIOError):  # else the file system has no locks
-                raise PageError("trains_already", folder.name) from None
+        end = time.monotonic() + ENDING_SECONDS
+        while True:
+            try:
+                lock(output.fileno())  # kept by the new process, which locks the folder only later
+            except BlockingIOError:  # a run that has ended keeps it until its process exits
+                require_free(folder)
+                if time.monotonic() > end:
+                    raise PageError("trains_already", folder.name) from None
+                time.sleep(POLL_SECONDS)
+                continue
+            except OSError:
+                pass  # the file system has no locks
+            break
         output.truncate(0)
         _trainings[folder.resolve()] = _start(["train", "--checkpoint-dir", str(folder), *flags], output)
 

@@ -20,7 +20,7 @@ from myxtts.apps.studio.texts import TEXTS
 from myxtts.apps.studio.training_form import OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
-from myxtts.storage.files import append_line, read_json, write_json
+from myxtts.storage.files import append_line, lock, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.stages.classes import STAGE_CLASSES
 
@@ -93,6 +93,20 @@ def test_failed_training_reports_the_message_of_the_command(tmp_path):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
+
+
+def test_start_waits_for_the_process_of_a_run_that_has_ended(tmp_path, monkeypatch):
+    folder, started = tmp_path / "run", []
+    monkeypatch.setattr(processes, "_start", lambda arguments, output: started.append(arguments))
+    with open(output_path(folder), "ab") as ending:
+        lock(ending.fileno())
+        monkeypatch.setattr(processes, "ENDING_SECONDS", 0.0)
+        with pytest.raises(UserError, match="training already"):
+            start_training(folder, [])
+        monkeypatch.setattr(processes, "ENDING_SECONDS", 60.0)
+        monkeypatch.setattr(time, "sleep", lambda seconds: ending.close())
+        start_training(folder, [])
+    assert len(started) == 1
 
 
 def test_failure_is_found_by_another_server(tmp_path):
