@@ -203,9 +203,12 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
     """Fades samples `(S,)` in if they begin a piece and out if they end it, over `FADE_SECONDS`."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
-    ones = np.ones(len(samples) - length, np.float32)
-    samples = samples * np.append(ramp, ones) if begins else samples
-    return samples * np.append(ones, ramp[::-1]) if ends else samples
+    samples = samples.copy()
+    if begins:
+        samples[:length] *= ramp
+    if ends:
+        samples[len(samples) - length :] *= ramp[::-1]
+    return samples
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:

@@ -13,16 +13,17 @@ time, by TensorFlow's profiler.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from bench_extra import Worker  # noqa: E402
 
 VOCABULARY = 6681
 """Text tokens of XTTS v2."""
@@ -39,52 +40,51 @@ def parse():
     return parser.parse_args()
 
 
-def measure(case: str, own: argparse.Namespace) -> dict:
-    """Runs one case in this process and returns its figures; is timed once a line is read from the standard input."""
+def work(case: str, own: argparse.Namespace) -> None:
+    """Takes the first steps of a case, then answers the parent's requests, one per line: `ready` and `time`."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments
     from myxtts.config.stages import STAGES
     from myxtts.devices.configuration import early_gpu_configuration
 
+    answers, sys.stdout = sys.stdout, sys.stderr
     size, batch, *flags = case.split(":")
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    flags = ["precision=mixed_bfloat16", *flags]
-    flags = ["--model-size", size, "--batch-size", batch, *(f"--{flag}" for flag in flags)]
+    flags = ["--model-size", size, "--batch-size", batch, "--precision", "mixed_bfloat16", *(f"--{f}" for f in flags)]
     config = config_from_arguments(build_parser("gpu_steps.py").parse_args(flags))
     config = replace(config, model=replace(config.model, num_text_tokens=VOCABULARY))
     plan = early_gpu_configuration()
 
     import tensorflow as tf
 
-    from myxtts.training.watching.measurement import _fresh, _trainer, synthetic_waves, take_step
+    from myxtts.training.watching.measurement import noise_trainer, synthetic_waves, take_step
 
+    stage = config.training.stage if config.training.stage in STAGES else "gpt"
     with tempfile.TemporaryDirectory() as folder:
-        stage = config.training.stage if config.training.stage in STAGES else "gpt"
-        trainer = _trainer(_fresh(config, folder), plan, stage)
+        trainer = noise_trainer(config, plan, folder, stage)
     trainer.train_step.phase = trainer.stage.phase(99, 100)
-    waves = synthetic_waves(config, own.seconds, int(batch))
-    prepared = trainer.replicas.transfer(trainer.preparation(waves, 0))
-    began, times, device = time.perf_counter(), [], plan.model_device
-    for step in range(3 + own.steps):
-        if step == 1:
-            first = time.perf_counter() - began
-        if step == 3:
-            print("ready", flush=True)
-            sys.stdin.readline()
-            if "GPU" in device:
-                tf.config.experimental.reset_memory_stats(device)
-        start = time.perf_counter()
-        take_step(trainer, prepared, step)
+    prepared = trainer.replicas.transfer(trainer.preparation(synthetic_waves(config, own.seconds, int(batch)), 0))
+
+    def step(number=0):
+        began = time.perf_counter()
+        take_step(trainer, prepared, number)
         tf.test.experimental.sync_devices()
-        times.append(time.perf_counter() - start)
-    seconds = median(times[3:])
-    flops = operations(config.model, trainer.train_step.trainable(), prepared) if stage == "gpt" else 0.0
-    peak = tf.config.experimental.get_memory_info(device)["peak"] / 1e9 if "GPU" in device else None
-    figures = {"case": case, "first_s": first, "step_ms": 1e3 * seconds, "tflops": flops / seconds / 1e12, "gb": peak}
-    if own.kernels:
-        figures["kernels"] = profile(lambda: take_step(trainer, prepared, 0), own.kernels)
-    return figures
+        return time.perf_counter() - began
+
+    first, _, _ = (step(number) for number in range(3))
+    memory, device = tf.config.experimental, plan.model_device
+    for line in sys.stdin:
+        figures = {"first_s": first}
+        if json.loads(line) == "time":
+            if "GPU" in device:
+                memory.reset_memory_stats(device)
+            figures["step_s"] = median(step(number) for number in range(own.steps))
+            flops = operations(config.model, trainer.train_step.trainable(), prepared) if stage == "gpt" else 0.0
+            figures["tflops"] = flops / figures["step_s"] / 1e12
+            figures["gb"] = memory.get_memory_info(device)["peak"] / 1e9 if "GPU" in device else None
+            figures["kernels"] = own.kernels and profile(step, own.kernels)
+        print(json.dumps(figures), file=answers, flush=True)
 
 
 def operations(model, weights: dict, batch) -> float:
@@ -108,10 +108,7 @@ def profile(step, count: int) -> dict:
 
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
-        began = time.perf_counter()
-        step()
-        tf.test.experimental.sync_devices()
-        wall = time.perf_counter() - began
+        wall = step()
         tf.profiler.experimental.stop()
         space = xplane_pb2.XSpace()
         space.ParseFromString(next(Path(folder).rglob("*.xplane.pb")).read_bytes())
@@ -137,30 +134,23 @@ def profile(step, count: int) -> dict:
 def main():
     own = parse()
     if own.worker:
-        print(json.dumps(measure(own.cases[0], own)))
+        work(own.cases[0], own)
         return
-    arguments = ["--worker", "--seconds", own.seconds, "--steps", own.steps, "--kernels", own.kernels, "--cases"]
-    command = [sys.executable, __file__, *map(str, arguments)]
-    errors = [tempfile.TemporaryFile("w+") for _ in own.cases]
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    workers = [subprocess.Popen([*command, case], stderr=file, **pipes) for case, file in zip(own.cases, errors)]
-    ready = [any(line == "ready\n" for line in worker.stdout) for worker in workers]
-    print("| case | first step | step | share of peak | peak memory |\n|---|---|---|---|---|")
-    for case, worker, file, is_ready in zip(own.cases, workers, errors, ready):
-        output, _ = worker.communicate("go\n" if is_ready else None)
-        if worker.returncode:
-            file.seek(0)
-            print(f"| {case} | {(file.read().strip().splitlines() or ['failed'])[-1][:300]} |||", flush=True)
-            continue
-        found = json.loads(output.splitlines()[-1])
-        share, memory = found["tflops"] / own.peak_tflops, found["gb"] and f"{found['gb']:.1f} GB"
-        row = f"| {case} | {found['first_s']:.1f} s | {found['step_ms']:.1f} ms | {share:.1%} | {memory} |"
-        print(row, flush=True)
-        if own.kernels:
-            profile_of = found["kernels"]
-            print({key: round(profile_of[key], 1) for key in ("wall_ms", "busy_ms", "launches")})
-            for name in ("by_kernel", "by_operation"):
-                print(*profile_of[name], sep="\n", flush=True)
+    options = ["--worker", "--seconds", own.seconds, "--steps", own.steps, "--kernels", own.kernels, "--cases"]
+    with ExitStack() as running:
+        workers = {case: running.enter_context(Worker(sys.executable, __file__, *options, case)) for case in own.cases}
+        for worker in workers.values():
+            worker.ask("ready")
+        print("| case | first step | step | share of peak | peak memory |\n|---|---|---|---|---|")
+        for case, worker in workers.items():
+            found = worker.ask("time")
+            share, memory = found["tflops"] / own.peak_tflops, found["gb"] and f"{found['gb']:.1f} GB"
+            row = f"| {case} | {found['first_s']:.1f} s | {1e3 * found['step_s']:.1f} ms | {share:.1%} | {memory} |"
+            print(row, flush=True)
+            if profile_of := found["kernels"]:
+                print({key: round(profile_of[key], 1) for key in ("wall_ms", "busy_ms", "launches")})
+                for name in ("by_kernel", "by_operation"):
+                    print(*profile_of[name], sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class PipelineTimes(NamedTuple):
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
     """Creates a GPT trainer without accumulation, with an untrained DVAE, and its data set; files go to `folder`."""
     dataset = SpeechDataset.open(_fresh(config, folder))
-    return _trainer(dataset.config, plan), dataset
+    return noise_trainer(dataset.config, plan, folder), dataset
 
 
 def _fresh(config, folder):
@@ -104,10 +104,11 @@ def _fresh(config, folder):
     return replace(config, training=training)
 
 
-def _trainer(config, plan, stage="gpt"):
+def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
+    """Creates a trainer of a stage without accumulation, on untrained foundations; files go to `folder`."""
     with tf.device(plan.data_device):
         below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
-    return StageTrainer(config, stage, plan, below)
+    return StageTrainer(_fresh(config, folder), stage, plan, below)
 
 
 def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
@@ -185,7 +186,7 @@ def measure_training(
 
     The first step, which traces, does not count. There is at least one more; none starts after `budget_seconds`.
     """
-    trainer = _trainer(_fresh(config, folder), plan)
+    trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
 
     def step(position):
@@ -206,7 +207,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         averaged over the phases of the stage. None if the clips cannot train the stage.
     """
     with tempfile.TemporaryDirectory() as folder:
-        trainer = _trainer(_fresh(dataset.config, folder), plan, stage)
+        trainer = noise_trainer(dataset.config, plan, folder, stage)
     if trainer.stage.nothing_to_learn(dataset):
         return None
     clips, alone, each = trainer.stage_config.batch_size, [], []
