@@ -12,10 +12,10 @@ from keras import ops
 from tiny import tiny_model_config
 
 from myxtts.models.discriminators import Discriminators
+from myxtts.models.layers import blank_weights
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.waveform_decoders import HifiganGenerator, IstftGenerator
 from myxtts.models.xtts import XTTS, named_weights
-from utilities.parity.seeded_model import without_initial_values
 
 ROOT = Path(__file__).parents[1]
 RUN_ON_JAX = """
@@ -44,7 +44,7 @@ assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules)
 
 def drawn_models():
     """Returns tiny models whose weights are seeded by their position."""
-    with without_initial_values():
+    with blank_weights():
         model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
         decoder = HifiganGenerator(16, 16, 8, ((4, 8), (2, 4)), (3, 7), (1, 3), code_stride=32)
         encoder = SpeakerEncoder(16, (8, 8), (1, 1), 16, 4)

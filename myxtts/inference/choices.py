@@ -15,7 +15,7 @@ def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None
     if engines:
         engine = (
             "inference engine; onnx (8-bit weights) and onnx-float32 use ONNX Runtime on the CPU "
-            "(default: onnx-float32 if ONNX Runtime is installed and the model is small enough, else tensorflow)"
+            "(default: onnx-float32 if ONNX Runtime is installed and memory suffices, else tensorflow)"
         )
         group.add_argument("--engine", choices=tuple(ENGINES), help=engine)
     group.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU if there is one)")

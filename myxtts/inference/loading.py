@@ -9,6 +9,7 @@ import numpy as np
 from myxtts.config.checks import UserError
 from myxtts.inference.text_front import open_text_front
 from myxtts.memory.report import check_claims
+from myxtts.models.layers import blank_weights, shared_array
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
@@ -44,20 +45,20 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
     skipped = "dvae" if only_speech and "decoder" in stores else None
-    model = XTTS(config.model, parts=tuple(part for part in stores if part != skipped))
+    with blank_weights():
+        model = XTTS(config.model, parts=tuple(part for part in stores if part != skipped))
     for part, store in stores.items():
-        # Without a DVAE, the GPT's checkpoint has the mel statistics in a file of their own.
-        stats = [MEL_STATS] if part == "gpt" and "dvae" not in stores else []
-        files, where = store.read(steps[part], ("model", *stats))[0], store.path(steps[part])
-        arrays = {name: array for file in files.values() for name, array in file.items()}
+        step, where = steps[part], str(store.path(steps[part]))
         if part == skipped:
-            arrays, weights = {MEL_STATS: arrays[MEL_STATS]}, {MEL_STATS: model.mel_stats}
+            weights, arrays = {MEL_STATS: model.mel_stats}, {MEL_STATS: store.open(step)[MEL_STATS]}
         else:
-            weights = model.part_weights(part) | dict.fromkeys(stats, model.mel_stats)
-        if bad := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+            weights, arrays = model.part_weights(part), store.open(step)
+        assign_by_name(weights, arrays, where)
+        if part == "gpt" and "dvae" not in stores:  # its checkpoint has the mel statistics in a file of their own
+            assign_by_name({MEL_STATS: model.mel_stats}, store.open(step, MEL_STATS), where)
+        if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
             hint = "Load another checkpoint with --which, or train it again."
             raise CheckpointError(f"{where} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
-        assign_by_name(weights, arrays, str(where))
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
         hint = "Train it again with --stage gpt --reset-training."

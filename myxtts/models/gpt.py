@@ -6,7 +6,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -14,7 +13,7 @@ from myxtts.config.config import SamplingConfig
 from myxtts.config.model import ModelConfig
 from myxtts.models.attention import HIDDEN, SITES_PER_BLOCK, STANDARD, MemoryUse, TransformerBlock
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
-from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, torch_linear
+from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, normal, torch_linear
 
 TRAILING_STOPS = 3
 """Number of unmasked stop codes in training after the first one."""
@@ -115,9 +114,8 @@ class GPT(Layer):
         # Activations of the bundled model's perceiver exceed the range of float16.
         precise = "float32" if self.compute_dtype == "float16" else policy
         self.perceiver = PerceiverResampler(width, *sizes, dtype=precise, name="perceiver")
-        normal = keras.initializers.RandomNormal
-        self.text_embedding = table("text_embedding", config.num_text_tokens, normal(0.0, 1.0))
-        self.audio_embedding = table("audio_embedding", config.num_audio_tokens, normal(0.0, 1.0))
+        self.text_embedding = table("text_embedding", config.num_text_tokens, normal(1.0))
+        self.audio_embedding = table("audio_embedding", config.num_audio_tokens, normal(1.0))
         self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, sinusoids)
         self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, sinusoids)
         self.blocks = [block(number) for number in range(config.layers)]

@@ -2,9 +2,13 @@
 
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 Tensor = Any
@@ -131,6 +135,34 @@ def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
     return layer
 
 
+_BLANK = ContextVar("_BLANK", default=False)
+
+
+@contextmanager
+def blank_weights() -> Iterator[None]:
+    """Context manager in which layers start from zeros: for a model that is loaded, drawing numbers takes longest."""
+    token = _BLANK.set(True)
+    try:
+        yield
+    finally:
+        _BLANK.reset(token)
+
+
+def uniform(bound: float) -> Any:
+    """Returns the initializer of weights uniform within ±`bound`; zeros in `blank_weights`."""
+    return "zeros" if _BLANK.get() else keras.initializers.RandomUniform(-bound, bound)
+
+
+def normal(stddev: float) -> Any:
+    """Returns the initializer of normally distributed weights; zeros in `blank_weights`."""
+    return "zeros" if _BLANK.get() else keras.initializers.RandomNormal(0.0, stddev)
+
+
+def shared_array(value: Any) -> np.ndarray:
+    """Returns a value as an array, of a Keras variable without a copy: the array keeps the values of this moment."""
+    return np.asarray(value.value.read_value() if isinstance(value, keras.Variable) else value)
+
+
 def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
     """Creates and builds a `Dense` layer with Keras's initial weights; `options` are arguments of `Dense`."""
     return built(AdaptableDense(units, name=name, dtype=dtype, **options), (None, fan_in))
@@ -139,14 +171,13 @@ def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.la
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
     """Creates and builds a `Dense` layer with weights uniform within 1 / sqrt(fan_in), as in PyTorch, or zeros."""
     bound = fan_in**-0.5
-    start = keras.initializers.Zeros if zero else lambda: keras.initializers.RandomUniform(-bound, bound)
-    options = dict(kernel_initializer=start(), bias_initializer=start())
+    options = {name: "zeros" if zero else uniform(bound) for name in ("kernel_initializer", "bias_initializer")}
     return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)
 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
     """Creates and builds an `AdaptableDense` layer with a normally distributed kernel and zero bias, as in GPT-2."""
-    start = keras.initializers.RandomNormal(0.0, stddev)
+    start = normal(stddev)
     return built(AdaptableDense(units, kernel_initializer=start, dtype=dtype, name=name), (None, fan_in))
 
 
@@ -225,6 +256,5 @@ class ConvTranspose1D(Layer):
 def _add_kernel_and_bias(layer, kernel_shape, filters, use_bias=True):
     """Adds kernel and bias to a layer; the fan-in is the product of the kernel's axes except the last."""
     bound = 1.0 / math.sqrt(math.prod(kernel_shape[:-1]))
-    of_kernel, of_bias = (keras.initializers.RandomUniform(-bound, bound) for _ in range(2))
-    kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=of_kernel)
-    return kernel, layer.add_weight(name="bias", shape=(filters,), initializer=of_bias) if use_bias else None
+    kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=uniform(bound))
+    return kernel, layer.add_weight(name="bias", shape=(filters,), initializer=uniform(bound)) if use_bias else None

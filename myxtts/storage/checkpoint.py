@@ -16,7 +16,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,27 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
         except (AttributeError, TypeError, ValueError, SafetensorError) as error:
             stored = "MyXTTS stores float32 and whole numbers."
             raise CheckpointError(f"{path} cannot be read: {error!s:.300}. {stored}") from None
+
+
+class StoredTensors(Mapping):
+    """Tensors of a file by name, each read when it is looked up; raises `CheckpointError` as `read_tensors`."""
+
+    def __init__(self, path: AnyPath):
+        self.path = path
+        with _open(path) as file:
+            self.shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            """Shape of each tensor, by name."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.shapes:
+            raise KeyError(name)
+        return read_tensors(self.path, [name])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
 
 
 def _open(path):
@@ -300,14 +321,15 @@ class CheckpointStore:
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
         """Returns the tensors of the files `names`, `{file name: {tensor name: array}}`, and the state."""
+        return {name: dict(self.open(step, name)) for name in names}, self.read_state(step)
+
+    def open(self, step: int, name: str = "model") -> StoredTensors:
+        """Verifies the checkpoint and returns the tensors of the file `name`, which are read one by one."""
         if step not in self._sound:
             self.verify(step)
-        tensors = {}
-        for name in names:
-            path = self.path(step) / f"{name}.safetensors"
-            _entry(self._sound[step], path)
-            tensors[name] = dict(zip(tensor_names(path), read_tensors(path)))
-        return tensors, self.read_state(step)
+        path = self.path(step) / f"{name}.safetensors"
+        _entry(self._sound[step], path)
+        return StoredTensors(path)
 
     def read_state(self, step: int) -> SavedState:
         """Reads a checkpoint's `state.json`. Raises `CheckpointError` if it is damaged or belongs to another step."""
@@ -328,8 +350,9 @@ def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray
         few = [[name[:100] for name in names[:3]] or "nothing" for names in (missing, unknown)]
         counts = f"({len(missing)} and {len(unknown)} in all). Was it made with another model size?"
         raise CheckpointError(f"{unfit} it lacks {few[0]} and has {few[1]} too many {counts}")
+    stored = arrays.shapes if isinstance(arrays, StoredTensors) else {name: arrays[name].shape for name in arrays}
     for name, variable in variables.items():
-        theirs, ours = tuple(arrays[name].shape), tuple(variable.shape)
+        theirs, ours = tuple(stored[name]), tuple(variable.shape)
         if theirs != ours:
             hint = "Was it made with another model size or vocabulary?"
             raise CheckpointError(f"{unfit} {name} is {theirs} there and {ours} here. {hint}")

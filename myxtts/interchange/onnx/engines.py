@@ -1,7 +1,9 @@
 """`choose_engine` selects the engine that samples codes; `OnnxSteps` is the one that uses ONNX Runtime, for CPUs."""
 
+import ctypes
 import importlib.util
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +21,12 @@ from myxtts.models.gpt import GPT
 
 logger = logging.getLogger(__name__)
 
-MOST_WEIGHT_BYTES = 10**9
-"""Size of the largest GPT for which ONNX Runtime is the default. XTTS v2 has 1.5 GB, which take 38 s to convert and a
-third copy in memory: too much for a single text."""
-
 
 def choose_engine(weight_bytes: int) -> str:
     """Returns the name of the fastest engine for a GPT of this size that samples the same codes as TensorFlow."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-    # The Keras model, the graph and the session of ONNX Runtime each have a copy of the weights.
-    fits = weight_bytes <= MOST_WEIGHT_BYTES and 3 * weight_bytes < psutil.virtual_memory().available
+    # ONNX Runtime makes a copy of the weights in an order of its own; this leaves as much for everything else.
+    fits = 2 * weight_bytes < psutil.virtual_memory().available
     on_gpu = bool(tf.config.get_visible_devices("GPU"))
     return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
 
@@ -61,6 +59,8 @@ class OnnxSteps:
     def __init__(self, gpt: GPT, config: ModelConfig, weights: str = INT8, threads: int = 0):
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
         self._reading = build_reading(gpt, config, weights).session(threads)
+        with suppress(AttributeError):  # a C library other than glibc
+            ctypes.CDLL(None).malloc_trim(0)  # returns what building needed, for XTTS v2 a gigabyte
         # Sorting a thousand scores is fastest in one thread.
         self._drawing = build_drawing(config).session(1)
 
