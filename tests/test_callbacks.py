@@ -73,6 +73,17 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     assert "High timing variation" not in said and "\r" not in said
 
 
+def test_long_accumulated_step_tells_its_time_once(capsys, monkeypatch):
+    progress, now = ConsoleProgress(), iter(range(0, 10_000, 4))
+    progress.on_start(start_of(accumulation=9))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
+    for _ in range(2):
+        for what in ("read", "computed"):
+            for done in range(1, 10):
+                progress.on_micro_batch(what, done, 9)
+    assert capsys.readouterr().out.count("step of 9 batches takes about 00:36") == 1
+
+
 def test_high_variation_is_reported_with_advice_if_steps_wait_for_data(capsys):
     progress = ConsoleProgress()
     progress.on_start(start_of())

@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -204,7 +205,9 @@ def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_check
     monkeypatch.setattr(
         CheckpointStore, "write", lambda store, step, *rest: (written.append(step), write(store, step, *rest))[1]
     )
-    trainer.train(dataset)
+    seen = []
+    trainer.train(dataset, [SimpleNamespace(on_micro_batch=lambda *facts: seen.append(facts))])
+    assert seen == [(what, done, 3) for _ in range(2) for what in ("read", "computed") for done in (1, 2, 3)]
     assert written == [2]
     assert trainer.store.read(2, ())[1]["position"] == 6
     assert trainer.store.best_step() == 2

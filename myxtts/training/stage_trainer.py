@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 
 import keras
@@ -73,6 +74,7 @@ class StageTrainer:
         self.ledger: Ledger | None = None
         """Effects of the training switches, after the first step."""
         self.clock, self.watch = StepClock(), Watch(self)
+        self.train_step.on_micro_batch = partial(self.watch.call, "on_micro_batch", "computed")
         parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
         parts["micro_batches"] = self.batching
         best_by = config.training.best_by if self.stage.speaks else "loss"
@@ -204,7 +206,11 @@ class StageTrainer:
                 watch.call("on_running")
             self.clock.start(batches)
             while not (at_end or stopping):
-                group = list(islice(batches, accumulation))
+                group = []
+                for batch in islice(batches, accumulation):
+                    group.append(batch)
+                    if accumulation > 1:
+                        watch.call("on_micro_batch", "read", len(group), accumulation)
                 # Workers may wait for each other here without limit, but not within the step.
                 stopping = self.workers.agree(self.stop_requested)
                 self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first one traces

@@ -5,7 +5,7 @@ then checked, clipped and applied. Keras cannot do this: its clipping and loss s
 accumulation gives all micro-batches equal weight, whatever their number of tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
@@ -45,6 +45,8 @@ class TrainStep:
             self.make_accumulators()
         self.phase, self.micro_batches = "", 0
         """Phase of the stage in the next steps, and number of batches in the last update."""
+        self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
+        """Called after each of several batches of a step, with the number of these so far and of all."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -195,6 +197,7 @@ class TrainStep:
         for micro, batch in enumerate(batches):
             more = self._accumulate(rule, batch, counts, seed + [0, micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
+            self.on_micro_batch(micro + 1, len(batches))
         return self._finish(rule, sums, counts, statistics)
 
     def _count_trace(self):

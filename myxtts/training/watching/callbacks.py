@@ -26,6 +26,8 @@ STEP_WIDTH = 80
 """Width of step lines on the terminal, in characters."""
 VERDICT_SECONDS = 60.0
 """Seconds of training after which a run logs its bottleneck."""
+TRIAL_SECONDS = 10.0
+"""Seconds of a step's first batches after which a run tells how long the step will take."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -76,6 +78,8 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
+    - `on_micro_batch(what, done, count)`: with gradient accumulation, after each of the `count` batches of a step was
+      `read` and after it was `computed`.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`, with mean losses and `StepClock.report` since
       then, memory in MB (`host_mb`, `model_gpu_mb`) and utilization of the GPUs by role (`model_gpu_percent`).
@@ -130,9 +134,10 @@ class ConsoleProgress(Callback):
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
+        self._told, self._first_at, self._shown_at = False, 0.0, 0.0
 
     def on_start(self, start):
-        self._start, self._verdict_at = start, time.monotonic() + VERDICT_SECONDS
+        self._start, self._verdict_at, self._told = start, time.monotonic() + VERDICT_SECONDS, False
         done = f"{counted(start.total_steps, 'step')}, {start.step} done"
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
@@ -152,9 +157,22 @@ class ConsoleProgress(Callback):
         preset = self._start.preset
         self._say(f"{self._start.stage} optimizations (preset {preset}), as seen in the first step:\n{ledger}")
 
+    def on_micro_batch(self, what, done, count):
+        now = time.monotonic()
+        if done == 1:
+            self._first_at = now  # the first batch of all includes tracing
+        elif what == "computed" and not self._told and (done == count or now - self._first_at > TRIAL_SECONDS):
+            self._told, seconds = True, (now - self._first_at) / (done - 1) * count
+            if seconds > TRIAL_SECONDS:
+                self._say(f"Computing a step of {count} batches takes about {tqdm.format_interval(seconds)}")
+        if self._bar is not None and now - self._shown_at > 1.0:
+            self._shown_at = now
+            self._bar.set_postfix_str(f"batches {what}: {done} of {count}")
+
     def on_step(self, step):
         if self._bar is not None:
             self._bar.update(step - self._bar.n)  # negative after a return to an earlier checkpoint
+            self._shown_at = time.monotonic()
 
     def _say(self, text):
         """Prints a text, above the progress bar if there is one, and logs it."""
