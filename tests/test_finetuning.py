@@ -14,7 +14,7 @@ from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.origin import adopt, settle_origin, with_rows
+from myxtts.runs.origin import adopt, bring_in, settle_origin, with_rows
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -56,6 +56,15 @@ def test_smaller_vocabulary_is_refused(source):
     arrays = CheckpointStore(folder / "gpt").read(4, ["model"])[0]["model"]
     with pytest.raises(CheckpointError, match="Leave --vocabulary out"):
         with_rows(arrays, "gpt", config.model.num_text_tokens - 1, seed=0)
+
+
+def test_refused_vocabulary_leaves_no_stage_in_the_new_folder(source, tmp_path):
+    folder, _, config = source
+    training = TrainingConfig(stage="gpt", init_from=str(folder), checkpoint_dir=str(tmp_path / "new"))
+    shape = dataclasses.replace(config.model, num_text_tokens=config.model.num_text_tokens - 1)
+    with pytest.raises(CheckpointError, match="--vocabulary"):
+        bring_in(dataclasses.replace(config, model=shape, training=training), ["dvae"], True)
+    assert not [*tmp_path.glob("new/*/step_*")]
 
 
 def test_lora_starts_as_the_plain_model_and_merges_exactly():
