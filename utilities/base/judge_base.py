@@ -5,6 +5,11 @@
 The model speaks 100 held-out sentences of the grammars that it was trained on, then free sentences, which may contain
 new words, alternately in a male and a female voice of each language. The table compares its CER with that of eSpeak
 NG, which spoke the training corpus, and with the CER against other sentences and under noise.
+
+    python utilities/base/judge_base.py --losses
+
+compares the languages, also those that no recognizer understands, by the GPT's loss on eSpeak NG's speech of new random
+words: its cross-entropy in nats per code, with the text and without.
 """
 
 import argparse
@@ -16,10 +21,11 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "benchmarks")]
 
-from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE  # noqa: E402
+from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE, random_sentences  # noqa: E402
 from first_words import NOISE, error_rate  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.data.sample_corpus import SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
 from myxtts.hearing.recognizers import open_recognizer  # noqa: E402
@@ -30,7 +36,7 @@ from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
 JUDGED = ("en", "de", "fr", "es")
 """Languages that Whisper base understands."""
 VOICES = ("Gene", "f2")
-SENTENCES = 25
+SENTENCES, NUM_LOSSES = 25, 60
 FREE = Path(__file__).with_name("free_sentences.txt")
 """Lines `language|sentence`."""
 
@@ -58,16 +64,36 @@ def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
         return [load_samples(path) for path in paths]
 
 
+def losses(synthesizer: Synthesizer, language: str) -> tuple[float, float]:
+    """Returns the mean loss per code of a language's speech with the text, and without it."""
+    model, texts, sums = synthesizer.model, random_sentences(language, NUM_LOSSES, "judged"), np.zeros(3)
+    voices = [stored_voice(BASE_FOLDER, f"{language}_{voice}", synthesizer.voice) for voice in VOICES]
+    to_mel = MelSpectrogram(DVAE_MEL)
+    for number, (text, sound) in enumerate(zip(texts, spoken_by_espeak(texts, language))):
+        codes = np.asarray(model.dvae.encode(model.normalize_mel(to_mel(sound[None]))))[0]
+        ids = synthesizer.text_front.ids(text, language)
+        read = synthesizer.read_again(voices[number % len(voices)].latents, ids, codes)
+        sums += -read.logs.sum(), -read.without.sum(), len(read.logs)
+    return sums[0] / sums[2], sums[1] / sums[2]
+
+
 def main() -> int:
     """Prints a row of figures for each language and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=BASE_FOLDER)
-    parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--recognizer", help="Whisper size base or larger, or another recognizer")
+    which.add_argument("--losses", action="store_true", help="print the GPT's loss in each language instead")
     parser.add_argument("--output", type=Path, help="Markdown file for the tables")
     parser.add_argument("--decoder", choices=("model", "griffin-lim"), help="vocoder (default: that of the model)")
     parser.add_argument("--texts", type=Path, help="text file of English sentences to speak instead, one per line")
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
+    if arguments.losses:
+        synthesizer = Synthesizer.load(arguments.checkpoint)
+        for language in LANGUAGES:
+            print(language, *(f"{loss:.2f}" for loss in losses(synthesizer, language)), flush=True)
+        return 0
     kinds, languages = (("grammar", grammar_sentences), ("free", free_sentences)), JUDGED
     if arguments.texts:
         given = [line for line in arguments.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
