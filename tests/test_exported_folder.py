@@ -74,7 +74,9 @@ def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_s
         asked = dict(model="tts-1", input=text, voice=voice, language="en", response_format="pcm") | values
         status, pcm = ask(port, "POST", "/v1/audio/speech", json.dumps(asked))
         expected = speaker.speak(text, voice if voice == "emma" else str(voices / "me.wav"), "en", **values)
-        assert status == 200 and pcm == np.rint(np.clip(expected, -1, 1) * 32767).astype("<i2").tobytes()
+        assert status == 200
+        found, whole = np.frombuffer(pcm, "<i2").astype(int), np.rint(np.clip(expected, -1, 1) * 32767)
+        assert len(found) == len(whole) and np.abs(found - whole).max() <= 1, "windows may round differently"
     assert ask(port, "PUT", "/v1/audio/voices/other", (voices / "me.wav").read_bytes())[0] == 201
     asked |= dict(voice="other")
     assert ask(port, "POST", "/v1/audio/speech", json.dumps(asked))[1] == pcm

@@ -14,7 +14,8 @@ from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.speech import Verdict, word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
-from myxtts.inference.text_stream import Sentence, spoken_faster
+from myxtts.inference.text_stream import Sentence
+from myxtts.inference.windows import spoken_faster
 from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -57,7 +58,7 @@ def voice(synthesizer):
 
 @pytest.fixture(autouse=True)
 def many_windows(monkeypatch):
-    monkeypatch.setattr(text_stream, "MOST_FRAMES", 30)
+    monkeypatch.setattr("myxtts.inference.windows.MOST_FRAMES", 30)
     monkeypatch.setattr("myxtts.inference.text_front.get_language", lambda language: ShortPieces)
 
 
@@ -157,7 +158,7 @@ def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, vo
         return decode(latents, speaker, start, end)
 
     monkeypatch.setattr(synthesizer.to_waveform, "to_samples", spy)
-    monkeypatch.setattr(text_stream, "MOST_FRAMES", 172)
+    monkeypatch.setattr("myxtts.inference.windows.MOST_FRAMES", 172)
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1)
     once, decoder = sum(frames), synthesizer.model.decoder
     frames.clear()

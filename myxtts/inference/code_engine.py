@@ -10,6 +10,7 @@ import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
 from myxtts.inference.advancing import MOST_CODES, Request, RowState, TensorflowSteps
+from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.gpt import SamplingValues, gumbel_noise
 
 logger = logging.getLogger(__name__)
@@ -18,8 +19,6 @@ MOST_ROWS = 8
 """Maximum number of sentences in a batch; a larger one needs more memory and is slower per code."""
 FIRST_STEPS = 4
 """Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes, so that its audio starts early."""
-FIRST_CODES = 8
-"""Number of codes that the first window of audio needs."""
 IDLE_SECONDS = 0.2
 """Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)

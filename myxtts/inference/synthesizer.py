@@ -14,13 +14,14 @@ from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.choices import DECODERS, ENGINES
-from myxtts.inference.code_engine import FIRST_CODES, CodeEngine
+from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
 from myxtts.inference.speech import Manner, Speech, silence
 from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
 from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Sentence, SpeechStream
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
+from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker
 from myxtts.storage.speakers import find_speaker, read_speakers

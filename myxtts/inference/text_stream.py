@@ -1,7 +1,7 @@
 """Synthesis of a text sentence by sentence: codes, their audio whole or window by window, and the self-check.
 
-Each decoder of codes or GPT latents has a `sample_rate` in Hz, and a method `begin` that returns a `Sounding` for one
-sentence.
+Each decoder of codes or GPT latents has a `sample_rate` in Hz, and a method `begin` that returns a `windows.Sounding`
+for one sentence.
 """
 
 import logging
@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from myxtts.audio.mel import log_mel_to_wav
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
-from myxtts.inference.code_engine import FIRST_CODES, CodeStream
+from myxtts.inference.code_engine import CodeStream
 from myxtts.inference.self_check import Listener, judge
 from myxtts.inference.speech import Manner, Spoken, SpokenPiece, Verdict, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.voices import Voice
+from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, Windows, WindowShape, spoken_faster
+from myxtts.models.waveform_decoders import WaveformDecoder
 from myxtts.models.xtts import XTTS
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import rule_of_thumb
@@ -26,17 +28,6 @@ if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
 
 logger = logging.getLogger(__name__)
-
-FIRST_FRAMES = 8
-"""Fewest frames in the first window of a sentence."""
-LATER_FRAMES = 64
-"""Fewest frames in the second window, about one call of the engine; each later window is twice as long, up to
-`MOST_FRAMES`. Shorter windows would mostly be context, which is computed twice."""
-MOST_FRAMES = 172
-NO_SAMPLES = np.zeros(0, np.float32)
-Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
-"""Decoder of one sentence: takes all codes so far, all GPT latents so far `(n, width)` (at the end one more than
-codes), and whether the sentence has ended; returns the next samples `(S,)` float32, possibly none."""
 
 
 class GriffinLim:
@@ -61,6 +52,11 @@ class GriffinLim:
         return more
 
 
+def window_shape(decoder: WaveformDecoder) -> WindowShape:
+    """Returns the numbers of a waveform decoder that windows need."""
+    return WindowShape(decoder.factors(), decoder.hop_length, decoder.history_frames, decoder.lookahead_frames)
+
+
 class LatentDecoder:
     """Decodes GPT latents in windows with context; decoding the whole sentence differs by at most 1e-6."""
 
@@ -75,41 +71,13 @@ class LatentDecoder:
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
         """Starts a sentence."""
-        decoder, given, least = self.decoder, 0, FIRST_FRAMES
-
-        def more(codes, latents, finished):
-            nonlocal given, least
-            latents = spoken_faster(latents, speed, finished)
-            # Frames after the second-to-last latent change with the next latent.
-            end = decoder.num_frames(len(latents) if finished else max(len(latents) - 1, 0))
-            ready = end if finished else end - decoder.lookahead_frames
-            if ready - given < (1 if finished else least):
-                return NO_SAMPLES
-            start = max(given - decoder.history_frames, 0)
-            samples = self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
-            samples = samples[(given - start) * decoder.hop_length : (ready - start) * decoder.hop_length]
-            given, least = ready, min(max(2 * least, LATER_FRAMES), MOST_FRAMES)
-            return samples
-
-        return more
+        to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
+        return Windows(window_shape(self.decoder), to_samples, speed)
 
     def _to_samples(self, latents, speaker, start, end):
         """Decodes the frames `start` to `end` of latents `(1, n, width)`."""
         samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
         return tf.cast(samples, tf.float32)
-
-
-def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
-    """Resamples latents or frames `(n, C)` in time by a factor `speed` > 0, linearly, as XTTS v2 does. Unless
-    `finished`, leaves out the last results, which depend on the next latent."""
-    if speed == 1:
-        return x
-    position = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5
-    position = np.clip(position if finished else position[position <= len(x) - 1], 0, len(x) - 1)
-    left = position.astype(np.int64)
-    right = np.minimum(left + 1, len(x) - 1)
-    blend = (position - left).astype(np.float32)[:, None]
-    return x[left] * (1 - blend) + x[right] * blend
 
 
 class Sentence:

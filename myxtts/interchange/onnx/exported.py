@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -16,8 +17,9 @@ from myxtts.audio.files import read_audio
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference.speech import VOICE_SUFFIX, Manner, Voice, silence
+from myxtts.inference.speech import VOICE_SUFFIX, Manner, Voice, faded, silence
 from myxtts.inference.text_front import Piece, TextFront
+from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, Windows, WindowShape
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
 from myxtts.text.g2p import ESPEAK
@@ -25,11 +27,14 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
+CODES_A_TURN = 16
+"""Number of codes that a text samples before the next text has its turn; the first time `FIRST_CODES`."""
+
 
 class ExportedModel:
     """An exported model; has the methods of `Synthesizer` that the server uses.
 
-    Speaks one sentence at a time, in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
+    Speaks in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path):
@@ -77,10 +82,23 @@ class ExportedModel:
         """Starts to speak a text, like `Synthesizer.stream`; `check` and `hurry` have no effect."""
         return ExportedStream(self, text, Manner(*manner))
 
+    def sounding(self, voice: Voice, speed: float) -> Sounding:
+        """Returns the decoder of a sentence: in windows, or as a whole if the export is older than those."""
+        exported, shape = self.exported, self.exported.config.get("windows")
+        if shape is None:
+            whole = lambda latents: exported.sound(latents, voice.speaker[0], speed)
+            return lambda codes, latents, finished: whole(latents) if finished else NO_SAMPLES
+
+        def to_samples(latents, start, end):
+            window = dict(start=np.array([start]), end=np.array([end]))
+            return exported.run("decoder", latents=latents[None], speaker=voice.speaker, **window)["samples"][0]
+
+        return Windows(WindowShape(**shape), to_samples, speed)
+
 
 @dataclass
 class ExportedStream:
-    """Speech of one text; has the methods of `SpeechStream`. Each call of `more` speaks one piece."""
+    """Speech of one text; has the methods of `SpeechStream`. Each call of `more` samples a few codes of a piece."""
 
     model: ExportedModel
     pieces: Sequence[Piece]
@@ -93,30 +111,54 @@ class ExportedStream:
     num_rows: int = 1
 
     def open(self) -> None:
-        """Does nothing: `more` needs no preparation."""
+        """Starts the next piece."""
+        exported, number = self.model.exported, len(self.spans)
+        voice, language, sampling, seed, speed, _ = self.manner
+        ids = self.model.text_front.ids(self.pieces[number].text, language)
+        values = {name: getattr(sampling, name) for name in exported.config["sampling"]}
+        self._draw = exported.draw(ids, voice.latents[0], seed, number, **values)
+        self._sound: Sounding = self.model.sounding(voice, speed)
+        self._drawn: list[tuple] = []  # states and codes
+        self._start, self._is_heard = self.num_samples, False
 
-    look_ahead = open
+    def look_ahead(self) -> None:
+        """Does nothing: pieces are spoken one after another."""
 
     def ready(self) -> bool:
         """Whether `more` can be called."""
         return not self.finished
 
     def more(self) -> np.ndarray:
-        """Speaks the next piece; returns its samples and the pause after it, `(S,)` float32."""
-        exported, number = self.model.exported, len(self.spans)
-        piece, (voice, language, sampling, seed, speed, _) = self.pieces[number], self.manner
-        ids, arrays = self.model.text_front.ids(piece.text, language), (voice.latents[0], voice.speaker[0])
-        values = {name: getattr(sampling, name) for name in exported.config["sampling"]}
-        samples, codes, stopped = exported.sentence(ids, *arrays, seed, number, speed, **values)
-        if not stopped:
+        """Samples a few codes; returns the next samples `(S,)` float32, possibly none, and the pause after a piece."""
+        self._drawn += islice(self._draw, CODES_A_TURN if self._drawn else FIRST_CODES)
+        states, codes = zip(*self._drawn)
+        ended = codes[-1] in (None, self.model.exported.model["stop_audio_token"])
+        codes, is_cut, rate, samples = (
+            codes[: len(codes) - ended],
+            codes[-1] is None,
+            self.model.sample_rate,
+            NO_SAMPLES,
+        )
+        if codes:
+            samples = self._sound(codes, np.concatenate(states), ended)
+        if len(samples):
+            samples = faded(samples, rate, not self._is_heard, ended)
+            self._is_heard = True
+        self.num_samples += len(samples)
+        if not ended:
+            return samples
+        if is_cut:
             logger.warning("Speech was cut off after %d codes.", len(codes))
         self.num_codes += len(codes)
-        self.spans.append((piece.text, self.num_samples, self.num_samples + len(samples)))
+        piece = self.pieces[len(self.spans)]
+        self.spans.append((piece.text, self._start, self.num_samples))
         self.finished |= len(self.spans) == len(self.pieces)
-        if not self.finished:
-            samples = np.concatenate([samples, silence(piece.pause_seconds, self.model.sample_rate)])
-        self.num_samples += len(samples)
-        return samples
+        if self.finished:
+            return samples
+        pause = silence(piece.pause_seconds, rate)
+        self.num_samples += len(pause)
+        self.open()
+        return np.concatenate([samples, pause])
 
     def close(self) -> None:
         """Cancels the pieces that have not been spoken."""

@@ -16,6 +16,7 @@ from myxtts.config.checks import UserError, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.text_stream import window_shape
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
 from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
@@ -133,6 +134,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "espeak_voices": {code: voice for code, voice in by_espeak if voice},
         "sampling": {name: getattr(config.sampling, name) for name in sampling},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
+        "windows": window_shape(synthesizer.model.decoder)._asdict(),
         "listening": {
             "sample_rate": MODEL_SAMPLE_RATE,
             "speaker_sample_rate": SPEAKER_SAMPLE_RATE,

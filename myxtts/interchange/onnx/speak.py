@@ -171,24 +171,31 @@ class Speaker:
 
     def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
         """Samples the codes of a sentence; returns them, GPT states `(n + 1, width)`, and whether stop was sampled."""
+        states, codes = zip(*self.draw(ids, latents, seed, sentence, max_codes, **sampling))
+        return list(codes[:-1]), np.concatenate(states), codes[-1] is not None
+
+    def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
+        """Samples a sentence code by code; yields the GPT state `(1, width)` that predicts a code, and the code.
+
+        The last code is that of stop, or None if the maximum number of codes came first.
+        """
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
             raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
-        cache = Cache(model)
+        cache, number = Cache(model), 0
         text = np.array([[model["start_text_token"], *ids, model["stop_text_token"]]], np.int32)
         logits, hidden = cache.read(self.run, latents[None], text, model["start_audio_token"], 0)
-        seen, codes, states = np.zeros(logits.shape, bool), [], [hidden]
+        seen = np.zeros(logits.shape, bool)
         most = min(max_codes or model["max_codes"], model["max_codes"])
-        while len(codes) < most:
-            noise = gumbel_noise(seed, sentence, len(codes), logits.shape[1])
+        while number < most:
+            noise = gumbel_noise(seed, sentence, number, logits.shape[1])
             drawn = self.run("draw", logits=logits, noise=noise, seen=seen, **values)
-            code, seen = int(drawn["code"][0]), drawn["now_seen"]
+            code, seen, number = int(drawn["code"][0]), drawn["now_seen"], number + 1
+            yield hidden, code
             if code == model["stop_audio_token"]:
-                return codes, np.concatenate(states), True
-            codes.append(code)
-            logits, hidden = cache.read(self.run, latents[None, :0], text[:, :0], code, len(codes))
-            states.append(hidden)
-        return codes, np.concatenate(states), False
+                return
+            logits, hidden = cache.read(self.run, latents[None, :0], text[:, :0], code, number)
+        yield hidden, None
 
     def sampling_values(self, **sampling):
         """Returns the sampling settings as inputs of the graph `draw`."""

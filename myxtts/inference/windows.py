@@ -1,0 +1,72 @@
+"""Decoding of the GPT latents of a sentence window by window, while they are sampled. Imports no TensorFlow."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+FIRST_FRAMES = 8
+"""Fewest frames in the first window of a sentence."""
+LATER_FRAMES = 64
+"""Fewest frames in the second window, about one call of the engine; each later window is twice as long, up to
+`MOST_FRAMES`. Shorter windows would mostly be context, which is computed twice."""
+MOST_FRAMES = 172
+FIRST_CODES = 8
+"""Number of codes that the first window needs."""
+NO_SAMPLES = np.zeros(0, np.float32)
+Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
+"""Decoder of one sentence: takes all codes so far, all GPT latents so far `(n, width)` (at the end one more than
+codes), and whether the sentence has ended; returns the next samples `(S,)` float32, possibly none."""
+
+
+class WindowShape(NamedTuple):
+    """Numbers of a waveform decoder, its attributes of the same names, that windows need."""
+
+    factors: Sequence[float]
+    hop_length: int
+    history_frames: int
+    lookahead_frames: int
+
+    def num_frames(self, num_latents: int) -> int:
+        """Returns the number of frames for `num_latents` latents."""
+        for factor in self.factors:
+            num_latents = int(num_latents * factor)
+        return num_latents
+
+
+class Windows:
+    """Decodes a sentence in windows with context; decoding the whole sentence differs by at most 1e-6.
+
+    `to_samples(latents, start, end)` decodes the frames `start` to `end` of latents `(n, width)`, to `(S,)`.
+    """
+
+    def __init__(self, shape: WindowShape, to_samples: Callable[[np.ndarray, int, int], np.ndarray], speed: float = 1):
+        self._shape, self._to_samples, self._speed = shape, to_samples, speed
+        self._given, self._least = 0, FIRST_FRAMES
+
+    def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
+        """Returns the next samples, possibly none, given all codes and latents so far; see `Sounding`."""
+        shape, given = self._shape, self._given
+        latents = spoken_faster(latents, self._speed, finished)
+        # Frames after the second-to-last latent change with the next latent.
+        end = shape.num_frames(len(latents) if finished else max(len(latents) - 1, 0))
+        ready = end if finished else end - shape.lookahead_frames
+        if ready - given < (1 if finished else self._least):
+            return NO_SAMPLES
+        start = max(given - shape.history_frames, 0)
+        samples = self._to_samples(latents, start, end)
+        self._given, self._least = ready, min(max(2 * self._least, LATER_FRAMES), MOST_FRAMES)
+        return samples[(given - start) * shape.hop_length : (ready - start) * shape.hop_length]
+
+
+def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
+    """Resamples latents or frames `(n, C)` in time by a factor `speed` > 0, linearly, as XTTS v2 does. Unless
+    `finished`, leaves out the last results, which depend on the next latent."""
+    if speed == 1:
+        return x
+    position = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5
+    position = np.clip(position if finished else position[position <= len(x) - 1], 0, len(x) - 1)
+    left = position.astype(np.int64)
+    right = np.minimum(left + 1, len(x) - 1)
+    blend = (position - left).astype(np.float32)[:, None]
+    return x[left] * (1 - blend) + x[right] * blend
