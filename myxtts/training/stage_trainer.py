@@ -74,7 +74,6 @@ class StageTrainer:
         self.ledger: Ledger | None = None
         """Effects of the training switches, after the first step."""
         self.clock, self.watch = StepClock(), Watch(self)
-        self.train_step.on_micro_batch = partial(self.watch.call, "on_micro_batch", "computed")
         parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
         parts["micro_batches"] = self.batching
         best_by = config.training.best_by if self.stage.speaks else "loss"
@@ -152,6 +151,7 @@ class StageTrainer:
         limits = self.stage_config.max_steps, self.config.training.epochs
         total = total_steps(*limits, order.batches_per_epoch, self.batching.accumulation)
         self.watch.start(callbacks, total)
+        self.train_step.on_micro_batch = partial(self.watch.call, "on_micro_batch", "computed")
         if self.workers.is_chief:
             remove_leftovers(self.store.folder)
         dataset = self.state.take_up(dataset, self.stage.name)
