@@ -246,9 +246,10 @@ class TrainingConfig(Settings):
 
 def _stage_config(name, given):
     """Converts a stage's settings from a dictionary or another class; leaves unknown stages unchanged."""
-    if name not in STAGES or isinstance(given, STAGES[name].settings):
+    entry = STAGES.get(name)
+    if entry is None or isinstance(given, entry.settings):
         return given
     if isinstance(given, StageConfig):
-        return STAGES[name].settings(**vars(given))
+        return entry.settings(**vars(given))
     require(isinstance(given or {}, dict), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
-    return STAGES[name].make_settings(**(given or {}))
+    return entry.settings(**{**entry.defaults, **(given or {})})
