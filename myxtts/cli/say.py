@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, read_input, require_output
-from myxtts.config.checks import ConfigError, UserError, bounded_text, counted, printable, require
+from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
@@ -199,9 +199,8 @@ def _check(arguments):
     if arguments.list_speakers:
         return
     if arguments.words is not None:
-        given = [name for name in ("text", "text_file", "batch") if getattr(arguments, name) is not None]
-        for name in given:
-            flag = f"--{name.replace('_', '-')}"
+        given = {"--text": arguments.text, "--text-file": arguments.text_file, "--batch": arguments.batch}
+        if flag := next((flag for flag, value in given.items() if value is not None), None):
             raise UserError(f"{arguments.words} is given besides {flag}. Put text of several words in quotes.")
         arguments.text = arguments.words
     check_device(arguments.device)
@@ -380,20 +379,17 @@ def _requests(lines, synthesizer, voice, arguments):
 
     speakers, requests = read_speakers(arguments.checkpoint), []
     voices = {} if voice is None else {"": voice}
-
-    def make_voice(name):
-        if name in speakers:
-            return synthesizer.as_voice(stored_voice(arguments.checkpoint, name, synthesizer.voice))
-        if name and (path := Path(arguments.batch).parent / name).is_file():
-            return synthesizer.as_voice(path)
-        rule = "a speaker of the model or a file beside the list"
-        raise ConfigError(f"Its voice must be {rule}. Received: {name or 'none, and no --reference-audio for all'}.")
-
     for line in lines:
         name, language = line.voice, line.language or arguments.language
         try:
             synthesizer.text_front.pieces(line.text, language)
-            voices[name] = voices[name] if name in voices else make_voice(name)
+            if name not in voices:
+                found, rule = Path(arguments.batch).parent / name, "a speaker of the model or a file beside the list"
+                received = name or "none, and no --reference-audio for all"
+                require(name in speakers or found.is_file(), "Its voice", rule, received)
+                if name in speakers:
+                    found = stored_voice(arguments.checkpoint, name, synthesizer.voice)
+                voices[name] = synthesizer.as_voice(found)
         except (UserError, OSError) as error:
             raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
         requests.append((line, voices[name], language))
