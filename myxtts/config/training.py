@@ -4,7 +4,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.settings import Settings, setting
@@ -109,7 +109,7 @@ class TrainingConfig(Settings):
     """Stages that `stage: all` does not start. If they already have a checkpoint, their training continues."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
-    stages: dict[str, StageConfig] = setting(factory=dict)
+    stages: dict[str, StageConfig] = field(default_factory=dict)
     """Settings of each stage. YAML and Python use the stage's name instead: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
     """Batches per optimizer step."""
