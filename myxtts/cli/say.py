@@ -233,16 +233,12 @@ def _check(arguments):
 
 def _voice(arguments, synthesizer):
     """Returns the voice that the flags select; None if each line of a batch has its own voice."""
-    from myxtts.inference.voices import stored_voice
-
-    voice = arguments.voice or arguments.reference_audio
-    if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
+    voice = arguments.speaker or arguments.voice or arguments.reference_audio
+    if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)
-        arguments.speaker = default_speaker(arguments.checkpoint, language.code)
-        note = f"The bundled model speaks {language.name} in the voice {arguments.speaker}"
+        voice = default_speaker(arguments.checkpoint, language.code)
+        note = f"The bundled model speaks {language.name} in the voice {voice}"
         print(f"{note}; --list-speakers lists the others.", file=sys.stderr)
-    if arguments.speaker:
-        voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
     if voice is None:
         return None
     voice = synthesizer.as_voice(voice)
@@ -375,8 +371,6 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 
 def _requests(lines, synthesizer, voice, arguments):
     """Returns tuples of line, voice and language. Raises `UserError` for the first line that cannot be spoken."""
-    from myxtts.inference.voices import stored_voice
-
     speakers, requests = read_speakers(arguments.checkpoint), []
     voices = {} if voice is None else {"": voice}
     for line in lines:
@@ -387,9 +381,7 @@ def _requests(lines, synthesizer, voice, arguments):
                 found, rule = Path(arguments.batch).parent / name, "a speaker of the model or a file beside the list"
                 received = name or "none, and no --reference-audio for all"
                 require(name in speakers or found.is_file(), "Its voice", rule, received)
-                if name in speakers:
-                    found = stored_voice(arguments.checkpoint, name, synthesizer.voice)
-                voices[name] = synthesizer.as_voice(found)
+                voices[name] = synthesizer.as_voice(name if name in speakers else found)
         except (UserError, OSError) as error:
             raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
         requests.append((line, voices[name], language))
