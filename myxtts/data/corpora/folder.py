@@ -180,14 +180,14 @@ class CorpusFolder:
     def _check_links(self, path, for_audio=False):
         """Raises `ClipRefused` if a symbolic link leads to a target outside the data set and `audio_roots`.
 
-        If `for_audio` is true, links below the root of this user to an audio file or folder of this user are allowed.
+        If `for_audio` is true, a user's link to an audio file or folder of the same user is allowed.
         """
         real = Path(os.path.realpath(path))
         if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
             return
         links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
-        is_audio = real.is_dir() or real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS
-        if not (for_audio and is_audio and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}):
+        is_audio = for_audio and (real.is_dir() or real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS)
+        if not (is_audio and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}):
             detail = "A link leads outside the data set; it was not opened. --audio-root allows its target."
             raise ClipRefused("outside the data set", detail, path)
         self.linked.add(real if real.is_dir() else real.parent)
