@@ -20,8 +20,6 @@ UNUSED = {
     "the machine is": ("worker_index",),
 }
 """Options that have no effect, by the subject of the check."""
-CHECKED = ("folder", "json", "report")
-"""Arguments whose empty values are reported elsewhere."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,8 +64,9 @@ def main(argv: list[str] | None = None) -> int:
     for name in UNUSED[subject]:
         given, rule = getattr(arguments, name), f"left out when {subject} checked"
         require(given == parser.get_default(name), f"--{name.replace('_', '-')}", rule, given)
-    for name in [name for name, given in vars(arguments).items() if given == "" and name not in CHECKED]:
-        raise UserError(f"--{name.replace('_', '-')} needs a value after it.")
+    for name, given in vars(arguments).items():
+        if given == "" and name not in ("folder", "json", "report"):  # they are reported elsewhere
+            raise UserError(f"--{name.replace('_', '-')} needs a value after it.")
     if arguments.subject == "data":
         return report_data(arguments)
     if arguments.workers:

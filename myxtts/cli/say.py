@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, read_input, require_output
-from myxtts.config.checks import ConfigError, UserError, bounded_text, counted, printable, require
+from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
@@ -199,9 +199,8 @@ def _check(arguments):
     if arguments.list_speakers:
         return
     if arguments.words is not None:
-        given = [name for name in ("text", "text_file", "batch") if getattr(arguments, name) is not None]
-        for name in given:
-            flag = f"--{name.replace('_', '-')}"
+        given = {"--text": arguments.text, "--text-file": arguments.text_file, "--batch": arguments.batch}
+        if flag := next((flag for flag, value in given.items() if value is not None), None):
             raise UserError(f"{arguments.words} is given besides {flag}. Put text of several words in quotes.")
         arguments.text = arguments.words
     check_device(arguments.device)
@@ -234,16 +233,12 @@ def _check(arguments):
 
 def _voice(arguments, synthesizer):
     """Returns the voice that the flags select; None if each line of a batch has its own voice."""
-    from myxtts.inference.voices import stored_voice
-
-    voice = arguments.voice or arguments.reference_audio
-    if is_base(arguments.checkpoint) and not (voice or arguments.speaker or arguments.batch):
+    voice = arguments.speaker or arguments.voice or arguments.reference_audio
+    if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)
-        arguments.speaker = default_speaker(arguments.checkpoint, language.code)
-        note = f"The bundled model speaks {language.name} in the voice {arguments.speaker}"
+        voice = default_speaker(arguments.checkpoint, language.code)
+        note = f"The bundled model speaks {language.name} in the voice {voice}"
         print(f"{note}; --list-speakers lists the others.", file=sys.stderr)
-    if arguments.speaker:
-        voice = stored_voice(arguments.checkpoint, arguments.speaker, synthesizer.voice)
     if voice is None:
         return None
     voice = synthesizer.as_voice(voice)
@@ -376,24 +371,17 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 
 def _requests(lines, synthesizer, voice, arguments):
     """Returns tuples of line, voice and language. Raises `UserError` for the first line that cannot be spoken."""
-    from myxtts.inference.voices import stored_voice
-
     speakers, requests = read_speakers(arguments.checkpoint), []
     voices = {} if voice is None else {"": voice}
-
-    def make_voice(name):
-        if name in speakers:
-            return synthesizer.as_voice(stored_voice(arguments.checkpoint, name, synthesizer.voice))
-        if name and (path := Path(arguments.batch).parent / name).is_file():
-            return synthesizer.as_voice(path)
-        rule = "a speaker of the model or a file beside the list"
-        raise ConfigError(f"Its voice must be {rule}. Received: {name or 'none, and no --reference-audio for all'}.")
-
     for line in lines:
         name, language = line.voice, line.language or arguments.language
         try:
             synthesizer.text_front.pieces(line.text, language)
-            voices[name] = voices[name] if name in voices else make_voice(name)
+            if name not in voices:
+                found, rule = Path(arguments.batch).parent / name, "a speaker of the model or a file beside the list"
+                received = name or "none, and no --reference-audio for all"
+                require(name in speakers or found.is_file(), "Its voice", rule, received)
+                voices[name] = synthesizer.as_voice(name if name in speakers else found)
         except (UserError, OSError) as error:
             raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
         requests.append((line, voices[name], language))

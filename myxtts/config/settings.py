@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import operator
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -20,12 +20,11 @@ REMOVED: dict[str, tuple[Any, str]] = {
 """Removed settings by dotted name: the former default, which is still accepted, and the hint for other values."""
 
 
-def setting(default: Any = None, *, factory: Callable | None = None, **options) -> Any:
+def setting(default: Any, **options) -> Any:
     """Declares a field of a settings class. The docstring under the field is its help text everywhere.
 
     Args:
         default: Default value.
-        factory: Creates a mutable default value.
         of_run: Whether the setting belongs to the run (folders, devices, intervals) and does not affect the trained
             model. The other settings are the recipe.
         hint: Fix in the error message for a wrong value.
@@ -40,8 +39,7 @@ def setting(default: Any = None, *, factory: Callable | None = None, **options) 
             or a function that returns one). The value None always passes.
     """
     metadata = {name: options.pop(name, usual) for name, usual in _METADATA.items()} | {"rule": options}
-    value = {"default": default} if factory is None else {"default_factory": factory}
-    return dataclasses.field(**value, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 _METADATA = dict(of_run=False, hint="", flag="", group="", metavar=None, alone=None, off="", rival="", page="")

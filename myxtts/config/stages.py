@@ -126,10 +126,6 @@ class StageEntry:
     follows: tuple[str, ...] = ()
     """Stages of `builds_on` that may be trained further; this stage then continues with their newer weights."""
 
-    def make_settings(self, **values) -> StageConfig:
-        """Returns settings of the stage, with `defaults` for values that are not given."""
-        return self.settings(**{**self.defaults, **values})
-
 
 STAGES: dict[str, StageEntry] = {}
 """All stages by name, in training order: a stage depends only on stages before it."""
@@ -148,16 +144,14 @@ def register_stage(entry: StageEntry) -> StageEntry:
     return entry
 
 
-register_stage(
+for _entry in (
     StageEntry(
         "dvae",
         cost=0.2,
         learning_rates=dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=3e-4, big=3e-4),
         defaults=dict(betas=(0.9, 0.99), weight_decay=0.0),
         can_crop=True,
-    )
-)
-register_stage(
+    ),
     StageEntry(
         "gpt",
         builds_on=("dvae",),
@@ -165,9 +159,7 @@ register_stage(
         settings=GPTConfig,
         conditioned=True,
         codes=True,
-    )
-)
-register_stage(
+    ),
     StageEntry(
         "speaker",
         cost=1.2,
@@ -175,9 +167,7 @@ register_stage(
         defaults=dict(max_steps=2000, crop_seconds=2.0, betas=(0.9, 0.99)),
         can_crop=True,
         speakers=True,
-    )
-)
-register_stage(
+    ),
     StageEntry(
         "decoder",
         cost=1.7,
@@ -188,5 +178,6 @@ register_stage(
         defaults=dict(max_steps=20000, batch_size=16, betas=(0.8, 0.99), gradient_clip=10.0),
         conditioned=True,
         targets=True,
-    )
-)
+    ),
+):
+    register_stage(_entry)

@@ -4,7 +4,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.settings import Settings, setting
@@ -109,7 +109,7 @@ class TrainingConfig(Settings):
     """Stages that `stage: all` does not start. If they already have a checkpoint, their training continues."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
-    stages: dict[str, StageConfig] = setting(factory=dict)
+    stages: dict[str, StageConfig] = field(default_factory=dict)
     """Settings of each stage. YAML and Python use the stage's name instead: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
     """Batches per optimizer step."""
@@ -246,9 +246,10 @@ class TrainingConfig(Settings):
 
 def _stage_config(name, given):
     """Converts a stage's settings from a dictionary or another class; leaves unknown stages unchanged."""
-    if name not in STAGES or isinstance(given, STAGES[name].settings):
+    entry = STAGES.get(name)
+    if entry is None or isinstance(given, entry.settings):
         return given
     if isinstance(given, StageConfig):
-        return STAGES[name].settings(**vars(given))
+        return entry.settings(**vars(given))
     require(isinstance(given or {}, dict), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
-    return STAGES[name].make_settings(**(given or {}))
+    return entry.settings(**{**entry.defaults, **(given or {})})

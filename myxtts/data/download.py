@@ -59,7 +59,16 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
             except BlockingIOError:
                 raise OSError("another process is fetching it; wait for that one") from None
             _fetch(archive, file, part)
-            _unpack(part, folder)
+            # Files are not synced, which would take a minute for 13,102 files.
+            with write_whole_folder(folder, sync=False) as new:
+                # As a stream, because seeking backwards in a bz2 file decompresses it from the start.
+                with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
+                    tar.extractall(work, filter="data")
+                    (corpus,) = Path(work).iterdir()
+                    for entry in corpus.iterdir():
+                        shutil.move(entry, new)
+                if folder.exists():
+                    folder.resolve().rmdir()  # fails if the folder is no longer empty
         part.unlink()
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
@@ -90,17 +99,3 @@ def _fetch(archive, file, part):
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")
     if pooch.file_hash(part) != archive.sha256:
         raise ValueError("the file is wrong: its SHA-256 must be that of the archive")
-
-
-def _unpack(part, folder):
-    # Files are not synced, which would take a minute for 13,102 files.
-    with write_whole_folder(folder, sync=False) as new:
-        # As a stream, because seeking backwards in a bz2 file decompresses it from the start.
-        with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
-            tar.extractall(work, filter="data")
-            (corpus,) = Path(work).iterdir()
-            for entry in corpus.iterdir():
-                shutil.move(entry, new)
-        if folder.exists():
-            # Fails if the folder is no longer empty.
-            folder.resolve().rmdir()

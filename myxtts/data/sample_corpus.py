@@ -89,7 +89,11 @@ def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[
     plan = digest_bytes(json.dumps([FORMAT_VERSION, WORDS_PER_MINUTE, clips]).encode())
     if _is_complete(root, plan):
         return root
-    _require_replaceable(root)
+    _, files = _read_manifest(root)
+    made_here = {root / name for name in (MANIFEST_FILE, *files)} if files else set()
+    found = _files(root) if root.is_dir() else filter(Path.exists, [root])
+    if foreign := next((path for path in found if path not in made_here), None):
+        raise UserError(f"{root} must be new, empty or a sample corpus. Found: {foreign}.")
     if importlib.util.find_spec("espeakng_loader") is None:
         missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
         raise UserError(f"{missing} (or give recordings of your own with --train-data).")
@@ -166,15 +170,6 @@ def _is_complete(root, plan):
     made_of, files = _read_manifest(root)
     intact = lambda path, digest: path.is_file() and digest_file(path) == digest
     return made_of == plan and all(intact(root / name, digest) for name, digest in files.items())
-
-
-def _require_replaceable(root):
-    """Raises `UserError` if `root` has files that are not part of a sample corpus."""
-    _, files = _read_manifest(root)
-    made_here = {root / name for name in (MANIFEST_FILE, *files)} if files else set()
-    found = _files(root) if root.is_dir() else filter(Path.exists, [root])
-    if foreign := next((path for path in found if path not in made_here), None):
-        raise UserError(f"{root} must be new, empty or a sample corpus. Found: {foreign}.")
 
 
 class SpeechJob(NamedTuple):

@@ -192,22 +192,19 @@ class PreparedClips:
 
     def read_codes(self, path: str) -> np.ndarray:
         """Returns the codes `(C,)` int32 of a recording passed to `adopt`. Raises the errors of `read_samples`."""
-        shard, clip = self._by_path[path]
-        return np.array(_read(shard, clip.id, clip.codes)["codes"].int64_list.value, np.int32)
+        return np.array(self._read(path, "codes").int64_list.value, np.int32)
 
     def read_samples(self, path: str) -> np.ndarray:
         """Returns the samples `(S,)` int16 of a recording passed to `adopt`. Raises `AudioError` or `OSError`."""
-        shard, clip = self._by_path[path]
-        return np.frombuffer(_read(shard, clip.id, clip.samples)["samples"].bytes_list.value[0], "<i2")
+        return np.frombuffer(self._read(path, "samples").bytes_list.value[0], "<i2")
 
-
-def _read(shard, clip_id, record):
-    """Returns the features of the `tf.train.Example` at `record`."""
-    content = _read_bytes(shard, record.offset, record.length)
-    if zlib.crc32(content) != record.crc32:
-        hint = "remove it and its .json, and run the same `myxtts prepare` again"
-        raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip_id} is wrong; {hint}.")
-    return tf.train.Example.FromString(content).features.feature
+    def _read(self, path, kind):
+        (shard, clip), hint = self._by_path[path], "remove it and its .json, and run the same `myxtts prepare` again"
+        record = getattr(clip, kind)
+        content = _read_bytes(shard, record.offset, record.length)
+        if zlib.crc32(content) != record.crc32:
+            raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} is wrong; {hint}.")
+        return tf.train.Example.FromString(content).features.feature[kind]
 
 
 def _examples(clip_id, codes, samples):

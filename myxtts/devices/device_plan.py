@@ -111,27 +111,35 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     wanted = DeviceRequest(**request)
     _check_request(wanted)
     data_gpu, models, isolation = wanted.data_gpu, wanted.models, wanted.memory_isolation
+    virtual = bool(wanted.virtual_devices)
+    count, kind = (wanted.virtual_devices, "virtual device") if virtual else (num_gpus, "GPU")
     common = {"accelerator": (accelerator := wanted.accelerator), "num_gpus": num_gpus}
-    if wanted.virtual_devices:
-        if data_gpu is None:
-            data_gpu, models = 0, tuple(range(1, wanted.virtual_devices))
-        _check_indices(data_gpu, models, isolation, wanted.virtual_devices, "virtual device")
-        return _pair_plan(data_gpu, models, isolation, (None, None), None, common)
     ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
-    if data_gpu is None:
+    if data_gpu is None and virtual:
+        data_gpu, models = 0, tuple(range(1, count))
+    elif data_gpu is None:
         has_accelerator = num_gpus > 0 or accelerator in ("auto", "cpu")
         demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a GPU, but this process sees none."
         _require(has_accelerator, f"{demand} Check the driver and CUDA_VISIBLE_DEVICES, or set it to auto or cpu.")
         if accelerator == "cpu" or num_gpus == 0:
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
         return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
-    _check_indices(data_gpu, models, isolation, num_gpus, "GPU")
-    limits = (wanted.data_gpu_memory, wanted.model_gpu_memory) if isolation else (None, None)
-    for gpu in {data_gpu, *models} if isolation and gpus else ():
+    _check_indices(data_gpu, models, isolation, count, kind)
+    limits = (wanted.data_gpu_memory, wanted.model_gpu_memory) if isolation and not virtual else (None, None)
+    for gpu in {data_gpu, *models} if any(limits) and gpus else ():
         needed, total = limits[0] * (gpu == data_gpu) + limits[1] * (gpu in models), gpus[gpu].memory_mb
         rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {needed} MB."
         _require(needed <= total, f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
-    return _pair_plan(data_gpu, models, isolation, limits, ids, common)
+    # TensorFlow numbers the logical devices GPU by GPU. The data GPU is the first visible GPU, and the data device is
+    # the first logical device on it.
+    visible = tuple(dict.fromkeys((data_gpu, *models)))
+    roles = [("data", data_gpu), *(("model", gpu) for gpu in visible if gpu in models)]
+    names = {role: f"/{'CPU' if virtual else 'GPU'}:{number}" for number, role in enumerate(roles)}
+    notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
+    mode, visible_ids = "isolated" if isolation else "dual", () if virtual else tuple(ids[gpu] for gpu in visible)
+    devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
+    gpus = data_gpu, models, visible, visible_ids
+    return DevicePlan(mode, *devices, *gpus, *limits, virtual=virtual, notes=notes, **common)
 
 
 def _require(holds, message):
@@ -180,20 +188,3 @@ def _check_indices(data_gpu, models, isolation, count, noun):
     for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
         sees = f"this process sees {counted(count, noun)}, so the valid range is 0 to {count - 1}"
         _require(0 <= index < count, f"{name} {index} is out of range: {sees}.")
-
-
-def _pair_plan(data_gpu, models, isolation, limits, ids, common):
-    """Makes a plan with separate devices for data and model; `ids` is None for virtual devices.
-
-    TensorFlow numbers the logical devices GPU by GPU. The data GPU is the first visible GPU, and the data device is the
-    first logical device on it.
-    """
-    virtual = ids is None
-    visible = tuple(dict.fromkeys((data_gpu, *models)))
-    roles = [("data", data_gpu), *(("model", gpu) for gpu in visible if gpu in models)]
-    names = {role: f"/{'CPU' if virtual else 'GPU'}:{number}" for number, role in enumerate(roles)}
-    notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
-    mode, visible_ids = "isolated" if isolation else "dual", () if virtual else tuple(ids[gpu] for gpu in visible)
-    devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
-    gpus = data_gpu, models, visible, visible_ids
-    return DevicePlan(mode, *devices, *gpus, *limits, virtual=virtual, notes=notes, **common)

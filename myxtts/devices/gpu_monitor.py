@@ -166,8 +166,6 @@ class GPUMonitor:
         self._thread = threading.Thread(None, self._sample_until_stopped, "gpu-monitor", (ready,), daemon=True)
         self._thread.start()
         ready.wait()
-        if self._reason:
-            self.stop()
         return self
 
     __enter__ = start

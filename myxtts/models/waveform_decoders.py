@@ -163,7 +163,15 @@ class HifiganGenerator(WaveformDecoder):
             raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
         self.upsample_factors, options = [factor for factor, _ in upsampling], dict(dtype=self.dtype_policy)
         self.hop_length = math.prod(self.upsample_factors)
-        self.history_frames, self.lookahead_frames = self._context(upsampling, kernel_sizes, dilations)
+        # Computed backwards from the samples of a frame.
+        edge = _EDGE_TAPS // 2
+        reach = sum(dilation + 1 for dilation in dilations) * (max(kernel_sizes) - 1) // 2
+        first, last = -edge, self.hop_length - 1 + edge
+        for factor, taps in reversed(upsampling):
+            padding = (taps - factor) // 2
+            first = -((taps - 1 - padding + reach - first) // factor)
+            last = (last + reach + padding) // factor
+        self.history_frames, self.lookahead_frames = edge - first, edge + last
         self.conv_pre = Conv1D(width, channels, _EDGE_TAPS, name="conv_pre", **options)
         self.condition_pre = dense(channels, speaker_width, "condition_pre", **options)
         self.upsamples, self.conditions, self.stacks = [], [], []
@@ -175,17 +183,6 @@ class HifiganGenerator(WaveformDecoder):
             self.stacks.append([ResidualStack(*kind, name=name, **options) for name, kind in kinds.items()])
             channels = half
         self.conv_post = Conv1D(channels, 1, _EDGE_TAPS, use_bias=False, name="conv_post", **options)
-
-    def _context(self, upsampling, kernel_sizes, dilations):
-        """Returns `history_frames` and `lookahead_frames`, computed backwards from the samples of a frame."""
-        edge = _EDGE_TAPS // 2
-        reach = sum(dilation + 1 for dilation in dilations) * (max(kernel_sizes) - 1) // 2
-        first, last = -edge, self.hop_length - 1 + edge
-        for factor, taps in reversed(upsampling):
-            padding = (taps - factor) // 2
-            first = -((taps - 1 - padding + reach - first) // factor)
-            last = (last + reach + padding) // factor
-        return edge - first, edge + last
 
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         speaker = speaker[:, None, :]

@@ -135,7 +135,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Sets the language of clips without one, by their letters or else their words, and adds a note."""
+    """Sets the language of clips without one, by their letters or else their words; notes doubtful languages."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     default = reading.language or DEFAULT_LANGUAGE
     language, note = guess_language((clip.text for clip in unnamed), default)
@@ -150,13 +150,8 @@ def _guess_language(reading):
         reading.notes.append(f"{clips} are read as {name}, {how}; --language sets another.")
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]
-    _doubt_languages(reading)
-
-
-def _doubt_languages(reading):
-    """Adds a note for each language whose texts seem to be in another language."""
     texts: dict[str, list[str]] = {}
-    for clip in reading.utterances:
+    for clip in clips:
         texts.setdefault(clip.language, []).append(clip.text)
     for language, found in texts.items():
         identified = identify_language(found)

@@ -185,7 +185,9 @@ class CorpusFolder:
         real = Path(os.path.realpath(path))
         if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
             return
-        if not (for_audio and _is_users(path, real, self.root)):
+        links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
+        is_audio = for_audio and (real.is_dir() or real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS)
+        if not (is_audio and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}):
             detail = "A link leads outside the data set; it was not opened. --audio-root allows its target."
             raise ClipRefused("outside the data set", detail, path)
         self.linked.add(real if real.is_dir() else real.parent)
@@ -241,13 +243,6 @@ class CorpusFolder:
 def relative_path(path: Path, root: Path) -> str:
     """Returns `path` with forward slashes, relative to `root` if it is below `root`."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
-
-
-def _is_users(path, real, root):
-    """Whether this user owns all links in `path` below `root` and the target `real`, a folder or audio file."""
-    links = [one for one in (path, *path.parents) if one.is_relative_to(root) and one != root and one.is_symlink()]
-    is_audio = real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS
-    return (is_audio or real.is_dir()) and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}
 
 
 def parts_to_id(parts: list[str]) -> str:

@@ -189,28 +189,26 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Returns the table of a list without a header: `id|text|normalized text`, perhaps followed by speakers."""
+    """Returns the table of a list without a header: `id|text|normalized text`, perhaps followed by speakers.
+
+    Raises `CorpusError` if the third of three columns seems to have speakers.
+    """
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for line in lines if dialect.separator in line and any(cells := dialect.split(line) or ())]
     sizes = Counter(map(len, rows))
     # A "|" in the text of the only line is more likely than a speaker.
     has_speakers = sizes[4] > 1 and sizes[4] > len(rows) / 2
-    if not has_speakers:
-        _refuse_speakers_for_text(path, rows)
-    columns = ("id", "text", "normalized", "speaker")[: 3 + has_speakers]
-    return _located(reading, place, path, dialect, columns)
-
-
-def _refuse_speakers_for_text(path, rows):
-    """Raises `CorpusError` for `id|text|speaker`, which some tools write, because the names would be read as texts."""
+    # Some tools write `id|text|speaker`; the names would be read as texts.
     texts = [(row[1].casefold().split(), row[2].casefold().split()) for row in rows if len(row) == 3 and row[2].strip()]
     sentences, names = {tuple(text) for text, _ in texts}, {tuple(third) for _, third in texts}
     alike = any(not set(text).isdisjoint(third) for text, third in texts)
-    if len(sentences) >= 8 and len(names) <= len(sentences) / 4 and not alike:
+    if not has_speakers and len(sentences) >= 8 and len(names) <= len(sentences) / 4 and not alike:
         looks = f"looks like a speaker: {len(names)} values in {len(texts)} lines"
         hint = "Write 'id|text|speaker' above them."
         raise CorpusError(f"{path} has no header, and its third column, the normalized text, {looks}. {hint}")
+    columns = ("id", "text", "normalized", "speaker")[: 3 + has_speakers]
+    return _located(reading, place, path, dialect, columns)
 
 
 def _is_header(rows, column, found):
