@@ -55,7 +55,7 @@ def test_evaluate_python_and_training_open_it(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shape = replace(MINIMAL, num_text_tokens=23, max_text_tokens=60, max_audio_tokens=60)
     release = write_release(tmp_path / "XTTS v2", shape)
-    assert [(one.name, one.is_model) for one in subjects([str(release)], "best", local_folder)] == [("XTTS v2", True)]
+    assert [(one.name, one.is_model) for one in subjects([str(release)], "best")] == [("XTTS v2", True)]
     assert (loaded := myxtts.load(release)).config.model.width == shape.width
     with pytest.raises(UserError, match=r"one of the model's speakers \(Ana Ruiz, Bo/Li\)"):
         loaded.speak("the fox")

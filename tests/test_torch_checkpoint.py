@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from myxtts.interchange.coqui.torch_checkpoint import (
-    DamagedCheckpointError,
-    HostileCheckpointError,
     StubObject,
     TorchCheckpointError,
     read_torch_checkpoint,
@@ -81,8 +79,7 @@ def test_file_written_by_torch_is_read(layout, tmp_path):
         np.testing.assert_array_equal(checkpoint["model"][name], array)
     assert (checkpoint["step"], checkpoint["loss"]) == (5, 0.25)
     config = checkpoint["config"]
-    assert isinstance(config, StubObject) and config.class_name == "TTS.tts.configs.xtts_config.XttsConfig"
-    assert config.state == {"temperature": 0.75, "languages": ["en", "fa"]}
+    assert isinstance(config, StubObject) and config.state == {"temperature": 0.75, "languages": ["en", "fa"]}
 
 
 def test_written_checkpoint_is_read_back(tmp_path):
@@ -139,7 +136,7 @@ def run_if_called(path):
 def test_call_is_refused_by_name_and_not_run(make_payload, name, protocol, tmp_path):
     payload = make_payload(tmp_path / "ran")
     path = write_zip(tmp_path / "model.pth", pickle.dumps(payload, protocol))
-    with pytest.raises(HostileCheckpointError, match=f"asks to call .*{name}. Nothing was run"):
+    with pytest.raises(TorchCheckpointError, match=f"asks to call .*{name}. Nothing was run"):
         read_torch_checkpoint(path)
     assert not (tmp_path / "ran").exists()
 
@@ -174,7 +171,7 @@ def test_opcode_that_no_checkpoint_needs_is_refused(pickled, message, tmp_path):
 )
 def test_claim_larger_than_the_file_is_refused(num_values, offset, size, stride, message, tmp_path):
     pickled = b"\x80\x02" + tensor_opcodes(num_values, offset, size, stride) + b"."
-    with pytest.raises(HostileCheckpointError, match=message):
+    with pytest.raises(TorchCheckpointError, match=message):
         read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(16)]))
 
 
@@ -191,7 +188,7 @@ def test_claim_larger_than_the_file_is_refused(num_values, offset, size, stride,
 )
 def test_tensor_without_its_values_is_refused(offset, size, stride, storage, storages, message, tmp_path):
     pickled = b"\x80\x02" + tensor_opcodes(4, offset, size, stride, storage) + b"."
-    with pytest.raises(DamagedCheckpointError, match=message):
+    with pytest.raises(TorchCheckpointError, match=message):
         read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, storages))
 
 
@@ -208,7 +205,7 @@ def test_archive_that_torch_never_writes_is_refused(storages, compression, again
     with zipfile.ZipFile(path, "a") as archive:
         for name in again:
             archive.writestr(name, pickle.dumps({}, 2))
-    with pytest.raises(HostileCheckpointError, match=message):
+    with pytest.raises(TorchCheckpointError, match=message):
         read_torch_checkpoint(path)
 
 
@@ -217,14 +214,14 @@ def test_legacy_file_that_claims_more_than_it_has_is_refused(tmp_path):
     head = b"".join(pickle.dumps(part, 2) for part in parts)
     claim = b"\x80\x02" + tensor_opcodes(2**50, 0, (1,), (1,)) + b"."
     (tmp_path / "model.pth").write_bytes(head + claim + pickle.dumps(["0"], 2))
-    with pytest.raises(HostileCheckpointError, match="more than it has"):
+    with pytest.raises(TorchCheckpointError, match="more than it has"):
         read_torch_checkpoint(tmp_path / "model.pth")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not a checkpoint", b"\x80\x02}.", bytes(1000)])
 def test_file_that_is_no_checkpoint_is_refused(content, tmp_path):
     (tmp_path / "model.pth").write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match="model.pth"):
+    with pytest.raises(TorchCheckpointError, match="model.pth"):
         read_torch_checkpoint(tmp_path / "model.pth")
 
 
@@ -234,7 +231,7 @@ def test_file_cut_short_is_refused(layout, tmp_path):
     path = tmp_path / "model.pth"
     for length in range(0, len(content), 23):
         path.write_bytes(content[:length])
-        with pytest.raises(DamagedCheckpointError):
+        with pytest.raises(TorchCheckpointError):
             read_torch_checkpoint(path)
 
 

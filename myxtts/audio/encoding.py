@@ -15,8 +15,6 @@ _OF_SUFFIX = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("
 _OF_STREAM = dict(wav=_OF_SUFFIX[".wav"], flac=_OF_SUFFIX[".flac"], mp3=("MP3", "MPEG_LAYER_III"), opus=("OGG", "OPUS"))
 OPEN_LENGTH = 0xFFFFFFFF
 """Length in the WAV header of a stream of unknown length; players and `read_audio` accept it."""
-SOUND_FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
-"""Formats of `SoundEncoder`; wav, flac and pcm have 16 bits."""
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
 """Formats for streams of unknown length. FLAC is not one, because its readers need the length."""
 _MPEG2_LAYER3_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
@@ -70,7 +68,7 @@ class SoundEncoder:
     """Streaming encoder of a mono audio file.
 
     Args:
-        sound_format: One of `SOUND_FORMATS`, or one of `OPEN_FORMATS` if `is_open`.
+        sound_format: One of `OPEN_FORMATS`, or flac unless `is_open`; wav, flac and pcm have 16 bits.
         sample_rate: Sample rate of the file in Hz. MP3 and Opus support few rates; all formats support 24 000.
         is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header has no length.
             Otherwise `end` returns the whole file.
@@ -78,8 +76,6 @@ class SoundEncoder:
     """
 
     def __init__(self, sound_format: str, sample_rate: int, is_open: bool, from_rate: int | None = None):
-        if sound_format not in (OPEN_FORMATS if is_open else SOUND_FORMATS):
-            raise ValueError(f"sound_format must be one of {', '.join(OPEN_FORMATS)}. Received: {sound_format}.")
         self.sound_format, self.sample_rate, self.is_open = sound_format, sample_rate, is_open
         is_same = from_rate in (None, sample_rate)
         self._resampler = None if is_same else soxr.ResampleStream(from_rate, sample_rate, 1, dtype="float32")

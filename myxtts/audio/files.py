@@ -71,26 +71,22 @@ class AudioError(UserError):
 class Recording:
     """A decoded recording.
 
-    `samples` is `(S,)` float32 in `[-1, 1]` at `sample_rate` Hz. Each warning has the form `reason: sentence`.
+    `samples` is `(S,)` float32 in `[-1, 1]` at 22 050 Hz. Each warning has the form `reason: sentence`.
     """
 
     samples: np.ndarray
-    sample_rate: int
     original_sample_rate: int
     warnings: tuple[str, ...]
 
 
-def read_audio(
-    path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE, *, min_seconds: float = 0.1, max_seconds: float | None = None
-) -> Recording:
-    """Reads and checks a recording, mixes it to mono and resamples it.
+def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float | None = None) -> Recording:
+    """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
     The mix is the mean of the channels that are not silent. If the peak is above full scale, the recording is scaled to
     full scale, with a warning.
 
     Args:
         path: An audio file; its content decides its format.
-        sample_rate: Sample rate of the result, in Hz.
         min_seconds, max_seconds: Limits of the duration; None is `MAX_SECONDS`.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
@@ -105,10 +101,10 @@ def read_audio(
     if (seconds := len(frames) / original_rate) < min_seconds:
         raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; it must last at least {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
-    samples = _resample(path, mono, original_rate, sample_rate)
+    samples = _resample(path, mono, original_rate, MODEL_SAMPLE_RATE)
     if np.ptp(samples) / 2 < SILENT_PEAK:
         raise AudioError(path, "silent", f"it is silent: it stays below {SILENT_PEAK:g} of full scale.")
-    return Recording(samples, sample_rate, original_rate, (*warnings, *_sound_warnings(frames, peak, subtype)))
+    return Recording(samples, original_rate, (*warnings, *_sound_warnings(frames, peak, subtype)))
 
 
 def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:

@@ -47,10 +47,6 @@ class MelSpec:
     preemphasis: float = 0.0
     """Coefficient `a` of the filter `y[t] = x[t] - a x[t-1]` before the transform; 0 for none."""
 
-    def num_frames(self, num_samples: Any) -> Any:
-        """Returns the number of frames for `num_samples` samples: an int, an array or a tensor."""
-        return 1 + num_samples // self.hop_length
-
     def window_values(self) -> np.ndarray:
         """Returns the analysis window, `(win_length,)` float32."""
         window = np.hamming if self.window == "hamming" else np.hanning
@@ -97,6 +93,7 @@ CHUNK_FRAMES = 600
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
+_MOMENTUM = np.float32(0.99)  # weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 may diverge
 _TINY = np.float32(1e-10)
 
 
@@ -171,7 +168,7 @@ class MelSpectrogram:
             raise ValueError(f"A waveform must be {rule}. Received: {wav.shape[1]}. Pad it with zeros.")
         if spec.preemphasis:
             wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
-        num_frames = spec.num_frames(ops.shape(wav)[1])
+        num_frames = 1 + ops.shape(wav)[1] // hop_length
         # Concatenation is faster than padding with the mode "reflect".
         start, end = (ops.flip(part, axis=1) for part in (wav[:, 1 : before + 1], wav[:, -after - 1 : -1]))
         rest = ops.zeros((ops.shape(wav)[0], self._window_blocks * hop_length - win_length))
@@ -227,7 +224,7 @@ def _sinc_kernel(from_rate, to_rate):
     return kernel[:, np.newaxis, :], stride, pad
 
 
-def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.99, seed: int = 0) -> np.ndarray:
+def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.ndarray:
     """Estimates a waveform from its log-mel spectrogram.
 
     The power spectrum is estimated from the mel bands, the phase by fast Griffin-Lim (Perraudin, Balazs and
@@ -237,7 +234,6 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.9
 
     Args:
         log_mel: Log-mel of `DVAE_MEL`, `(F, num_mels)`, not divided by `mel_stats`.
-        momentum: Weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 may diverge.
         seed: Seed of the initial phases.
 
     Returns:
@@ -266,7 +262,7 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, momentum: float = 0.9
         consistent = _wav_to_spectrum(_spectrum_to_wav(spectrum, window, energy), window)
         if iteration >= num_iterations // 2:
             magnitude = np.sqrt(_pooling_to(mel, filters, np.square(consistent.real) + np.square(consistent.imag)))
-        accelerated = consistent + np.float32(momentum) * (consistent - previous) if iteration else consistent
+        accelerated = consistent + _MOMENTUM * (consistent - previous) if iteration else consistent
         previous = consistent
         spectrum = accelerated * (magnitude / np.maximum(np.abs(accelerated), _TINY))
     return _spectrum_to_wav(spectrum, window, energy)

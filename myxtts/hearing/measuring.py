@@ -14,8 +14,8 @@ from myxtts.audio.files import load_samples, read_audio
 from myxtts.audio.mel import MelSpec, MelSpectrogram
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
-from myxtts.hearing.networks import DNSMOS, Encoder, find_encoder
-from myxtts.hearing.recognizers import Recognizer, character_errors, open_recognizer, word_errors
+from myxtts.hearing.networks import DNSMOS, Encoder
+from myxtts.hearing.recognizers import Recognizer, character_errors, word_errors
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 
@@ -77,7 +77,7 @@ def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
     if not sentence.voice:
         raise UserError(f"{sentence.id} has no voice. Give --voices FILE… or --data.")
     # An array, because `as_voice` would warn again about a short file.
-    return synthesizer.as_voice(read_audio(sentence.voice, MODEL_SAMPLE_RATE).samples)
+    return synthesizer.as_voice(read_audio(sentence.voice).samples)
 
 
 def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Sequence[int]) -> Iterator[Spoken]:
@@ -164,11 +164,6 @@ class Tools:
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
     dnsmos: DNSMOS | None = None
-
-    @classmethod
-    def find(cls, recognizer: str | None = None, speaker_encoder: str | None = None) -> "Tools":
-        """Loads the named recognizer, the named or installed speaker encoder, and DNSMOS if it is installed."""
-        return cls(recognizer and open_recognizer(recognizer), find_encoder(speaker_encoder), DNSMOS.load())
 
 
 @dataclass

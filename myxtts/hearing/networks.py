@@ -82,43 +82,34 @@ def find_encoder(path: str | None = None) -> Encoder | None:
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
-        return package and DVector.read(Path(package.submodule_search_locations[0], "pretrained.pt"))
+        return package and DVector(Path(package.submodule_search_locations[0], "pretrained.pt"))
     if not Path(path).is_file():
         raise UserError(f"--speaker-encoder must be a file. {path} does not exist.")
-    return OnnxEncoder(path) if Path(path).suffix == ".onnx" else DVector.read(path)
+    return OnnxEncoder(path) if Path(path).suffix == ".onnx" else DVector(path)
 
 
 class DVector:
     """Resemblyzer's speaker encoder in NumPy: LSTM layers on mel segments of 1.6 s, whose vectors are averaged.
 
     Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, silence is kept.
-
-    Args:
-        layers: Input weights `(4 H, in)`, recurrent weights `(4 H, H)` and summed biases `(4 H,)` of each LSTM layer.
-            The order of the gates is PyTorch's: input, forget, cell, output.
-        projection: Weights `(E, H)` and bias `(E,)` of the last layer.
+    `path` is Resemblyzer's `pretrained.pt`; raises `UserError` if it is another file.
     """
 
-    def __init__(self, layers: list[tuple[np.ndarray, np.ndarray, np.ndarray]], projection: tuple):
-        self._layers, self._projection = layers, projection
-
-    @classmethod
-    def read(cls, path: str | Path) -> "DVector":
-        """Loads Resemblyzer's `pretrained.pt`. Raises `UserError` if it is another file."""
+    def __init__(self, path: str | Path):
         try:
             state = read_torch_checkpoint(path)["model_state"]
             array = {name: np.array(values, np.float32) for name, values in state.items()}
-            layers = []
+            self._layers = []  # weights `(4 H, in)` and `(4 H, H)`, bias `(4 H,)`; gates: input, forget, cell, output
             for i in range(3):
                 bias = array[f"lstm.bias_ih_l{i}"] + array[f"lstm.bias_hh_l{i}"]
-                layers.append((array[f"lstm.weight_ih_l{i}"], array[f"lstm.weight_hh_l{i}"], bias))
-            return cls(layers, (array["linear.weight"], array["linear.bias"]))
+                self._layers.append((array[f"lstm.weight_ih_l{i}"], array[f"lstm.weight_hh_l{i}"], bias))
+            self._projection = array["linear.weight"], array["linear.bias"]
         except (AttributeError, KeyError, TypeError, ValueError):
             rule = "--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt"
             raise UserError(f"{rule}. Received: {path}.") from None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        return _unit(self.parts(samples, sample_rate).mean(axis=0))
+        return unit(self.parts(samples, sample_rate).mean(axis=0))
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         """Returns unit-length speaker vectors `(N, E)` of segments of 1.6 s, one every 0.77 s."""
@@ -154,7 +145,7 @@ class DVector:
                 states.append(state)
             x = np.stack(states, axis=1)
         weights, bias = self._projection
-        return _unit(np.maximum(x[:, -1] @ weights.T + bias, 0))
+        return unit(np.maximum(x[:, -1] @ weights.T + bias, 0))
 
 
 class OnnxEncoder:
@@ -175,10 +166,11 @@ class OnnxEncoder:
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         embedding = self._session.run(None, {self._name: at_rate(samples, sample_rate)[None]})[0]
-        return _unit(np.asarray(embedding, np.float32).reshape(-1))
+        return unit(np.asarray(embedding, np.float32).reshape(-1))
 
 
-def _unit(x):
+def unit(x: np.ndarray) -> np.ndarray:
+    """Scales vectors `(..., E)` to unit length."""
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-9)
 
 

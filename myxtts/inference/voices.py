@@ -53,7 +53,7 @@ class VoiceEncoder:
         for one in [references] if isinstance(references, Recording) else references:
             if not isinstance(one, np.ndarray):  # arrays are clips of a training set, which were checked before
                 files.append(one)
-                recording = read_audio(one, MODEL_SAMPLE_RATE)
+                recording = read_audio(one)
                 for warning in recording.warnings:
                     logger.warning("%s: %s", one, warning)
                 one = recording.samples

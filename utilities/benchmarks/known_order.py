@@ -20,6 +20,8 @@ from myxtts.apps.evaluation.comparison import METRICS, compare
 from myxtts.apps.evaluation.report import as_csv
 from myxtts.apps.evaluation.sentences import Source, choose_sentences, rows_to_speak
 from myxtts.hearing.measuring import Spoken, Tools
+from myxtts.hearing.networks import DNSMOS, find_encoder
+from myxtts.hearing.recognizers import open_recognizer
 from myxtts.storage.files import write_text
 
 NOISE_DB = 5.0
@@ -95,9 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     sentences = sorted(sentences, key=lambda one: (-by_text[one.text], one.text))[: arguments.sentences]
     first, copy, run = rows_to_speak(judged, sentences, [0])
     sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]
-    tools = Tools.find(arguments.recognizer)
-    if arguments.quick:
-        tools = replace(tools, dnsmos=None)
+    recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
+    tools = Tools(recognizer, find_encoder(), None if arguments.quick else DNSMOS.load())
     comparison = compare(
         sources, sentences, tools, {}, lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
     )

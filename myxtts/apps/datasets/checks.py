@@ -15,6 +15,7 @@ import soundfile
 
 from myxtts.apps.datasets.recording import Survey
 from myxtts.apps.datasets.texts import count_letters
+from myxtts.hearing.networks import unit
 from myxtts.hearing.recognizers import Recognizer
 from myxtts.inference.speech import Word
 from myxtts.storage.files import append_line, digest_bytes
@@ -249,19 +250,15 @@ def share_alike(text: str, heard: str) -> float:
 
 def _compare_voices(parts):
     """Drops clips with two voices, and clips whose voice differs from the others."""
-    means = [_unit(vectors.mean(axis=0)) for _, vectors in parts]
-    usual = _unit(np.median(means, axis=0))
+    means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
+    usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):
         # Compares the vectors before and after each point, without the vector of the 1.6 s around it.
         sides = ((vectors[:k], vectors[k + 1 :]) for k in range(1, len(vectors) - 1))
-        alike = (float(_unit(a.mean(axis=0)) @ _unit(b.mean(axis=0))) for a, b in sides)
+        alike = (float(unit(a.mean(axis=0)) @ unit(b.mean(axis=0))) for a, b in sides)
         change, own = min(alike, default=None), float(mean @ usual)
         clip.facts.voice_change = None if change is None else round(change, 3)
         if change is not None and change < LEAST_VOICE_CHANGE:
             clip.drop("several voices", f"speaker similarity of its parts: {change:.2f}.")
         elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < LEAST_OWN_VOICE:
             clip.drop("another voice", f"speaker similarity to the other clips: {own:.2f}.")
-
-
-def _unit(vector):
-    return vector / (np.linalg.norm(vector) + 1e-9)

@@ -4,7 +4,7 @@ import argparse
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
-from myxtts.hearing.recognizers import settle_recognizer
+from myxtts.hearing.recognizers import open_recognizer, settle_recognizer
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import local_folder
 from myxtts.storage.base_model import FOLDER, MODELS, RUNS, is_base, kind_of, model_name
@@ -44,19 +44,19 @@ class Subject(NamedTuple):
     is_model: bool
 
 
-def subjects(folders: Sequence[str], which: str, local_folder: Callable[[str], str]) -> list[Subject]:
+def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -> list[Subject]:
     """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; gives each subject a unique name.
 
-    A plain `FOLDER` gets the checkpoint `which`. `local_folder` downloads a Hugging Face model and returns its folder.
+    A plain `FOLDER` gets the checkpoint `which`. Models of the Hugging Face hub are downloaded.
 
     Raises:
-        UserError: A folder does not exist.
+        UserError: A folder does not exist, or the errors of `local_folder`.
     """
-    found, names = [], Counter()
+    found, names, what = [], Counter(), "FOLDER (or spoken files with a metadata.csv)"
     for one in folders:
         folder, at, chosen = one.rpartition("@")
         given, end = (folder, at + chosen) if at and chosen in WHICH else (one, "")
-        path = Path(local_folder(given))
+        path = local_folder(given, accept_licence, what, (*MODELS, FOLDER, RUNS))
         plain, parent = Path(given).resolve().name, Path(given).resolve().parent.name
         short, long = (model_name(path),) * 2 if is_base(path) else (plain, f"{parent}/{plain}")
         found.append((path, end[1:] or which, short + end, long + end))
@@ -150,8 +150,7 @@ def _check(arguments):
             require(Path(path).is_file(), flag, "an existing file", path, "Check the name.")
     if arguments.recognizer:
         settle_recognizer(arguments.recognizer)
-    options = arguments.accept_licence, "FOLDER (or spoken files with a metadata.csv)", (*MODELS, FOLDER, RUNS)
-    return subjects(arguments.folders, arguments.which, lambda one: local_folder(one, *options))
+    return subjects(arguments.folders, arguments.which, arguments.accept_licence)
 
 
 def _evaluate(arguments, judged):
@@ -160,11 +159,13 @@ def _evaluate(arguments, judged):
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.hearing.measuring import Tools
+    from myxtts.hearing.networks import DNSMOS, find_encoder
 
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
     with configure_for_speech(arguments.device), tempfile.TemporaryDirectory() as folder:
-        tools = Tools.find(arguments.recognizer, arguments.speaker_encoder)
+        recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
+        tools = Tools(recognizer, find_encoder(arguments.speaker_encoder), DNSMOS.load())
         sentences = choose_sentences(judged, *options, Path(folder))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)

@@ -6,7 +6,7 @@ Sentences are the sampling units of the statistics; the samples of a sentence wi
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -212,14 +212,15 @@ class Comparison:
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
         """Estimates of all metrics for each row, by group of sentences: `all` and each key of `groups()`."""
         groups = {"all": None} | self.groups()
-        figure = lambda row, ids: _by_name(partial(self.figure, row, ids=ids))
+        figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
         """Differences of every other compared row from the first one, by metric."""
         first, *others = self.compared or [None]
-        return [_by_name(partial(self.difference, first, row)) for row in others]
+        difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
+        return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
         """Returns second minus first of a metric, on the sentences measured in both rows; None if there are none."""
@@ -302,11 +303,6 @@ class Comparison:
         if own is None or same is None or self.strangers is None or same <= self.strangers:
             return True
         return (own - self.strangers) / (same - self.strangers) >= MIN_SIMILARITY
-
-
-def _by_name(estimate):
-    """Calls `estimate` with each metric; returns `{name of the metric: result}` without the results that are None."""
-    return {metric.name: found for metric in METRICS if (found := estimate(metric))}
 
 
 def compare(

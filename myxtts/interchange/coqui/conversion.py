@@ -123,8 +123,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
     config = run_config(model_config(shapes, settings, tokenizer), settings)
     tensors = coqui.model_tensors(config.model)
     if with_dvae := any(key.startswith("dvae.") for key in stored):
-        for one in coqui.dvae_tensors(config.model):
-            tensors.append(one._replace(names=tuple(f"dvae.{name}" for name in one.names)))
+        tensors += coqui.dvae_tensors(config.model, "dvae.")
     _match(tensors, stored)
     _check_front_end(stored)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None

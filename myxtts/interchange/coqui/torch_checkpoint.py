@@ -53,15 +53,7 @@ _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 
 
 class TorchCheckpointError(UserError):
-    """A PyTorch checkpoint cannot be read."""
-
-
-class HostileCheckpointError(TorchCheckpointError):
-    """The file would call a function that no checkpoint needs, or declares larger sizes than it has."""
-
-
-class DamagedCheckpointError(TorchCheckpointError):
-    """The file is cut short, altered, or not a PyTorch checkpoint."""
+    """A file is damaged or no PyTorch checkpoint, would call a function, or declares larger sizes than it has."""
 
 
 class _Global(str):
@@ -72,8 +64,6 @@ class _Global(str):
 class StubObject:
     """Replaces an object whose class is not imported."""
 
-    class_name: str
-    """Full name of the class in the file."""
     state: Any = None
     """State of the object, usually a dictionary of attributes."""
 
@@ -105,14 +95,14 @@ class Unpickler:
 
     def require(self, holds, problem):
         if not holds:
-            raise HostileCheckpointError(f"{self.source} {problem}.")
+            raise TorchCheckpointError(f"{self.source} {problem}.")
 
     def run(self, pickled: bytes) -> tuple[Any, int]:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.
 
         Raises:
-            HostileCheckpointError: The pickle has an opcode or a call that no checkpoint needs, or exceeds a limit.
-            DamagedCheckpointError, or one of `_SIGNS_OF_DAMAGE`: It is no pickle.
+            TorchCheckpointError: The pickle has an opcode or a call that no checkpoint needs, or exceeds a limit.
+            One of `_SIGNS_OF_DAMAGE`: It is no pickle.
         """
         limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
         self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
@@ -172,13 +162,14 @@ class Unpickler:
         if name == "STACK_GLOBAL":
             return _Global(".".join(values))
         if name == "NEWOBJ":
-            return StubObject(_of_kind(_Global, values[0]))
+            _of_kind(_Global, values[0])
+            return StubObject()
         if name == "DICT":
             return dict(zip(values[::2], values[1::2], strict=True))
         return values if name == "LIST" else tuple(values)
 
     def call(self, function, arguments):
-        """Calls one of the few functions that checkpoints need; raises `HostileCheckpointError` for others."""
+        """Calls one of the few functions that checkpoints need; raises `TorchCheckpointError` for others."""
         scalar = lambda dtype, content: np.frombuffer(content, _of_kind(np.dtype, dtype))[0]
         functions = {
             "torch._utils._rebuild_tensor_v2": self.tensor,
@@ -195,7 +186,7 @@ class Unpickler:
         if (known := functions.get(_of_kind(_Global, function))) is None:
             hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
             asks = f"{self.source} asks to call {function:.200}. Nothing was run."
-            raise HostileCheckpointError(f"{asks} Do not use this file; {hint}")
+            raise TorchCheckpointError(f"{asks} Do not use this file; {hint}")
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
@@ -203,7 +194,7 @@ class Unpickler:
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
-            raise DamagedCheckpointError(f"{self.source} refers to {name}, which is no known tensor storage.")
+            raise TorchCheckpointError(f"{self.source} refers to {name}, which is no known tensor storage.")
         valid = type(key) is str and type(num_values) is int and 0 <= num_values < 2**62
         self.require(valid, f"claims a storage {brief(key)} of {brief(num_values)} values")
         return self.load_storage(dtype, key, num_values)
@@ -266,19 +257,19 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
         Objects of unknown classes become `StubObject`s.
 
     Raises:
-        HostileCheckpointError: The file would call a function, or declares larger sizes than it has.
-        DamagedCheckpointError: The file is cut short, altered, or not a PyTorch checkpoint.
+        TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, would call a function, or
+            declares larger sizes than it has.
     """
     path = Path(path)
     if not path.stat().st_size:
-        raise DamagedCheckpointError(f"{path} is empty.")
+        raise TorchCheckpointError(f"{path} is empty.")
     data = np.memmap(path, dtype="uint8", mode="r")
     try:
         return _read_zip(path, data) if bytes(data[:4]) == b"PK\x03\x04" else _read_legacy(path, data)
     except TorchCheckpointError:  # a ValueError, but with a better message
         raise
     except _SIGNS_OF_DAMAGE as error:
-        raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error!s:.200}.") from error
+        raise TorchCheckpointError(f"{path} is damaged or not a PyTorch checkpoint: {error!s:.200}.") from error
 
 
 def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
@@ -301,21 +292,21 @@ def _read_zip(path, data):
         entries = {entry.filename: entry for entry in archive.infolist()}
         for entry in archive.infolist():
             if entries[entry.filename] is not entry:
-                raise HostileCheckpointError(f"{path} has two entries named {brief(entry.filename)}.")
+                raise TorchCheckpointError(f"{path} has two entries named {brief(entry.filename)}.")
             if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
                 hint = "Write it with torch.save, which has none."
-                raise HostileCheckpointError(f"{path} has a compressed entry, {brief(entry.filename)}. {hint}")
+                raise TorchCheckpointError(f"{path} has a compressed entry, {brief(entry.filename)}. {hint}")
         if sum(entry.file_size for entry in entries.values()) > data.size:
-            raise HostileCheckpointError(f"{path} claims entries of more bytes than the file has.")
+            raise TorchCheckpointError(f"{path} claims entries of more bytes than the file has.")
         pickles = [name for name in entries if name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise DamagedCheckpointError(f"{path} is a zip file with {len(pickles)} data.pkl entries, not one.")
+            raise TorchCheckpointError(f"{path} is a zip file with {len(pickles)} data.pkl entries, not one.")
         root, storages = pickles[0].removesuffix("data.pkl"), {}
 
         def content(name):
             """Returns the bytes of an entry, as a view of the mapped file."""
             if (entry := entries.get(name)) is None or entry.header_offset < 0:
-                raise DamagedCheckpointError(f"{path} has no entry {brief(name)}.")
+                raise TorchCheckpointError(f"{path} has no entry {brief(name)}.")
             # Verifies header and checksum by plain reads, because pages of a memory map would count as used memory.
             with archive.open(entry) as file:
                 while file.read(2**20):
@@ -330,11 +321,11 @@ def _read_zip(path, data):
             claimed = num_values * dtype.itemsize
             if claimed > storages[key].size:
                 held = f"for storage {key:.40}, of {storages[key].size}"
-                raise HostileCheckpointError(f"{path} claims {claimed} bytes {held}.")
+                raise TorchCheckpointError(f"{path} claims {claimed} bytes {held}.")
             return storages[key][:claimed].view(dtype)
 
         if root + "byteorder" in entries and content(root + "byteorder").tobytes() != b"little":
-            raise DamagedCheckpointError(f"{path} was written on a big-endian machine, which is not supported.")
+            raise TorchCheckpointError(f"{path} was written on a big-endian machine, which is not supported.")
         return Unpickler(str(path), load_storage).run(content(pickles[0]).tobytes())[0]
 
 
@@ -344,7 +335,7 @@ def _read_legacy(path, data):
 
     def note_claim(dtype, key, num_values):
         if num_values * dtype.itemsize > data.size:
-            raise HostileCheckpointError(f"{path} claims {num_values} values for storage {key:.40}, more than it has.")
+            raise TorchCheckpointError(f"{path} claims {num_values} values for storage {key:.40}, more than it has.")
         claims[key] = (dtype, num_values)
         return data[: num_values * dtype.itemsize].view(dtype)  # a placeholder of the right size
 
@@ -352,7 +343,7 @@ def _read_legacy(path, data):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
         value, length = Unpickler(str(path), note_claim if number == 3 else None).run(pickled)
         if number == 0 and value != _LEGACY_MAGIC:
-            raise DamagedCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
+            raise TorchCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
         if number == 3:
             checkpoint = pickled
         start += length
@@ -362,7 +353,7 @@ def _read_legacy(path, data):
         (stored,) = struct.unpack("<q", data[start : start + 8].tobytes())
         begin, start = start + 8, start + 8 + num_values * dtype.itemsize
         if stored != num_values or start > data.size:
-            raise DamagedCheckpointError(f"{path} is cut short or altered at storage {key:.40}.")
+            raise TorchCheckpointError(f"{path} is cut short or altered at storage {key:.40}.")
         storages[key] = data[begin:start].view(dtype)
     return Unpickler(str(path), lambda dtype, key, num_values: storages[key]).run(checkpoint)[0]
 

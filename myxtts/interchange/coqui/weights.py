@@ -138,8 +138,8 @@ def _numbered(count, *rows):
     return [(row.replace("#", str(i)), *shape) for i in range(count) for row, *shape in rows]
 
 
-def dvae_tensors(config: ModelConfig) -> list[Tensor]:
-    """Lists the `Tensor`s of `dvae.pth`."""
+def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
+    """Lists the `Tensor`s of `dvae.pth`, with a prefix for the released names."""
     hidden, wide, book, codes = config.dvae_hidden, 2 * config.dvae_hidden, config.codebook_width, config.num_codes
     count, mels = config.dvae_residual_blocks, config.num_mels
 
@@ -162,7 +162,7 @@ def dvae_tensors(config: ModelConfig) -> list[Tensor]:
         (f"linear decoder.{2 + count}.0.conv decoder_conv_1", hidden, wide, 3),
         (f"linear decoder.{3 + count} decoder_output", mels, hidden, 1),
     )
-    return list(_tensors("dvae", "", "dvae/", rows))
+    return list(_tensors("dvae", prefix, "dvae/", rows))
 
 
 def _gpt(config):

@@ -63,7 +63,7 @@ class ExportedModel:
             return found
         found = self.exported.voices.get(voice)
         try:
-            found = found or self.exported.listen(read_audio(voice, MODEL_SAMPLE_RATE).samples, MODEL_SAMPLE_RATE)
+            found = found or self.exported.listen(read_audio(voice).samples, MODEL_SAMPLE_RATE)
         except ValueError as error:
             raise UserError(f"{voice}: {error}") from error
         return Voice(*(array[None] for array in found))

@@ -2,8 +2,9 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,8 +110,8 @@ def export_model(
         for graph in parts:
             graph.save(new / f"{graph.name}.onnx")
         add_files(new, voices, described)
-        wrong = []
-        for finding in compare(new, synthesizer, weights):
+        wrong, compared = [], (Speaker(new), synthesizer, np.random.default_rng(0))
+        for finding in chain.from_iterable(check(*compared) for check in (_other_graphs, _sentences, _long_text)):
             tell(finding)
             wrong += [] if finding.value <= finding.limit else [str(finding)]  # NaN is wrong, too
         if wrong:
@@ -166,14 +167,6 @@ def _voices(folder, synthesizer):
     }
 
 
-def compare(folder: Path, synthesizer: Synthesizer, weights: str) -> Iterator[Finding]:
-    """Compares encoders and decoder on noise, tokenizer and GPT on random sentences, and speech of a long text."""
-    speaker, random = Speaker(folder), np.random.default_rng(0)
-    yield from _other_graphs(speaker, synthesizer.model, random)
-    yield from _sentences(speaker, synthesizer, random, LIMITS[weights])
-    yield from _long_text(speaker, synthesizer, random)
-
-
 def _difference(found, expected):
     """RMS of the difference, relative to the RMS of `expected`; infinite for different shapes."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
@@ -186,9 +179,9 @@ def _normal(random, *shape):
     return random.standard_normal(shape).astype(np.float32)
 
 
-def _other_graphs(speaker, model, random):
+def _other_graphs(speaker, synthesizer, random):
     """Compares encoders and decoder on random input."""
-    wav = 0.1 * _normal(random, 1, 44_100)
+    model, wav = synthesizer.model, 0.1 * _normal(random, 1, 44_100)
     noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
     to_latents = lambda mel: model.gpt.mel_to_latents(model.normalize_mel(mel))
     encoders = ("latents", CONDITIONING_MEL, to_latents), ("speaker", SPEAKER_MEL, model.speaker_encoder)
@@ -209,7 +202,7 @@ def _other_graphs(speaker, model, random):
     yield Finding("decoder, window", _difference(found, expected), LIMITS[FLOAT32])
 
 
-def _sentences(speaker, synthesizer, random, limit):
+def _sentences(speaker, synthesizer, random):
     """Compares token ids, and GPT states and codes with teacher forcing; every second sentence is decoded greedily."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
@@ -238,7 +231,8 @@ def _sentences(speaker, synthesizer, random, limit):
             latents, text, code = latents[:, :0], text[:, :0], expected_code
             seen[0, code] = True
         expected.append(stream.latents()[: number + 1])
-    yield Finding("gpt, states", _difference(np.concatenate(states), np.concatenate(expected)), limit)
+    differs, limit = _difference(np.concatenate(states), np.concatenate(expected)), LIMITS[speaker.config["weights"]]
+    yield Finding("gpt, states", differs, limit)
     yield Finding("codes", float(np.mean(codes_differ)), MOST_OTHER_CODES)
 
 

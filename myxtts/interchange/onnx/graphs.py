@@ -79,17 +79,8 @@ def build_drawing(config: ModelConfig) -> Builder:
     penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
     logits = graph.op("Where", seen, penalized, logits)
     is_greedy = graph.op("Equal", temperature, 0.0)
+    # From here to `filtered`, as in `models.gpt.filter_logits`.
     scores = logits / graph.op("Where", is_greedy, 1.0, temperature)
-    scores = _filter(graph, scores, top_k, top_p, num) + noise
-    code = graph.op("ArgMax", graph.op("Where", is_greedy, logits, scores), axis=-1, keepdims=0)
-    drawn = graph.op("Equal", code.unsqueeze(1), np.arange(num)[None])
-    graph.output(code.cast(np.int32), "code", np.int32, "rows")
-    graph.output(seen | drawn, "now_seen", np.bool_, "rows", num)
-    return graph
-
-
-def _filter(graph, scores, top_k, top_p, num):
-    """Computes `models.gpt.filter_logits` of scores that are already divided by the temperature."""
     descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
     top_k = top_k.cast(np.int64)
     kept = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
@@ -100,7 +91,12 @@ def _filter(graph, scores, top_k, top_p, num):
     above = graph.op("CumSum", graph.op("Softmax", descending, axis=-1), 1, exclusive=1)
     inside = (above < top_p) | graph.op("GreaterOrEqual", top_p, 1.0)
     least = graph.op("ReduceMin", graph.op("Where", inside, descending, -HIDDEN), [-1], keepdims=1)
-    return graph.op("Where", scores < least, HIDDEN, scores)
+    filtered = graph.op("Where", scores < least, HIDDEN, scores)
+    code = graph.op("ArgMax", graph.op("Where", is_greedy, logits, filtered + noise), axis=-1, keepdims=0)
+    drawn = graph.op("Equal", code.unsqueeze(1), np.arange(num)[None])
+    graph.output(code.cast(np.int32), "code", np.int32, "rows")
+    graph.output(seen | drawn, "now_seen", np.bool_, "rows", num)
+    return graph
 
 
 def build_conditioning(model: XTTS) -> Builder:

@@ -53,7 +53,8 @@ class Vocabulary:
         """Converts a text with control tokens to ids."""
         found = []
         for part in self.cut.split(text):
-            merged = (token for word in _words(part) for token in self._merged(word))
+            runs = ("".join(run) for kind, run in itertools.groupby(part, _kind) if kind != "space")
+            merged = (token for run in runs for token in self._merged(run))
             found += [self.ids.get(token, self.unknown) for token in ([part] if part in self.special else merged)]
         return found
 
@@ -69,12 +70,8 @@ class Vocabulary:
         return tokens
 
 
-def _words(text):
-    """Splits a text into words and runs of punctuation, without white space."""
-    return ["".join(run) for kind, run in itertools.groupby(text, _kind) if kind != "space"]
-
-
 def _kind(character):
+    """Returns whether a character belongs to a word, not to a run of punctuation; "space" for white space."""
     category = unicodedata.category(character)
     is_word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d"
     return "space" if character.isspace() else is_word

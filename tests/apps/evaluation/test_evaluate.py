@@ -18,7 +18,7 @@ from myxtts.apps.evaluation import comparison as comparing
 from myxtts.apps.evaluation.comparison import Comparison, Row
 from myxtts.apps.evaluation.report import as_text
 from myxtts.apps.evaluation.sentences import sentences_of_data
-from myxtts.hearing import measuring
+from myxtts.hearing import networks
 from myxtts.hearing.measuring import Measured, Sentence, Spoken, Tools
 from myxtts.storage.base_model import BASE_FOLDER
 
@@ -55,8 +55,8 @@ def by_color(monkeypatch):
         spectrum = np.abs(np.fft.rfft(np.resize(samples, 4096)))[:64]
         return spectrum / np.linalg.norm(spectrum)
 
-    monkeypatch.setattr(measuring, "find_encoder", lambda path: encode)
-    monkeypatch.setattr(measuring.DNSMOS, "load", lambda: None)
+    monkeypatch.setattr(networks, "find_encoder", lambda path: encode)
+    monkeypatch.setattr(networks.DNSMOS, "load", lambda: None)
 
 
 def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):

@@ -14,6 +14,7 @@ from myxtts.hearing import networks
 from myxtts.hearing.measuring import HOP_SAMPLES, contour_of, differences, pitch_figures, repeated_groups
 from myxtts.hearing.networks import DVector
 from myxtts.hearing.recognizers import Whisper, at_rate, character_errors, word_errors
+from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 
 RATE = 22050
 
@@ -148,21 +149,25 @@ def test_share_without_failures_has_an_interval():
     assert statistics.ratio(np.array([2.0]), np.array([4.0])) == (0.5, None, None)
 
 
-def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch):
+def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch, tmp_path):
     import keras
 
     generator = np.random.default_rng(0)
-    layers, ours = [], []
-    for width in (40, 6, 6):
+    layers, ours = [], {}
+    for i, width in enumerate((40, 6, 6)):
         w, u = generator.standard_normal((24, width)) * 0.2, generator.standard_normal((24, 6)) * 0.2
         b = generator.standard_normal(24) * 0.1
-        ours.append(tuple(one.astype(np.float32) for one in (w, u, b)))
+        ours |= {f"lstm.weight_ih_l{i}": w, f"lstm.weight_hh_l{i}": u}
+        ours |= {f"lstm.bias_ih_l{i}": 0.75 * b, f"lstm.bias_hh_l{i}": 0.25 * b}
         layer = keras.layers.LSTM(6, return_sequences=True)
         layer.build((None, None, width))
         layer.set_weights([w.T, u.T, b])  # both have the gates in this order: input, forget, cell, output
         layers.append(layer)
     projection = generator.standard_normal((5, 6)).astype(np.float32), generator.random(5).astype(np.float32)
-    encoder = DVector(ours, projection)
+    ours |= {"linear.weight": projection[0], "linear.bias": projection[1]}
+    state = {name: values.astype(np.float32) for name, values in ours.items()}
+    write_torch_checkpoint(tmp_path / "pretrained.pt", {"model_state": state})
+    encoder = DVector(tmp_path / "pretrained.pt")
     samples = at_rate(sentence([0, 4, 2, 5], 140), RATE)[:20000]  # shorter than one part of 1.6 s
     samples *= 10 ** (-30 / 20) / np.sqrt(np.mean(samples**2))  # as loud as the encoder wants it
     padded = np.pad(samples, (0, 160 * 160 - len(samples)))
