@@ -75,7 +75,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     A producer thread reads a batch (host), prepares it (data device) and copies it (model device); the thread waits
     only while `capacity` batches are ready. `__next__` raises the thread's errors with their traceback. The thread ends
-    with `close`, with the `with` block, or when the pipeline is garbage-collected.
+    with the `with` block, or when the pipeline is garbage-collected.
 
     Args:
         batches: `WaveBatch`es on the data device.
@@ -97,9 +97,6 @@ class DevicePipeline(Iterator, AbstractContextManager):
         weakref.finalize(self, self._stop.set)
         if capacity:
             self._producer.start()
-
-    def __exit__(self, *exception):
-        self.close()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
         """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `PipelineStuck` on timeout."""
@@ -133,7 +130,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             raise item
         return item
 
-    def close(self) -> None:
+    def __exit__(self, *exception) -> None:
         """Ends the producer, after waiting up to 5 s for its current batch, and empties the buffer."""
         self._stop.set()
         if self.capacity:
