@@ -131,6 +131,9 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     with untraced():
         assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()
     assert store.steps()[-1] == 3
+    if rank:  # resumed with the frozen kernels, not with the merged ones
+        adapters = store.read(3, ["lora"])[0]["lora"]
+        assert kernels < adapters.keys() and all(np.array_equal(adapters[name], starting[name]) for name in kernels)
 
 
 def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refused(source, tmp_path, caplog):
