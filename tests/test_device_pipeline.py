@@ -173,15 +173,13 @@ def test_error_of_the_producer_is_raised_after_the_batches_before_it(capacity, w
     assert "passing" in [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
 
 
-def test_close_can_be_called_first_or_twice_and_ends_the_batches():
-    never_asked = DevicePipeline(range(3), kept, unchanged)
-    never_asked.close()
+def test_with_block_can_be_left_first_or_twice_and_ends_the_batches():
+    with DevicePipeline(range(3), kept, unchanged) as never_asked:
+        pass
     assert next(never_asked, None) is None
     for capacity in (1, 0):
-        pipeline = DevicePipeline(range(30), kept, unchanged, capacity)
-        assert next(pipeline) == 0
-        pipeline.close()
-        pipeline.close()
+        with DevicePipeline(range(30), kept, unchanged, capacity) as pipeline, pipeline:
+            assert next(pipeline) == 0
         assert next(pipeline, None) is None
 
 

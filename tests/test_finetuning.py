@@ -19,6 +19,7 @@ from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.resuming import load_foundations
+from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.gpt import LoRA
 
 TEXTS = [("one two three four five six", "en")]
@@ -80,7 +81,7 @@ def test_lora_starts_as_the_plain_model_and_merges_exactly():
     assert np.abs(trained[1] - before[1]).max() > 1e-3
     plain, adapters = lora.split(model.part_weights("gpt"))
     merged = XTTS(tiny_model_config(), parts=("gpt",))
-    assign_by_name(merged.part_weights("gpt"), plain, "merged")
+    assign_by_name(merged.part_weights("gpt"), arrays_of(plain) | lora.merged_kernels(), "merged")
     np.testing.assert_allclose(logits(merged, [3, 5, 6, 0], [16, 1, 2])[1], trained[1], atol=1e-5)
     assert len(adapters) == 3 * 4 * model.config.layers
 
@@ -139,6 +140,9 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     with untraced():
         assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()
     assert store.steps()[-1] == 3
+    if rank:  # resumed with the frozen kernels, not with the merged ones
+        adapters = store.read(3, ["lora"])[0]["lora"]
+        assert kernels < adapters.keys() and all(np.array_equal(adapters[name], starting[name]) for name in kernels)
 
 
 def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refused(source, tmp_path, caplog):

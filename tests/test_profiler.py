@@ -15,16 +15,14 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from myxtts.devices.device_plan import plan_devices  # noqa: E402
 from myxtts.devices.gpu_monitor import GPUReport  # noqa: E402
-from utilities.dual_gpu_bottleneck_profiler import Profile, judge, main  # noqa: E402
+from utilities.dual_gpu_bottleneck_profiler import Profile, data_seconds, judge, main  # noqa: E402
 
 PAIR = plan_devices(data_gpu=0, model_gpu=1, num_gpus=2)
 ONE = plan_devices(num_gpus=1)
 
 
 def phases(load=0.05, preprocess=0.30, transfer=0.05, train=0.60):
-    from myxtts.training.watching.measurement import PhaseTimes
-
-    return PhaseTimes(load, preprocess, transfer, train)
+    return {"load": load, "preprocess": preprocess, "transfer": transfer, "train": train}
 
 
 def pipeline(step_times=(0.6,) * 4, wait_seconds=0.0, spans=()):
@@ -53,10 +51,10 @@ def test_balanced_pipeline_is_reported_as_such():
 
 def test_phases_add_up_and_give_ceiling_and_efficiency():
     measured = phases(0.1, 0.3, 0.0, 0.4)
-    assert measured.data == pytest.approx(0.4) and measured.total == pytest.approx(0.8)
-    assert measured.ceiling == pytest.approx(2.0)
+    assert data_seconds(measured) == pytest.approx(0.4)
     profile = profile_of(measured, pipeline([0.5, 0.5, 0.4, 0.6], 0.1))
-    assert profile.efficiency == pytest.approx(0.8)
+    assert profile.efficiency == pytest.approx(0.8) and profile.as_dict()["ceiling"] == pytest.approx(2.0)
+    assert profile.as_dict()["sum_of_phases_ms"] == pytest.approx(800)
     assert profile.as_dict()["speedup"] == pytest.approx(1.6)
     assert "Unreliable" not in profile.describe()
     assert "Unreliable: both are more than is possible" in profile_of(measured, pipeline([0.3, 0.3], 0.0)).describe()

@@ -43,11 +43,16 @@ class Verdict:
     recommendation: str
 
 
+def data_seconds(phases):
+    """Returns the seconds per step of all phases but the train step."""
+    return sum(seconds for phase, seconds in phases.items() if phase != "train")
+
+
 def judge(phases, variation, config, plan):
     """Finds the bottlenecks of a profile.
 
     Args:
-        phases: `PhaseTimes`.
+        phases: Seconds per step by phase, of `measure_phases`.
         variation: Standard deviation of the step time divided by its mean.
         config: `XTTSConfig` of the profile.
         plan: `DevicePlan` of the profile.
@@ -55,7 +60,7 @@ def judge(phases, variation, config, plan):
     Returns:
         A list of `Verdict` in the order of the pipeline, empty if it is balanced.
     """
-    shares, found = {phase: getattr(phases, phase) / phases.total for phase in TITLES}, []
+    shares, found = {phase: seconds / sum(phases.values()) for phase, seconds in phases.items()}, []
     if (share := shares["load"]) > LOAD_LIMIT:
         finding = f"Data loading takes {share:.0%} of the step (limit {LOAD_LIMIT:.0%}): the host is the bottleneck."
         found.append(Verdict("data loading", finding, _reads_faster(config.data)))
@@ -67,7 +72,8 @@ def judge(phases, variation, config, plan):
             fix = "Virtual devices share one memory: judge the transfer on GPUs (--data-gpu, --model-gpu)."
         found.append(Verdict("transfer", finding, fix))
     if (share := shares["train"]) < TRAIN_LIMIT:
-        waits = f"It waits for {1e3 * phases.data:.1f} ms of data work per {1e3 * phases.train:.1f} ms of training"
+        work = f"{1e3 * data_seconds(phases):.1f} ms of data work"
+        waits = f"It waits for {work} per {1e3 * phases['train']:.1f} ms of training"
         finding = f"Training takes {share:.0%} of the step (limit {TRAIN_LIMIT:.0%}): the model device is under-used."
         found.append(Verdict("training", f"{finding} {waits}.", _trains_more(plan)))
     if variation > VARIATION_LIMIT:
@@ -103,11 +109,11 @@ def _trains_more(plan):
 
 @dataclass(frozen=True)
 class Profile:
-    """Result of a measurement: `PhaseTimes`, `PipelineTimes`, `GPUReport` and verdicts."""
+    """Result of a measurement: seconds by phase, `PipelineTimes`, `GPUReport` and verdicts."""
 
     config: object
     plan: object
-    phases: object
+    phases: dict[str, float]
     pipeline: object
     gpus: object
     verdicts: list[Verdict]
@@ -115,7 +121,12 @@ class Profile:
     @property
     def efficiency(self):
         """The longer of data work and training divided by the step time; 1 for complete overlap."""
-        return max(self.phases.data, self.phases.train) / self.pipeline.mean
+        return max(data_seconds(self.phases), self.phases["train"]) / self.pipeline.mean
+
+    @property
+    def speedup(self):
+        """Time of a step without overlap divided by the step time."""
+        return sum(self.phases.values()) / self.pipeline.mean
 
     @property
     def data_busy(self):
@@ -136,15 +147,15 @@ class Profile:
             "model_size": self.config.model.size,
             "batch_size": self.config.stage("gpt").batch_size,
             "steps": len(self.pipeline.step_times),
-            "phases_ms": {phase: 1e3 * getattr(self.phases, phase) for phase in TITLES},
-            "sum_of_phases_ms": 1e3 * self.phases.total,
+            "phases_ms": {phase: 1e3 * seconds for phase, seconds in self.phases.items()},
+            "sum_of_phases_ms": 1e3 * sum(self.phases.values()),
             "step_ms": 1e3 * self.pipeline.mean,
             "variation": self.pipeline.variation,
             "stall": self.pipeline.stall,
             "steps_per_second": 1.0 / self.pipeline.mean,
             "overlap_efficiency": self.efficiency,
-            "speedup": self.phases.total / self.pipeline.mean,
-            "ceiling": self.phases.ceiling,
+            "speedup": self.speedup,
+            "ceiling": self.speedup / self.efficiency,
             "data_device_busy": self.data_busy,
             "model_device_busy": self.model_busy,
             "gpu": self.gpus.as_dict(),
@@ -153,18 +164,18 @@ class Profile:
 
     def describe(self):
         """Formats the four sections of the report."""
-        phases, pipeline, whole = self.phases, self.pipeline, 1e3 * self.pipeline.mean
+        total, pipeline, whole = sum(self.phases.values()), self.pipeline, 1e3 * self.pipeline.mean
         lines = ["TIMING BREAKDOWN:"]
         for phase, title in TITLES.items():
-            seconds = getattr(phases, phase)
-            lines.append(f"  {title + ':':<20}{1e3 * seconds:9.2f} ms  {seconds / phases.total:6.1%}")
+            seconds = self.phases[phase]
+            lines.append(f"  {title + ':':<20}{1e3 * seconds:9.2f} ms  {seconds / total:6.1%}")
         spread = f"std {pipeline.variation * whole:.2f} ms, variation {pipeline.variation:.1%}"
         lines += [
-            f"  {'Sum of the phases:':<20}{1e3 * phases.total:9.2f} ms  a step without overlap",
+            f"  {'Sum of the phases:':<20}{1e3 * total:9.2f} ms  a step without overlap",
             f"  {'Pipeline step:':<20}{whole:9.2f} ms  measured; {spread}",
             f"  Throughput: {1.0 / pipeline.mean:.2f} steps/sec",
             f"  Overlap efficiency: {self.efficiency:.2f} (longer of data work and training / pipeline step)",
-            f"  Speed-up by overlap: {phases.total / pipeline.mean:.2f} (ceiling {phases.ceiling:.2f})",
+            f"  Speed-up by overlap: {self.speedup:.2f} (ceiling {self.speedup / self.efficiency:.2f})",
         ]
         if self.efficiency > 1.005:  # only possible if the machine was busy
             lines.append("  Unreliable: both are more than is possible. Measure longer, on an idle machine.")

@@ -253,11 +253,10 @@ class Synthesizer:
             UserError: There is no such voice, or it belongs to another model.
         """
         if voice is None:
-            name = self.folder and default_speaker(self.folder, get_language(language).code)
-            if not name:
+            voice = self.folder and default_speaker(self.folder, get_language(language).code)
+            if not voice:
                 own = f"one of the model's speakers ({', '.join(self.speakers[:3])}), " if self.speakers else ""
                 raise SpeechError(f"No voice given. Give {own}recordings or a .voice file.")
-            voice = stored_voice(self.folder, name, self.voice)
         if isinstance(voice, Voice):
             return self._checked(voice, "The given voice")
         if isinstance(voice, list) and len(voice) == 1 and not isinstance(voice[0], np.ndarray):

@@ -34,7 +34,7 @@ class CompiledBlocks(Layer):
         if options.get("seed") is not None:
             options["seed"] += tf.constant([0, number << SEED_BITS])
         block = self._blocks[number]
-        frozen = [tf.convert_to_tensor(variable.value) for variable in _weights(block, trainable=False)]
+        frozen = [tf.convert_to_tensor(variable.value) for variable in block.non_trainable_variables]
 
         @tf.custom_gradient
         def run(x, *weights):
@@ -45,11 +45,11 @@ class CompiledBlocks(Layer):
 
             return self._forward(x, weights, frozen, options), gradient
 
-        return run(x, *(variable.value for variable in _weights(block, trainable=True)))
+        return run(x, *(variable.value for variable in block.trainable_variables))
 
     def _run(self, x, weights, frozen, options):
         first = self._blocks[0]
-        variables = _weights(first, trainable=True) + _weights(first, trainable=False)
+        variables = first.trainable_variables + first.non_trainable_variables
         with keras.StatelessScope(state_mapping=list(zip(variables, [*weights, *frozen]))):
             return first(x, **options)
 
@@ -58,7 +58,3 @@ class CompiledBlocks(Layer):
             tape.watch((x, weights))
             output = self._run(x, weights, frozen, options)
         return tape.gradient(output, (x, weights), upstream)
-
-
-def _weights(block, trainable):
-    return [variable for variable in block.variables if variable.trainable == trainable]

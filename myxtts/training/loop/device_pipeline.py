@@ -1,5 +1,6 @@
 """Transfer of batches to the model devices: replicas, a producer thread with a bounded buffer, timing of steps."""
 
+import itertools
 import queue
 import threading
 import time
@@ -7,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import keras
@@ -24,7 +26,6 @@ PHASES = {
     "reading": "reading a batch on the host",
     "preparing": "preparing a batch on the data device",
     "copying": "copying a batch to the model device",
-    "waiting": "waiting for room in the buffer",
 }
 """Phases of the producer thread, in the order in which a batch passes them, with descriptions for messages."""
 
@@ -41,29 +42,22 @@ class PipelineStuck(RuntimeError):
     """The buffer did not fill in time; the message names the phase that takes so long."""
 
 
-class _PhaseClock:
-    """The producer's current phase, and the seconds spent in each phase."""
+def _prepared(waves, prepare, transfer, start, seconds, now):
+    """Yields batches that were prepared and copied to the model device.
 
-    def __init__(self):
-        self.phase, self.seconds, self._since = "reading", Counter(), time.monotonic()
+    Sets `now.phase` to the current phase, and adds the time of each phase to the Counter `seconds`.
+    """
 
-    def enter(self, phase):
-        now = time.monotonic()
-        self.seconds[self.phase] += now - self._since
-        self.phase, self._since = phase, now
+    def timed(phase, call, *arguments):
+        now.phase, began = phase, time.monotonic()
+        result = call(*arguments)
+        seconds[phase] += time.monotonic() - began
+        return result
 
-
-def _prepared(waves, prepare, transfer, start, clock):
-    """Yields batches that were prepared and copied to the model device; tells `clock` the current phase."""
+    reader, positions = iter(waves), itertools.count(start)
     try:
-        for position, wave in enumerate(waves, start):
-            clock.enter("preparing")
-            batch = prepare(wave, position)
-            clock.enter("copying")
-            batch = transfer(batch)
-            clock.enter("waiting")
-            yield batch
-            clock.enter("reading")
+        while (wave := timed("reading", next, reader, None)) is not None:
+            yield timed("copying", transfer, timed("preparing", prepare, wave, next(positions)))
     finally:
         # Explicitly, because closing a reader needs a new thread, which garbage collection at exit cannot start.
         if isinstance(waves, Generator):
@@ -75,7 +69,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     A producer thread reads a batch (host), prepares it (data device) and copies it (model device); the thread waits
     only while `capacity` batches are ready. `__next__` raises the thread's errors with their traceback. The thread ends
-    with `close`, with the `with` block, or when the pipeline is garbage-collected.
+    with the `with` block, or when the pipeline is garbage-collected.
 
     Args:
         batches: `WaveBatch`es on the data device.
@@ -86,10 +80,9 @@ class DevicePipeline(Iterator, AbstractContextManager):
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
-        self.capacity, self._clock = capacity, _PhaseClock()
-        self.seconds: Counter = self._clock.seconds
+        self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
         """Seconds spent in each of the producer's `PHASES`, and `stall`: seconds that the consumer waited for data."""
-        self._batches = _prepared(batches, prepare, transfer, start, self._clock)
+        self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
         self._producer = threading.Thread(target=_produce, args=work, name="myxtts-data-device", daemon=True)
@@ -97,9 +90,6 @@ class DevicePipeline(Iterator, AbstractContextManager):
         weakref.finalize(self, self._stop.set)
         if capacity:
             self._producer.start()
-
-    def __exit__(self, *exception):
-        self.close()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
         """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `PipelineStuck` on timeout."""
@@ -109,7 +99,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             if time.monotonic() > deadline:
                 raise PipelineStuck(
                     f"{self.fill()} of {self.capacity} batches are ready after {timeout_seconds:.0f} s; the producer "
-                    f"is stuck {PHASES[self._clock.phase]}. Look there, or raise --model-start-delay."
+                    f"is stuck {PHASES[self._now.phase]}. Look there, or raise --model-start-delay."
                 )
             time.sleep(0.005)
 
@@ -133,7 +123,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             raise item
         return item
 
-    def close(self) -> None:
+    def __exit__(self, *exception) -> None:
         """Ends the producer, after waiting up to 5 s for its current batch, and empties the buffer."""
         self._stop.set()
         if self.capacity:

@@ -84,9 +84,7 @@ def settle_switches(
     if training.deterministic:
         tf.config.experimental.enable_op_determinism()
     if values["xla"] == "auto":
-        saves_memory = requested["gradient_checkpointing"][0]
-        options = before, training.deterministic, steps_per_shape, saves_memory
-        values["xla"], reasons["xla"] = _choose_xla(device, *options)
+        values["xla"], reasons["xla"] = _choose_xla(device, before, requested, training.deterministic, steps_per_shape)
     if values["xla"] and (refusal := xla_refusal(device)):
         values["xla"], reasons["xla"] = False, f"XLA cannot compile for {device}: {refusal}"
     if values["attention"] == "auto" and (before or {}).get("attention") in (STANDARD, MEMORY_EFFICIENT):
@@ -98,7 +96,7 @@ def settle_switches(
     return Switches(**values, requested=requested, reasons=reasons)
 
 
-def _choose_xla(device, before, deterministic, steps_per_shape, saves_memory):
+def _choose_xla(device, before, requested, deterministic, steps_per_shape):
     """Chooses whether to compile, where this is left open; returns the choice and its reason in words."""
     if before and "xla" in before:
         return before["xla"], RESUMED
@@ -106,7 +104,7 @@ def _choose_xla(device, before, deterministic, steps_per_shape, saves_memory):
         return False, "compiled steps are not faster on a CPU"
     if deterministic:
         return False, "--deterministic, and XLA chooses its kernels by trial"
-    if saves_memory:
+    if requested["gradient_checkpointing"][0]:
         return True, "it needs less memory"
     known = f"{steps_per_shape:,.0f} steps per batch shape" if steps_per_shape else "--max-steps is not set"
     reason = f"{known}; compiling a shape pays off after {STEPS_PER_PROGRAM} steps"

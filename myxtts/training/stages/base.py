@@ -167,20 +167,17 @@ class Stage(ABC):
         """Returns the weights that are used only in training, `{checkpoint file: {name: variable}}`."""
         return {}
 
-    def _saved_weights(self):
+    def weight_files(self) -> dict[str, dict[str, Any]]:
+        """Returns the weights in each file of a checkpoint, `{file: {name: variable}}`; other stages load `model`."""
         return {"model": self.model.part_weights(self.part), **self.helpers()}
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the weights for a checkpoint, `{file: {name: array}}`; other stages load the file `model`."""
-        return {file: arrays_of(variables) for file, variables in self._saved_weights().items()}
-
-    def weight_files(self) -> Iterable[str]:
-        """Returns the file names of `weight_arrays`."""
-        return self._saved_weights()
+        """Returns the contents of `weight_files` for a checkpoint, `{file: {name: array}}`."""
+        return {file: arrays_of(variables) for file, variables in self.weight_files().items()}
 
     def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
         """Assigns arrays as returned by `weight_arrays`; `where` names the checkpoint in error messages."""
-        for file, variables in self._saved_weights().items():
+        for file, variables in self.weight_files().items():
             assign_by_name(variables, tensors[file], where)
 
     def all_weights(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from myxtts.models.attention import SITES_PER_BLOCK
 from myxtts.models.gpt import GPT, teacher_forcing
 from myxtts.models.layers import site_offset
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.loop.compiled import CompiledBlocks
 from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_cross_entropy
@@ -50,18 +49,17 @@ class GPTStage(Stage):
         dvae = self.foundations["dvae"]
         return GPTPreparation(dvae, device, data.augment, seed, 0 if data.augment else dvae.dvae.reach)
 
-    def weight_arrays(self):
-        if self.lora is None:
-            return super().weight_arrays()
-        plain, adapters = self.lora.split(self.model.part_weights(self.part))
-        return {"model": plain, "lora": adapters}
-
     def weight_files(self):
-        return ("model", "lora") if self.lora else ("model",)
+        files = super().weight_files()
+        if self.lora is not None:  # assigned last, because both files have the adapted kernels
+            files["model"], files["lora"] = self.lora.split(files["model"])
+        return files
 
-    def assign_weights(self, tensors, where):
-        merged = tensors["model"] | tensors.get("lora", {})
-        assign_by_name(self.model.part_weights(self.part), merged, where)
+    def weight_arrays(self):
+        arrays = super().weight_arrays()
+        if self.lora is not None:
+            arrays["model"] |= self.lora.merged_kernels()
+        return arrays
 
     def ledger_rows(self, step, switches):
         value, requested = switches.requested_text("gradient_checkpointing")
@@ -223,18 +221,15 @@ class LoRA:
         """Whether a weight is trained, given its name within the GPT."""
         return "lora_kernel" in name or name in TEXT_WEIGHTS
 
-    def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns by name: weights of a plain model with merged adapters; the adapters with their frozen kernels."""
-        plain, adapters = {}, {}
-        for name, variable in named.items():
-            layer = self.layers.get(name.rsplit("/", 1)[0])
-            adapted = layer is not None and name.endswith("/kernel")
-            if adapted or "lora_kernel" in name:
-                adapters[name] = variable.numpy()
-            if "lora_kernel" not in name:
-                # `layer.kernel` is the frozen kernel plus the adapter.
-                plain[name] = (layer.kernel if adapted else variable).numpy()
-        return plain, adapters
+    def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, keras.Variable], dict[str, keras.Variable]]:
+        """Returns the variables of a plain model, and the adapters with their frozen kernels, by name."""
+        plain = {name: variable for name, variable in named.items() if "lora_kernel" not in name}
+        kernels = [f"{layer}/kernel" for layer in self.layers]
+        return plain, {name: variable for name, variable in named.items() if name not in plain or name in kernels}
+
+    def merged_kernels(self) -> dict[str, np.ndarray]:
+        """Returns the kernels plus their adapters, by name."""
+        return {f"{name}/kernel": layer.kernel.numpy() for name, layer in self.layers.items()}
 
 
 DIAGONAL_WIDTH = 0.2

@@ -34,32 +34,6 @@ PRODUCT_SIZE = 1024
 """Rows and columns of the matrices in `product_rates`."""
 
 
-class PhaseTimes(NamedTuple):
-    """Mean seconds per step of each phase, when only this phase runs.
-
-    `load`: reading, decoding and padding on the host, and the copy to the data device; `preprocess`: mel spectrograms,
-    codes and augmentation on that device; `transfer`: the copy to the model device; `train`: the train step.
-    """
-
-    load: float
-    preprocess: float
-    transfer: float
-    train: float
-
-    @property
-    def data(self) -> float:
-        return self.load + self.preprocess + self.transfer
-
-    @property
-    def total(self) -> float:
-        return self.data + self.train
-
-    @property
-    def ceiling(self) -> float:
-        """Largest speed-up that overlap allows."""
-        return self.total / max(self.data, self.train)
-
-
 class PipelineTimes(NamedTuple):
     """Timing of the whole pipeline.
 
@@ -111,9 +85,14 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
     return StageTrainer(_fresh(config, folder), stage, plan, below)
 
 
-def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> PhaseTimes:
-    """Times each phase alone over `num_steps` steps; trains the model. The trainer must not use accumulation."""
-    times, kept = ([], [], []), []
+def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> dict[str, float]:
+    """Times each phase alone over `num_steps` steps; trains the model. The trainer must not use accumulation.
+
+    Returns the mean seconds per step of each phase. `load`: reading, decoding and padding on the host, and the copy to
+    the data device; `preprocess`: mel spectrograms, codes and augmentation on that device; `transfer`: the copy to the
+    model device; `train`: the train step.
+    """
+    times, kept = {"preprocess": [], "transfer": [], "train": []}, []
     for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
         pass  # the first reads import the decoders
     # Readers work in parallel and ahead of the steps, so the time per step is the mean over many reads.
@@ -123,10 +102,10 @@ def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int
     tf.test.experimental.sync_devices()
     load = (time.perf_counter() - began) / num_steps
     for position in range(WARMUP_STEPS + num_steps):
-        batch = _timed(times[0], trainer.preparation, kept[position % len(kept)], position)
-        batch = _timed(times[1], trainer.replicas.transfer, batch)
-        _timed(times[2], take_step, trainer, batch, position)
-    return PhaseTimes(load, *(fmean(of_phase[WARMUP_STEPS:]) for of_phase in times))
+        batch = _timed(times["preprocess"], trainer.preparation, kept[position % len(kept)], position)
+        batch = _timed(times["transfer"], trainer.replicas.transfer, batch)
+        _timed(times["train"], take_step, trainer, batch, position)
+    return {"load": load, **{phase: fmean(seconds[WARMUP_STEPS:]) for phase, seconds in times.items()}}
 
 
 def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
