@@ -55,6 +55,8 @@ STAND_INS = (
     (r"pip install [^&\n]+&& ", "", "installed before"),
     (r"pip install [^\n]+", "true", "installed before"),
     (r"hf://coqui/XTTS-v2", "XTTS-v2", "release of a minimal shape with random weights"),
+    (r"Ana Florence", "Ana Ruiz", "voice of the stand-in"),
+    (r" +6681x1024", "…23x64", ""),
     (r"--data-gpu 0 --model-gpu 1", "--data-gpu 0 --model-gpu 1 --virtual-devices 2", "logical CPU devices"),
     (r"--recognizer base", f'--recognizer "{RECOGNIZER}"', "recognizer without a download"),
     (r'open_recognizer\(\s*"base"\s*\)', f'open_recognizer("{RECOGNIZER}")', "recognizer without a download"),
@@ -269,7 +271,7 @@ def missing_files(page: str, folder: Path) -> list[str]:
 def walk(page: str, folder: Path, quick: bool) -> list[str]:
     """Runs a page and prints a line for each part; returns the failures and differences."""
     failures, server = [], None
-    for name in ("exported", "exported-int8", "for_coqui", "set"):
+    for name in ("exported", "exported-int8", "for_coqui", "runs/tuned", "set"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for first, interpreter, code, shown in parts_of(page):
         if quick and not re.search(QUICK, first):
