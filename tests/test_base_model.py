@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,14 +18,15 @@ from myxtts.cli.say import Line, in_languages_of_voices
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.stages import STAGES
+from myxtts.inference.loading import load_model
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import stored_voice
 from myxtts.models.xtts import XTTS
 from myxtts.runs import origin
 from myxtts.storage import base_model
 from myxtts.storage.base_model import BASE_FOLDER, default_speaker
-from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.run_folder import chosen_step, is_start, read_config, vocabulary_path
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.run_folder import MEL_STATS, chosen_step, is_start, read_config, vocabulary_path
 from myxtts.storage.speakers import speaker_names
 from myxtts.training.stages.gpt import GPTObjective
 
@@ -110,6 +112,15 @@ def test_files_are_half_precision_small_and_without_local_paths():
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".json", ".md", ".py")]
     assert not [found for text in texts for found in re.findall(r'"/[a-z]+/[^"]*"', text)]
     assert "CARD.md" in {path.name for path in files}
+
+
+def test_mel_statistics_that_are_not_finite_are_refused_without_a_dvae(tmp_path):
+    folder = Path(shutil.copytree(BASE_FOLDER, tmp_path / "copy", ignore=shutil.ignore_patterns("dvae")))
+    store = CheckpointStore(folder / "gpt")
+    tensors, state = store.read(step := store.steps()[-1], ["model"])
+    store.write(step, tensors | {MEL_STATS: {MEL_STATS: np.full(80, np.nan, np.float32)}}, state)
+    with pytest.raises(CheckpointError, match="NaN or infinity in 1 weights, such as mel_stats"):
+        load_model(folder)
 
 
 def test_a_run_from_it_reads_phonemes_and_not_letters(capsys, tmp_path, tiny_corpus):

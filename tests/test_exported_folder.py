@@ -25,7 +25,9 @@ from myxtts.__main__ import main
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.interchange.onnx import forms as web
+from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.interchange.onnx.speak import Speaker
+from myxtts.storage.files import read_json, write_json
 
 NO_BROWSER = ["selenium"] * (find_spec("selenium") is None)
 NO_BROWSER += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
@@ -87,11 +89,33 @@ def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_s
         assert int(status["VmHWM"].split()[0]) < 350 * 1024
 
 
+def edit(folder, **changes):
+    write_json(folder / "config.json", read_json(folder / "config.json") | changes)
+
+
+def test_stream_of_an_exported_model_has_windows_of_a_sentence_and_older_exports_whole_sentences(exported, tmp_path):  # noqa: F811
+    folder = Path(shutil.copytree(exported, tmp_path / "older"))
+    older = {name: value for name, value in read_json(folder / "config.json").items() if name != "windows"}
+    write_json(folder / "config.json", older)
+    found = {}
+    for model in map(ExportedModel, (exported, folder)):
+        manner = model.as_voice("emma"), "en", model.config.sampling, 3
+        stream = model.stream(model.text_front.pieces("five six. " * 20, "en"), *manner)
+        stream.open()
+        parts, counts = zip(*((stream.more(), stream.num_codes) for _ in range(200) if stream.ready()))
+        assert 0 < counts[0] < counts[-1] and list(counts) == sorted(counts)
+        found[model] = np.concatenate(parts), sum(len(part) > 0 for part in parts), counts[-1]
+    (windows, many, codes), (whole, sentences, same) = found.values()
+    np.testing.assert_allclose(windows, whole, atol=1e-4)
+    assert many > sentences > 1 and codes == same
+
+
 @pytest.mark.parametrize(
     "change, said",
     [
         (lambda folder: (folder / "voices.npz").write_bytes(b""), "Run `myxtts export` again"),
         (lambda folder: (folder / "config.json").write_text("{}"), "Run `myxtts export` again"),
+        (lambda folder: edit(folder, windows={"factors": [1.0]}), "Run `myxtts export` again"),
         (lambda folder: (folder / "gpt.onnx").write_bytes(b"\0" * 100), "Run `myxtts export` again"),
         (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
     ],

@@ -23,11 +23,11 @@ BUDGETS = {
     "memory": 590,
     "models": 2010,
     "runs": 2310,
-    "storage": 1180,
-    "tests": 24960,
+    "storage": 1190,
+    "tests": 25000,
     "text": 1560,
     "training": 4380,
-    "utilities": 5470,
+    "utilities": 5480,
     "utils": 100,
 }
 """Maximum lines of Python per package. A commit that raises one must say why."""

@@ -55,7 +55,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
             weights, arrays = model.part_weights(part), store.open(step)
         assign_by_name(weights, arrays, where)
         if part == "gpt" and "dvae" not in stores:  # its checkpoint has the mel statistics in a file of their own
-            assign_by_name({MEL_STATS: model.mel_stats}, store.open(step, MEL_STATS), where)
+            assign_by_name(stats := {MEL_STATS: model.mel_stats}, store.open(step, MEL_STATS), where)
+            weights |= stats
         if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
             hint = "Load another checkpoint with --which, or train it again."
             raise CheckpointError(f"{where} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")

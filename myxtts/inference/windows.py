@@ -35,7 +35,7 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context; decoding the whole sentence differs by at most 1e-6.
+    """Decodes a sentence in windows with context; decoding the whole sentence differs by rounding only.
 
     `to_samples(latents, start, end)` decodes the frames `start` to `end` of latents `(n, width)`, to `(S,)`.
     """

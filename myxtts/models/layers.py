@@ -160,7 +160,8 @@ def normal(stddev: float) -> Any:
 
 def shared_array(value: Any) -> np.ndarray:
     """Returns a value as an array, of a Keras variable without a copy: the array keeps the values of this moment."""
-    return np.asarray(value.value.read_value() if isinstance(value, keras.Variable) else value)
+    held = value.value if isinstance(value, keras.Variable) else value
+    return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # a TensorFlow variable would copy
 
 
 def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:

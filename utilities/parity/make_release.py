@@ -39,6 +39,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
     config = ModelConfig(size="big", num_text_tokens=NUM_TEXT_TOKENS)
     write_release(folder, config, settings=SETTINGS | {"model_args": {}})
     vocabulary().save(folder / "vocab.json")

@@ -29,8 +29,8 @@ ANSWER_SECONDS = 2.0
 """Minimum time that a shutdown leaves for sending the responses of aborted requests."""
 HEAD_SECONDS = 10.0
 """Time limit for receiving the head of a request."""
-MOST_IN_TURNS = 32
-"""Maximum number of texts that an exported model alternates between."""
+MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
+"""Maximum number of texts that an exported model alternates between, and of bytes that their caches may need."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses."""
 
@@ -60,7 +60,7 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
     except Exception as error:  # the errors of ONNX Runtime have no other common base class
         raise CheckpointError(f"{run} is not a complete export: {error}. Run `myxtts export` again.") from error
-    return model, model.speakers, {"most_texts": MOST_IN_TURNS}
+    return model, model.speakers, {"most_texts": min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))}
 
 
 def _open_trained(run, arguments):

@@ -172,11 +172,7 @@ class Builder:
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")
 
     def session(self, threads: int = 0) -> Any:
-        """Loads the graph into ONNX Runtime on the CPU; 0 threads means all cores.
-
-        Large arrays are handed over in memory, which takes a tenth of the time and a third of the memory of a file's
-        content for 1.5 GB.
-        """
+        """Loads the graph, with large arrays handed over in memory, into ONNX Runtime; 0 threads means all cores."""
         onnxruntime = import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

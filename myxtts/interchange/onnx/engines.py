@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def choose_engine(weight_bytes: int) -> str:
     """Returns the name of the fastest engine for a GPT of this size that samples the same codes as TensorFlow."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-    # ONNX Runtime makes a copy of the weights in an order of its own; this leaves as much for everything else.
+    # ONNX Runtime makes a copy of the weights; this leaves as much for everything else.
     fits = 2 * weight_bytes < psutil.virtual_memory().available
     on_gpu = bool(tf.config.get_visible_devices("GPU"))
     return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"

@@ -45,6 +45,7 @@ class ExportedModel:
             self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
             most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
+            self._windows = WindowShape(**settings["windows"]) if "windows" in settings else None  # older exports
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
@@ -53,6 +54,13 @@ class ExportedModel:
         """Replaces `CodeEngine.changed`, the condition on which the server waits; never notified."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Language of each stored voice, by name; None if unknown."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Largest size of a sentence's key-value cache in float32."""
+        numbers = self.exported.model
+        positions = numbers["num_latents"] + numbers["max_text_tokens"] + numbers["max_codes"]
+        return 2 * 4 * numbers["layers"] * numbers["width"] * positions
 
     def as_voice(self, voice: str | Path) -> Voice:
         """Returns the voice of a name in `speakers`, of a recording, or of a `*.voice` file."""
@@ -84,8 +92,8 @@ class ExportedModel:
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
         """Returns the decoder of a sentence: in windows, or as a whole if the export is older than those."""
-        exported, shape = self.exported, self.exported.config.get("windows")
-        if shape is None:
+        exported = self.exported
+        if self._windows is None:
             whole = lambda latents: exported.sound(latents, voice.speaker[0], speed)
             return lambda codes, latents, finished: whole(latents) if finished else NO_SAMPLES
 
@@ -93,7 +101,7 @@ class ExportedModel:
             window = dict(start=np.array([start]), end=np.array([end]))
             return exported.run("decoder", latents=latents[None], speaker=voice.speaker, **window)["samples"][0]
 
-        return Windows(WindowShape(**shape), to_samples, speed)
+        return Windows(self._windows, to_samples, speed)
 
 
 @dataclass
@@ -130,36 +138,31 @@ class ExportedStream:
 
     def more(self) -> np.ndarray:
         """Samples a few codes; returns the next samples `(S,)` float32, possibly none, and the pause after a piece."""
-        self._drawn += islice(self._draw, CODES_A_TURN if self._drawn else FIRST_CODES)
+        if self._draw is None:
+            self.open()
+        before = len(self._drawn)
+        self._drawn += islice(self._draw, CODES_A_TURN if before else FIRST_CODES)
         states, codes = zip(*self._drawn)
-        ended = codes[-1] in (None, self.model.exported.model["stop_audio_token"])
-        codes, is_cut, rate, samples = (
-            codes[: len(codes) - ended],
-            codes[-1] is None,
-            self.model.sample_rate,
-            NO_SAMPLES,
-        )
-        if codes:
-            samples = self._sound(codes, np.concatenate(states), ended)
+        last, rate = codes[-1], self.model.sample_rate
+        ended = last in (None, self.model.exported.model["stop_audio_token"])
+        codes = codes[: len(codes) - ended]
+        self.num_codes += len(codes) - before
+        samples = self._sound(codes, np.concatenate(states), ended) if codes else NO_SAMPLES
         if len(samples):
             samples = faded(samples, rate, not self._is_heard, ended)
             self._is_heard = True
         self.num_samples += len(samples)
         if not ended:
             return samples
-        if is_cut:
+        if last is None:
             logger.warning("Speech was cut off after %d codes.", len(codes))
-        self.num_codes += len(codes)
-        piece = self.pieces[len(self.spans)]
+        piece, self._draw = self.pieces[len(self.spans)], None
         self.spans.append((piece.text, self._start, self.num_samples))
         self.finished |= len(self.spans) == len(self.pieces)
-        if self.finished:
-            return samples
-        pause = silence(piece.pause_seconds, rate)
+        pause = NO_SAMPLES if self.finished else silence(piece.pause_seconds, rate)
         self.num_samples += len(pause)
-        self.open()
         return np.concatenate([samples, pause])
 
     def close(self) -> None:
         """Cancels the pieces that have not been spoken."""
-        self.finished = True
+        self.finished, self._draw, self._drawn = True, None, []

@@ -46,7 +46,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """Phase of the stage in the next steps, and number of batches in the last update."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called after each of several batches of a step, with the number of these so far and of all."""
+        """Called after each of several batches of a step, with their number so far and of all, over all updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -193,11 +193,11 @@ class TrainStep:
             return self._no_turn()
         counts = [self._counts(rule, batch) for batch in batches]
         counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
-        sums, statistics = None, None
+        turns, sums, statistics = [one for one in self.rules if one.has_turn(self.phase)], None, None
         for micro, batch in enumerate(batches):
             more = self._accumulate(rule, batch, counts, seed + [0, micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
-            self.on_micro_batch(micro + 1, len(batches))
+            self.on_micro_batch(turns.index(rule) * len(batches) + micro + 1, len(turns) * len(batches))
         return self._finish(rule, sums, counts, statistics)
 
     def _count_trace(self):

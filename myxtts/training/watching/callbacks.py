@@ -79,7 +79,7 @@ class Callback:
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
     - `on_micro_batch(what, done, count)`: with gradient accumulation, after each of the `count` batches of a step was
-      `read` and after it was `computed`.
+      `read` and after it was `computed`, in each of the step's updates.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`, with mean losses and `StepClock.report` since
       then, memory in MB (`host_mb`, `model_gpu_mb`) and utilization of the GPUs by role (`model_gpu_percent`).
@@ -134,10 +134,10 @@ class ConsoleProgress(Callback):
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
-        self._told, self._first_at, self._shown_at = False, 0.0, 0.0
+        self._told, self._first_at, self._shown_at = 0, 0.0, 0.0
 
     def on_start(self, start):
-        self._start, self._verdict_at, self._told = start, time.monotonic() + VERDICT_SECONDS, False
+        self._start, self._verdict_at, self._told = start, time.monotonic() + VERDICT_SECONDS, 0
         done = f"{counted(start.total_steps, 'step')}, {start.step} done"
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
@@ -161,8 +161,8 @@ class ConsoleProgress(Callback):
         now = time.monotonic()
         if done == 1:
             self._first_at = now  # the first batch of all includes tracing
-        elif what == "computed" and not self._told and (done == count or now - self._first_at > TRIAL_SECONDS):
-            self._told, seconds = True, (now - self._first_at) / (done - 1) * count
+        elif what == "computed" and self._told != count and (done == count or now - self._first_at > TRIAL_SECONDS):
+            self._told, seconds = count, (now - self._first_at) / (done - 1) * count
             if seconds > TRIAL_SECONDS:
                 self._say(f"Computing a step of {count} batches takes about {tqdm.format_interval(seconds)}")
         if self._bar is not None and now - self._shown_at > 1.0:

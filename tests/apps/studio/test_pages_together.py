@@ -15,6 +15,7 @@ from myxtts.storage.run_folder import own_run_folder
 def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):
     folder, popen = tmp_path / "run", subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sleep", "600"], **options))
+    monkeypatch.setattr(processes, "ENDING_SECONDS", 0.5)  # this process will never lock the folder
     start_training(folder, [])
     with processes._trainings.pop(folder.resolve()) as process:
         try:
