@@ -77,10 +77,8 @@ def test_long_accumulated_step_tells_its_time_once(capsys, monkeypatch):
     progress, now = ConsoleProgress(), iter(range(0, 10_000, 4))
     progress.on_start(start_of(accumulation=9))
     monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
-    for _ in range(2):
-        for what in ("read", "computed"):
-            for done in range(1, 10):
-                progress.on_micro_batch(what, done, 9)
+    for what, done in [(what, done) for what in ("read", "computed") for done in range(1, 10)] * 2:
+        progress.on_micro_batch(what, done, 9)
     progress.on_micro_batch("computed", 18, 18)  # a later phase with two updates
     told = capsys.readouterr().out
     assert told.count("step of 9 batches takes about 00:36") == 1 and told.count("takes about") == 2

@@ -94,9 +94,7 @@ def edit(folder, **changes):
 
 
 def test_stream_of_an_exported_model_has_windows_of_a_sentence_and_older_exports_whole_sentences(exported, tmp_path):  # noqa: F811
-    folder = Path(shutil.copytree(exported, tmp_path / "older"))
-    older = {name: value for name, value in read_json(folder / "config.json").items() if name != "windows"}
-    write_json(folder / "config.json", older)
+    edit(folder := shutil.copytree(exported, tmp_path / "older"), windows=None)
     found = {}
     for model in map(ExportedModel, (exported, folder)):
         manner = model.as_voice("emma"), "en", model.config.sampling, 3

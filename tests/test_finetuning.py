@@ -12,6 +12,7 @@ from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
+from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.runs.origin import adopt, bring_in, settle_origin, with_rows
@@ -57,6 +58,17 @@ def test_smaller_vocabulary_is_refused(source):
     arrays = CheckpointStore(folder / "gpt").read(4, ["model"])[0]["model"]
     with pytest.raises(CheckpointError, match="Leave --vocabulary out"):
         with_rows(arrays, "gpt", config.model.num_text_tokens - 1, seed=0)
+
+
+def test_vocabulary_grows_only_where_the_gpt_is_tuned(source, tiny_corpus, tmp_path):
+    (folder, _, config), sizes = source, {}
+    XTTSTokenizer.train([("one two three", "en")]).save(few := tmp_path / "few.json")
+    data = dataclasses.replace(config.data, train_data=str(tiny_corpus), vocabulary=str(few))
+    for stage in ("gpt", "decoder"):
+        training = TrainingConfig(stage=stage, init_from=str(folder), checkpoint_dir=str(tmp_path / stage))
+        dataset = SpeechDataset.open(dataclasses.replace(config, data=data, training=training))
+        sizes[stage] = dataset.tokenizer.num_tokens
+    assert sizes["gpt"] > sizes["decoder"] == XTTSTokenizer.from_file(few).num_tokens
 
 
 def test_refused_vocabulary_leaves_no_stage_in_the_new_folder(source, tmp_path):

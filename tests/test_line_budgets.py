@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 10,
     "cli": 1100,
     "config": 1370,
-    "data": 3010,
+    "data": 3020,
     "devices": 1040,
     "distributed": 470,
     "hearing": 740,

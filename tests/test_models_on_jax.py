@@ -36,10 +36,8 @@ assert keras.backend.backend() == "jax"
 models = test_models_on_jax.drawn_models()
 outputs = jax.jit(lambda *inputs: test_models_on_jax.outputs_of(models, *inputs))(*test_models_on_jax.inputs())
 numpy.savez(sys.argv[1], **outputs)
-from myxtts.models.layers import dense
-from myxtts.models.layers import shared_array
-layer = dense(4, 3, "plain")
-assert (shared_array(layer.kernel) == keras.ops.convert_to_numpy(layer.kernel)).all()
+from myxtts.models.layers import dense, shared_array
+assert shared_array(dense(4, 3, "plain").kernel).shape == (3, 4)
 assert dense(4, 3, "dense", dtype="mixed_bfloat16")(numpy.ones((2, 3), "float32")).dtype == "bfloat16"
 assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules)
 """

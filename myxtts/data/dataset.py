@@ -239,7 +239,10 @@ def _tokenizer(config, utterances):
     except (OSError, ValueError) as error:
         what = "The run's own vocabulary" if own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
-    if lacking := [] if own else [pair for pair in texts if tokenizer.check(*pair)]:
+    # A GPT that is copied from --init-from does not learn new tokens: clips that need one are rejected.
+    tuned = set(config.training.tune) or {config.training.stage}
+    fixed = own or config.training.init_from and tuned <= {"speaker", "decoder"}
+    if lacking := [] if fixed else [pair for pair in texts if tokenizer.check(*pair)]:
         before, tokenizer = tokenizer.num_tokens, tokenizer.extend(lacking)
         growth = f"{before} to {tokenizer.num_tokens} tokens"
         logger.info("%s was extended from %s, for %s.", data.vocabulary, growth, counted(len(lacking), "transcript"))

@@ -45,7 +45,7 @@ class ExportedModel:
             self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
             most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
-            self._windows = WindowShape(**settings["windows"]) if "windows" in settings else None  # older exports
+            self._windows = WindowShape(**settings["windows"]) if settings.get("windows") else None  # older exports
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
@@ -58,9 +58,8 @@ class ExportedModel:
     @property
     def cache_bytes(self) -> int:
         """Largest size of a sentence's key-value cache in float32."""
-        numbers = self.exported.model
-        positions = numbers["num_latents"] + numbers["max_text_tokens"] + numbers["max_codes"]
-        return 2 * 4 * numbers["layers"] * numbers["width"] * positions
+        positions = sum(self.exported.model[name] for name in ("num_latents", "max_text_tokens", "max_codes"))
+        return 2 * 4 * self.exported.model["layers"] * self.exported.model["width"] * positions
 
     def as_voice(self, voice: str | Path) -> Voice:
         """Returns the voice of a name in `speakers`, of a recording, or of a `*.voice` file."""

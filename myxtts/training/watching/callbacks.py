@@ -78,8 +78,7 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: with gradient accumulation, after each of the `count` batches of a step was
-      `read` and after it was `computed`, in each of the step's updates.
+    - `on_micro_batch(what, done, count)`: with gradient accumulation, after a batch of a step was `read` or `computed`.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`, with mean losses and `StepClock.report` since
       then, memory in MB (`host_mb`, `model_gpu_mb`) and utilization of the GPUs by role (`model_gpu_percent`).
