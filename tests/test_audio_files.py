@@ -272,6 +272,7 @@ def loudness_by_tenth(samples):
 @pytest.mark.parametrize("sound_format", [*OPEN_FORMATS, "flac"])
 def test_file_has_the_audio(sound_format, is_open):
     if is_open and sound_format not in OPEN_FORMATS:
+        pytest.raises(ValueError, SoundEncoder, sound_format, ENCODED_RATE, True)
         return
     content, early = encode(sound_format, is_open)
     samples, rate = decode(content, sound_format)

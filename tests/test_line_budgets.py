@@ -19,7 +19,7 @@ BUDGETS = {
     "distributed": 470,
     "hearing": 740,
     "inference": 1900,
-    "interchange": 2950,
+    "interchange": 2940,
     "memory": 590,
     "models": 2010,
     "runs": 2310,

@@ -76,6 +76,8 @@ class SoundEncoder:
     """
 
     def __init__(self, sound_format: str, sample_rate: int, is_open: bool, from_rate: int | None = None):
+        if sound_format not in OPEN_FORMATS and (is_open or sound_format != "flac"):
+            raise ValueError(f"sound_format must be one of {', '.join(OPEN_FORMATS)}. Received: {sound_format}.")
         self.sound_format, self.sample_rate, self.is_open = sound_format, sample_rate, is_open
         is_same = from_rate in (None, sample_rate)
         self._resampler = None if is_same else soxr.ResampleStream(from_rate, sample_rate, 1, dtype="float32")

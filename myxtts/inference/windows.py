@@ -1,6 +1,7 @@
 """Decoding of the GPT latents of a sentence window by window, while they are sampled. Imports no TensorFlow."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -20,18 +21,12 @@ codes), and whether the sentence has ended; returns the next samples `(S,)` floa
 
 
 class WindowShape(NamedTuple):
-    """Numbers of a waveform decoder, its attributes of the same names, that windows need."""
+    """Lengths and context of a waveform decoder, as its attributes of the same names."""
 
     factors: Sequence[float]
     hop_length: int
     history_frames: int
     lookahead_frames: int
-
-    def num_frames(self, num_latents: int) -> int:
-        """Returns the number of frames for `num_latents` latents."""
-        for factor in self.factors:
-            num_latents = int(num_latents * factor)
-        return num_latents
 
 
 class Windows:
@@ -49,7 +44,8 @@ class Windows:
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent change with the next latent.
-        end = shape.num_frames(len(latents) if finished else max(len(latents) - 1, 0))
+        known = len(latents) if finished else max(len(latents) - 1, 0)
+        end = reduce(lambda count, factor: int(count * factor), shape.factors, known)  # as `WaveformDecoder.num_frames`
         ready = end if finished else end - shape.lookahead_frames
         if ready - given < (1 if finished else self._least):
             return NO_SAMPLES

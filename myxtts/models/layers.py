@@ -159,7 +159,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a value as an array, of a Keras variable without a copy: the array keeps the values of this moment."""
+    """Returns a value as an array; shares a Keras variable's memory, and later assignments do not change the array."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # a TensorFlow variable would copy
 

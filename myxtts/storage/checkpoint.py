@@ -102,7 +102,10 @@ class StoredTensors(Mapping):
             return read_tensors(self.path, [name])[0]
         # Unlike the library, this opens the file without reading its header again.
         where = dict(count=math.prod(entry["shape"]), offset=self._begin + entry["data_offsets"][0])
-        return np.fromfile(self.path, kinds[entry["dtype"]], **where).reshape(entry["shape"])
+        try:
+            return np.fromfile(self.path, kinds[entry["dtype"]], **where).reshape(entry["shape"])
+        except (OSError, ValueError) as error:  # such as a file that was removed since
+            raise CheckpointError(f"{self.path} cannot be read: {error}.") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)

@@ -1,4 +1,4 @@
-"""Writes a folder in the layout and size of XTTS v2's release with random weights, to try and measure what takes one.
+"""Writes a folder in the layout and size of XTTS v2's release with random weights, for trials at that size.
 
     python utilities/parity/make_release.py XTTS-v2
     myxtts say --checkpoint XTTS-v2 --speaker "Ana Ruiz" --text "the quick brown fox" --output fox.wav

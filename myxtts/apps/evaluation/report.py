@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS
+from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
 from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Comparison, Estimate, Metric, compare
 from myxtts.apps.evaluation.sentences import Source
 from myxtts.audio.encoding import write_audio
@@ -32,6 +32,7 @@ def evaluate_into(
 
     Returns the table for a terminal. The folder is replaced when all files are complete.
     """
+    check_output(folder)
     with write_whole_folder(folder, sync=False) as new:
         (new / SOUNDS).mkdir()
         paths: dict[int, str] = {}

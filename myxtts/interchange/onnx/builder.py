@@ -20,7 +20,7 @@ BLOCK = 32
 """Number of weights that share a scale in 8 bits; the rounding error is 0.4 % of the largest one."""
 
 LARGE_BYTES = 4096
-"""Size of an array from which a session gets it without a copy; smaller ones may be needed to simplify the graph."""
+"""Size from which a session gets an array outside the serialized graph; smaller ones may simplify the graph."""
 
 
 def import_package(name: str) -> ModuleType:

@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import psutil
 import tensorflow as tf
 
 from myxtts.config.checks import require
 from myxtts.config.model import ModelConfig
+from myxtts.devices.machine import read_memory
 from myxtts.inference.advancing import MOST_CODES, Request, RowState
 from myxtts.inference.choices import ENGINES
 from myxtts.inference.synthesizer import Synthesizer
@@ -26,7 +26,7 @@ def choose_engine(weight_bytes: int) -> str:
     """Returns the name of the fastest engine for a GPT of this size that samples the same codes as TensorFlow."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
     # ONNX Runtime makes a copy of the weights; this leaves as much for everything else.
-    fits = 2 * weight_bytes < psutil.virtual_memory().available
+    fits = 2 * weight_bytes < read_memory().usable
     on_gpu = bool(tf.config.get_visible_devices("GPU"))
     return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
 

@@ -27,9 +27,6 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
-CODES_A_TURN = 16
-"""Number of codes that a text samples before the next text has its turn; the first time `FIRST_CODES`."""
-
 
 class ExportedModel:
     """An exported model; has the methods of `Synthesizer` that the server uses.
@@ -90,7 +87,7 @@ class ExportedModel:
         return ExportedStream(self, text, Manner(*manner))
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
-        """Returns the decoder of a sentence: in windows, or as a whole if the export is older than those."""
+        """Returns the decoder of a sentence: in windows, or as a whole if the export has no `windows`."""
         exported = self.exported
         if self._windows is None:
             whole = lambda latents: exported.sound(latents, voice.speaker[0], speed)
@@ -140,7 +137,7 @@ class ExportedStream:
         if self._draw is None:
             self.open()
         before = len(self._drawn)
-        self._drawn += islice(self._draw, CODES_A_TURN if before else FIRST_CODES)
+        self._drawn += islice(self._draw, 2 * FIRST_CODES if before else FIRST_CODES)
         states, codes = zip(*self._drawn)
         last, rate = codes[-1], self.model.sample_rate
         ended = last in (None, self.model.exported.model["stop_audio_token"])

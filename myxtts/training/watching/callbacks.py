@@ -27,7 +27,7 @@ STEP_WIDTH = 80
 VERDICT_SECONDS = 60.0
 """Seconds of training after which a run logs its bottleneck."""
 TRIAL_SECONDS = 10.0
-"""Seconds of a step's first batches after which a run tells how long the step will take."""
+"""Seconds of a step's first batches after which a run logs how long the step will take, once per stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -133,10 +133,10 @@ class ConsoleProgress(Callback):
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
-        self._told, self._first_at, self._shown_at = 0, 0.0, 0.0
+        self._told, self._first_at, self._shown_at = False, 0.0, 0.0
 
     def on_start(self, start):
-        self._start, self._verdict_at, self._told = start, time.monotonic() + VERDICT_SECONDS, 0
+        self._start, self._verdict_at, self._told = start, time.monotonic() + VERDICT_SECONDS, False
         done = f"{counted(start.total_steps, 'step')}, {start.step} done"
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
@@ -160,8 +160,8 @@ class ConsoleProgress(Callback):
         now = time.monotonic()
         if done == 1:
             self._first_at = now  # the first batch of all includes tracing
-        elif what == "computed" and self._told != count and (done == count or now - self._first_at > TRIAL_SECONDS):
-            self._told, seconds = count, (now - self._first_at) / (done - 1) * count
+        elif what == "computed" and not self._told and (done == count or now - self._first_at > TRIAL_SECONDS):
+            self._told, seconds = True, (now - self._first_at) / (done - 1) * count
             if seconds > TRIAL_SECONDS:
                 self._say(f"Computing a step of {count} batches takes about {tqdm.format_interval(seconds)}")
         if self._bar is not None and now - self._shown_at > 1.0:
