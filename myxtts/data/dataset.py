@@ -241,7 +241,7 @@ def _tokenizer(config, utterances):
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
     # A GPT that is copied from --init-from does not learn new tokens: clips that need one are rejected.
     tuned = set(config.training.tune) or {config.training.stage}
-    fixed = own or config.training.init_from and tuned == {"decoder"}
+    fixed = own or config.training.init_from and tuned <= {"dvae", "decoder"}
     if lacking := [] if fixed else [pair for pair in texts if tokenizer.check(*pair)]:
         before, tokenizer = tokenizer.num_tokens, tokenizer.extend(lacking)
         growth = f"{before} to {tokenizer.num_tokens} tokens"

@@ -98,6 +98,7 @@ class LongAudio:
                 file = soundfile.SoundFile(self.path)
             except soundfile.LibsndfileError as error:
                 raise AudioError(self.path, "not audio", f"it cannot be decoded: {error.error_string}") from error
+            file.seekable = lambda: False  # as in `audio.files`: no seeks between blocks of an MP3
             with file:
                 yield file
             return

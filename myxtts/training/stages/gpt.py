@@ -17,7 +17,7 @@ from myxtts.models.layers import site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.loop.compiled import CompiledBlocks
 from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
-from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_cross_entropy
+from myxtts.training.stages.base import Objective, Preparation, Stage, Update, arrays_of, masked_cross_entropy
 
 TEXT_WEIGHTS = ("text_embedding", "text_head/kernel", "text_head/bias")
 """Names of the weights that are trained besides the LoRA adapters, because the vocabulary may have grown."""
@@ -56,10 +56,12 @@ class GPTStage(Stage):
         return files
 
     def weight_arrays(self):
-        arrays = super().weight_arrays()
-        if self.lora is not None:
-            arrays["model"] |= self.lora.merged_kernels()
-        return arrays
+        if self.lora is None:
+            return super().weight_arrays()
+        # Frozen kernels are not copied for the model, which gets merged ones: XTTS v2 has 1.2 GB of them.
+        files, merged = self.weight_files(), self.lora.merged_kernels()
+        model = {name: merged[name] if name in merged else v.numpy() for name, v in files["model"].items()}
+        return {"model": model, "lora": arrays_of(files["lora"])}
 
     def ledger_rows(self, step, switches):
         value, requested = switches.requested_text("gradient_checkpointing")

@@ -26,8 +26,8 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
 """Number of steps to which `try_stage` applies the schedule of a stage's phases."""
-COMPILED_SHARES = 0.4, 0.75
-"""Time of a compiled preparation and step relative to eager ones, fitted to a fine-tune of `base`."""
+COMPILED_SHARES = 0.3, 0.5
+"""Time of a compiled preparation and step relative to eager ones, fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted: they trace and fill caches."""
 PRODUCT_SIZE = 1024
