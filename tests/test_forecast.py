@@ -75,6 +75,9 @@ def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monke
     left.on_trial({"dvae": (0.5, 20.0), "gpt": (3.0, 70.0)})
     left.on_stage("dvae", None)
     assert left.seconds_left(10) == pytest.approx(10 + 2 * 70), "steps take twice as long as in the trial"
+    left.on_trial({"dvae": (0.01, 20.0), "gpt": (3.0, 70.0)})
+    left.on_stage("dvae", None)
+    assert left.seconds_left(10) == pytest.approx(10 + 2 * 70), "a short step is no measure of later stages"
     left.on_trial({"dvae": (0.0, 20.0), "gpt": (3.0, 70.0)})
     left.on_stage("dvae", None)
     assert left.seconds_left(10) == pytest.approx(10 + 70), "a step too short to time"
@@ -101,7 +104,7 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     console.on_finished(SimpleNamespace(validation=[]))
     said = capsys.readouterr().out
     assert f"whole run: {tqdm.format_interval(times['dvae'][1] + times['gpt'][1])}, until" in said
-    assert "Took:         00:00 (expected 01:" in said and "0.1 GB of disk (at most 0.2)" in said
+    assert "Took:         00:00 (expected 01:" in said and "0.1 GB of disk (expected 0.2)" in said
 
 
 def test_trial_of_a_stage_leaves_no_trace(tiny_corpus, tmp_path):

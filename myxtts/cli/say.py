@@ -206,8 +206,11 @@ def _check(arguments):
     check_device(arguments.device)
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
     if not given and not is_base(arguments.checkpoint):
-        hint = "--list-speakers lists the names."
-        raise UserError(f"No voice: give --reference-audio FILE, --voice FILE.voice or --speaker NAME. {hint}")
+        if (only := default_speaker(arguments.checkpoint, "")) is None:
+            hint = "--list-speakers lists the names."
+            raise UserError(f"No voice: give --reference-audio FILE, --voice FILE.voice or --speaker NAME. {hint}")
+        arguments.speaker = only
+        print(f"Voice: {printable(only)}, the only speaker of the training data", file=sys.stderr)
     for path in [*(arguments.reference_audio or []), *filter(None, [arguments.voice])]:
         hint = "--speaker takes a name."
         require(Path(path).is_file(), "A voice in --reference-audio or --voice", "an existing file", path, hint)

@@ -308,5 +308,8 @@ class TimeLeft(Callback):
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
         each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
-        later = sum(whole for _, whole in self._later.values()) * (each / self._own if self._own else 1.0)
+        ratio = each / self._own if self._own else 1.0
+        if self._opening is None:  # a trial of short steps is inaccurate: it must not multiply the time of later stages
+            ratio = min(max(ratio, 0.5), 2.0)
+        later = ratio * sum(whole for _, whole in self._later.values())
         return each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)

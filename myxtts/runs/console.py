@@ -18,13 +18,19 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import BYTES_PER_GB, peak_resident_bytes
 from myxtts.runs.agenda import StageWork, describe_works, listed
+from myxtts.runs.origin import tuned_stages
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
-from myxtts.storage.base_model import model_name
+from myxtts.storage.base_model import is_base, model_name
 from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress
 from myxtts.utils.commons import folded_on_terminal, progress_bar
+
+NEW_VOICE_ON_BASE = (
+    "Expect about half of the words to be understood: minutes of one new voice on base had a CER of 47 %. For a voice "
+    "that is understood, start from XTTS v2 (docs/finetune.md)."
+)
 
 
 class RunConsole(ConsoleProgress, RunListener):
@@ -68,6 +74,8 @@ class RunConsole(ConsoleProgress, RunListener):
         languages = Counter(clip.language for clip in dataset.train).most_common()
         spoken = ", ".join(language for language, _ in languages)
         self._say(f"Speech: {minutes} for training, {held} held out; {counted(len(languages), 'language')}: {spoken}")
+        if is_base(dataset.config.training.init_from) and "dvae" in tuned_stages(dataset.config):
+            self._say(NEW_VOICE_ON_BASE)
         usual = XTTSConfig(model=ModelConfig(size=dataset.config.model.size)).recipe()
         changed = (f"{name} {value}" for name, value in dataset.config.recipe().items() if value != usual[name])
         self._say(f"Settings other than the defaults: {printable(', '.join(changed))}")
@@ -113,7 +121,7 @@ class RunConsole(ConsoleProgress, RunListener):
             self._say("\nSample sentences:")
         for words in spoken:
             self._say(f'  {words.path}  {words.speaker}: "{printable(words.text)}"')
-            self._say(f"    self-check: {'; '.join(words.doubts) or 'passed'}")
+            self._say(f"    self-check: {'; '.join(words.doubts) or 'no fault found'}")
 
     def on_finished(self, dataset):
         home, logs = self.run.folder, self.run.config.training.tensorboard_log_dir
@@ -159,7 +167,7 @@ class RunConsole(ConsoleProgress, RunListener):
         disk = max(0, self._disk() - self._disk_before)  # the needs are those beside what an earlier run left
         sizes = (peak_resident_bytes(), self._needs.memory, "memory"), (disk, self._needs.disk, "disk")
         sizes = sizes[bool(self.run.plan.visible_ids) :]  # the memory of a GPU is not measured
-        used = (f"{n / BYTES_PER_GB:.1f} GB of {what} (at most {most / BYTES_PER_GB:.1f})" for n, most, what in sizes)
+        used = (f"{n / BYTES_PER_GB:.1f} GB of {what} (expected {most / BYTES_PER_GB:.1f})" for n, most, what in sizes)
         return [f"Took:         {', '.join([took, *used])}"]
 
     def _result(self, stage):

@@ -31,7 +31,7 @@ TRIAL_SECONDS = 10.0
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
-    "preparing": "Give data work a GPU of its own (--data-gpu, --model-gpu), or prepare codes once (`myxtts prepare`).",
+    "preparing": "Prepare codes once (`myxtts prepare`), or give data work a GPU of its own (--data-gpu, --model-gpu).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
 }
 """Advice to the user, by bottleneck."""
