@@ -269,11 +269,9 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.
 
 
 def _pooling_to(mel, filters, power):
-    """Updates power spectra `(F, 1 + n_fft // 2)` once, so that their mel bands approach `mel`.
-
-    The multiplicative update decreases the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative
-    matrix factorization", 2001). Unlike least squares, it weights all bands equally and keeps the spectrum smooth.
-    """
+    """Updates power spectra `(F, 1 + n_fft // 2)` once, so that their mel bands approach `mel`."""
+    # The multiplicative update decreases the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative
+    # matrix factorization", 2001). Unlike least squares, it weights all bands equally and keeps the spectrum smooth.
     ratio = mel / np.maximum(power @ filters, _TINY)
     return power * (ratio @ filters.T / np.maximum(filters.sum(axis=1), _TINY))
 

@@ -174,10 +174,8 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` to the plan's GPUs; returns False if the plan has none or TensorFlow was imported.
-
-    After that import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
-    """
+    """Sets `CUDA_VISIBLE_DEVICES` to the plan's GPUs; returns False if the plan has none or TensorFlow was imported."""
+    # After that import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
     if "tensorflow" not in sys.modules:

@@ -120,10 +120,8 @@ def list_gpus() -> tuple[GPU, ...]:
 
 
 def _visible(pynvml, visible=None):
-    """Yields each entry of `visible` (None: `CUDA_VISIBLE_DEVICES`) and its NVML handle.
-
-    Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
-    """
+    """Yields each entry of `visible` (None: `CUDA_VISIBLE_DEVICES`) and its NVML handle."""
+    # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     entries = map(str, range(len(handles))) if visible is None else visible.split(",")

@@ -149,11 +149,9 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Reads the files `names` of this process's control group and of its parents, and yields their texts by group.
-
-    `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then the
-    group is at the root of the mount.
-    """
+    """Reads the files `names` of this process's control group and of its parents, and yields their texts by group."""
+    # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
+    # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}
     mount = root / "sys/fs/cgroup" / (controller if controller in folders else "")

@@ -97,10 +97,8 @@ def _missing_files(folder):
 
 
 def _download(source):
-    """Returns the folder of the Whisper model `hf://owner/name[@revision]`, after a download if needed.
-
-    A download prints licence and size. Models are in huggingface_hub's cache, or in a folder for manual downloads.
-    """
+    """Returns the folder of the Whisper model `hf://owner/name[@revision]`, after a download if needed."""
+    # A download prints licence and size. Models are in huggingface_hub's cache, or in a folder for manual downloads.
     from myxtts.interchange import hub
 
     (repository, revision), client = hub.parse_hub_name(source), hub.import_hub()

@@ -211,10 +211,8 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, key mask (B, F), rows of the state)` into one state, aligned at the end of the cache.
-
-        Position embeddings are part of the GPT's input, so keys may move within the cache.
-        """
+        """Joins parts `(state, key mask (B, F), rows of the state)` into one state, aligned at the end of the cache."""
+        # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)
         num_rows = sum(len(rows) for *_, rows in parts)

@@ -196,11 +196,9 @@ def _kept_by_attention(heads, keys, width, dropout, optimizations):
 
 
 def _conditioning_activations(model, frames, optimizations):
-    """Returns the bytes of activations per clip of the conditioning encoder.
-
-    The mel spectrogram; per block, the group norm's input in float32 and its output (2 W), query, key and value (3 W),
-    merged heads (W) and the softmax.
-    """
+    """Returns the bytes of activations per clip of the conditioning encoder."""
+    # The mel spectrogram; per block, the group norm's input in float32 and its output (2 W), query, key and value (3
+    # W), merged heads (W) and the softmax.
     width, number = model.width, optimizations.compute_bytes
     if optimizations.xla:
         return frames * (model.num_mels * FLOAT + model.conditioning_blocks * width * number)
@@ -210,11 +208,9 @@ def _conditioning_activations(model, frames, optimizations):
 
 
 def _perceiver_activations(model, frames, optimizations):
-    """Returns the bytes of activations per clip of the perceiver.
-
-    Per layer: concatenated latents and frames (W), their keys and values, and the softmax. Per latent: 2 W, query,
-    output and merged heads, and about eight hidden widths of the gated MLP.
-    """
+    """Returns the bytes of activations per clip of the perceiver."""
+    # Per layer: concatenated latents and frames (W), their keys and values, and the softmax. Per latent: 2 W, query,
+    # output and merged heads, and about eight hidden widths of the gated MLP.
     width, number = model.width, optimizations.compute_bytes
     context, attended = frames + model.num_latents, model.perceiver_heads * model.perceiver_head_width
     softmax = model.perceiver_heads * model.num_latents * context * (FLOAT + optimizations.cast_bytes)
@@ -267,11 +263,9 @@ def with_optimizer(trained: int, others: int, optimizations: Optimizations, **te
 
 
 def _attention_workspace(heads, positions, optimizations):
-    """Returns the bytes of temporary tensors per clip in attention's backward pass.
-
-    Standard: gradients of scores and softmax, and the softmax if it is recomputed. Memory-efficient: per chunk, four
-    float32 tensors (probabilities, gradient, correction, product) and one in the compute dtype.
-    """
+    """Returns the bytes of temporary tensors per clip in attention's backward pass."""
+    # Standard: gradients of scores and softmax, and the softmax if it is recomputed. Memory-efficient: per chunk, four
+    # float32 tensors (probabilities, gradient, correction, product) and one in the compute dtype.
     if optimizations.attention == "memory-efficient":
         return heads * positions * min(positions, CHUNK_KEYS) * (4 * FLOAT + optimizations.compute_bytes)
     return (2 + optimizations.recomputes) * heads * positions**2 * FLOAT

@@ -92,10 +92,8 @@ class StageTrainer:
         """Whether batches are prepared in a thread; otherwise on demand, without overlap."""
 
     def _build(self, model, store, before):
-        """Resolves the training switches, and builds the stage's model and the train step.
-
-        `before` is the state of the checkpoint in `store` to resume or, at step 0, to start from; None without one.
-        """
+        """Resolves the training switches, and builds the stage's model and the train step."""
+        # `before` is the state of the checkpoint in `store` to resume or, at step 0, to start from; None without one.
         config, settings, workers = self.config.training, self.stage_config, self.workers
         joined, hint = tuple(filter(None, workers.addresses)), "Use myxtts.train(config), which connects them."
         rule = "the workers that this process has joined"

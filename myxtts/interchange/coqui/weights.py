@@ -86,10 +86,8 @@ def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
 
 
 def _norm_but_first(direction):
-    """Computes the norm over all axes but the first (the input channel in transposed convolutions), `(d, 1, 1)`.
-
-    A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
-    """
+    """Computes the norm over all axes but the first (the input channel in transposed convolutions), `(d, 1, 1)`."""
+    # A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
     return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
 
 

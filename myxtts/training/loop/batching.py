@@ -143,11 +143,9 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset):
-    """Returns the largest divisor of the effective batch size with which a batch fits in memory.
-
-    Each size tried is at least twice the one before. A CPU has swap and no hard limit, so a size is tried there only if
-    its memory, extrapolated from the last two sizes, is within the budget.
-    """
+    """Returns the largest divisor of the effective batch size with which a batch fits in memory."""
+    # Each size tried is at least twice the one before. A CPU has swap and no hard limit, so a size is tried there only
+    # if its memory, extrapolated from the last two sizes, is within the budget.
     effective, replicas = trainer.batching.batch_size * trainer.batching.accumulation, trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, budget = {}, "", resident_bytes(), math.inf

@@ -43,10 +43,8 @@ class PipelineStuck(RuntimeError):
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
-    """Yields batches that were prepared and copied to the model device.
-
-    Sets `now.phase` to the current phase, and adds the time of each phase to the Counter `seconds`.
-    """
+    """Yields batches that were prepared and copied to the model device."""
+    # Sets `now.phase` to the current phase, and adds the time of each phase to the Counter `seconds`.
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
