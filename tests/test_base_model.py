@@ -26,7 +26,7 @@ from myxtts.storage import base_model
 from myxtts.storage.base_model import BASE_FOLDER, default_speaker
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, is_start, read_config, vocabulary_path
-from myxtts.storage.speakers import speaker_names
+from myxtts.storage.speakers import speaker_names, write_speaker_clips
 from myxtts.training.stages.gpt import GPTObjective
 
 MOST_BYTES = 40 * 10**6
@@ -99,6 +99,13 @@ def test_python_uses_the_same_default_voice_as_say(base):
     names = speaker_names(BASE_FOLDER)
     assert [default_speaker(BASE_FOLDER, language)[:2] for language in LANGUAGES] == list(LANGUAGES)
     assert default_speaker(BASE_FOLDER, "ja") == names[0]
+
+
+def test_run_with_one_speaker_speaks_in_that_voice_by_default(tmp_path):
+    write_speaker_clips(tmp_path, {"tom": (b"", "de", ())})
+    assert default_speaker(tmp_path, "en") == "tom"
+    write_speaker_clips(tmp_path, {"eve": (b"", "de", ())})
+    assert default_speaker(tmp_path, "en") is None
 
 
 def test_files_are_half_precision_small_and_without_local_paths():
