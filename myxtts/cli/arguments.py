@@ -60,7 +60,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Converts keyword arguments of Python to the arguments of a command. Raises `UserError` for a wrong option."""
+    """Converts keyword arguments of Python to the arguments of a command. Raises `UserError` for an invalid option."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}

@@ -1,4 +1,4 @@
-"""Error handling of commands, which print errors that a user can fix without a traceback."""
+"""Error handling of commands: errors that a user can fix are printed without a traceback."""
 
 import errno
 import functools

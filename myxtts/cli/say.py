@@ -194,7 +194,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for wrong arguments that can be found before the model is loaded."""
+    """Raises `UserError` for invalid arguments that can be detected before the model is loaded."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -298,7 +298,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips blank lines and comments (#). Raises `UserError` for a wrong line."""
+    """Reads lines `id|text|voice|language`; skips blank and # comment lines. Raises `UserError` for an invalid line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     lines, seen = [], {}

@@ -40,7 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with values by name; None is ignored. Raises `ConfigError` for a wrong name or value."""
+        """Returns a copy with changed values; None is ignored. Raises `ConfigError` for an invalid name or value."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -87,7 +87,7 @@ class XTTSConfig(Settings):
 
     @classmethod
     def from_yaml(cls, path: str | PathLike) -> Self:
-        """Loads a YAML file or a recipe. Raises `ConfigError` if it cannot be read or has a wrong setting."""
+        """Loads a YAML file or a recipe. Raises `ConfigError` if it cannot be read or a setting is invalid."""
         return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
@@ -142,7 +142,7 @@ def find_recipe(path: str | os.PathLike) -> Path:
 
 
 def config_from_dict(values: dict) -> XTTSConfig:
-    """Makes an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or a wrong value.
+    """Makes an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
     A removed setting with its former default, as in `config.json` of older runs, is ignored.
     """
@@ -202,9 +202,9 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries; it overrides the files that it lists under `include:`.
+    """Reads a YAML file as nested dictionaries; it overrides the files of its folder that `include:` lists.
 
-    Raises `ConfigError` if a file is missing, too large, not a YAML mapping, outside of the folder, or includes itself.
+    Raises `ConfigError` if a file is missing, too large, not a YAML mapping, outside that folder, or includes itself.
     """
     path = Path(path)
     return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))

@@ -42,7 +42,7 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class Voice(NamedTuple):
-    """A synthetic speaker: eSpeak NG's language, vocal tract and pitch (0 to 100); `language` is the tokenizer's."""
+    """A synthetic speaker: eSpeak NG's language, vocal tract, pitch (0 to 100); `language` is the tokenizer's code."""
 
     speaker: str
     language: str

@@ -150,7 +150,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Checks regularly that the others (on the chief) or the chief respond, and the time limit of `watch`."""
+        """Checks regularly that the chief (on the chief: all others) responds, and that `watch` has not timed out."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):

@@ -117,7 +117,7 @@ class Spoken:
 
     @property
     def stopped(self) -> bool:
-        """False if the audio of a piece was cut at the limit of codes."""
+        """False if the audio of a piece was cut off at the limit of codes."""
         return all(piece.stopped for piece in self.pieces)
 
     @property

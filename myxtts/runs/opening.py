@@ -74,7 +74,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
         The recordings, with the settings of the run in `config`; and the work on each stage.
 
     Raises:
-        UserError: The folder holds a different run, --init-from lacks something, the recordings are unusable, or the
+        UserError: The folder has a different run, a part is missing in --init-from, the recordings are unusable, or the
             request would make existing stages unusable. No file was moved or written.
     """
     config, began = settle_origin(config)
@@ -157,7 +157,7 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
 
 
 class StageAlone:
-    """Recordings of a single stage's trainer, and models of the stages that it depends on, trained if necessary.
+    """Gives the trainer of a single stage its recordings, and trained models of the stages that it depends on.
 
     Args:
         config: Settings with `data.train_data`.
@@ -235,6 +235,6 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Attaches tokenizer, settings and folder to the trained model, which `save_to_preset` needs."""
+        """Attaches tokenizer, settings and folder, which `save_to_preset` needs, to the trained model."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

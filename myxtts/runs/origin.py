@@ -154,7 +154,7 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
 
 
 def _continued(config, began):
-    """Fills in the origin of the run with the settings `began`. Raises `ConfigError` if the request differs from it."""
+    """Fills in the origin from `began`, the settings of the run. Raises `ConfigError` if the request differs."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()

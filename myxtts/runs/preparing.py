@@ -47,7 +47,7 @@ def prepare(
         tell: Called with each line of the report.
 
     Raises:
-        UserError: The run has no trained DVAE, the data set cannot be read, or `output` holds other shards.
+        UserError: The run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)

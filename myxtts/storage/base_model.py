@@ -44,7 +44,7 @@ def require_kind(
 ) -> Path:
     """Returns the folder of `base`, else `source`; raises `CheckpointError` unless it is of one of the `kinds`.
 
-    `what` and `forms` are for the error: the option, and what it can be.
+    The error names the option `what` and its permitted values `forms`.
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)

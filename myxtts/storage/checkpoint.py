@@ -84,7 +84,7 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
 
 
 class StoredTensors(Mapping):
-    """Tensors of a file by name, each read when it is looked up; raises `CheckpointError` as `read_tensors`."""
+    """Tensors of a file by name, each read when it is looked up; raises `CheckpointError` as `read_tensors` does."""
 
     def __init__(self, path: AnyPath):
         self.path = path

@@ -108,8 +108,8 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     """Yields an empty folder that replaces `path` when the block ends without an error.
 
     Args:
-        sync: Whether to wait until all files are on the disk, some milliseconds per file.
-        replaced_name: Temporary name of the old folder, by which the caller finds it after a kill.
+        sync: Whether to wait until all files are on the disk, a few milliseconds per file.
+        replaced_name: Temporary name of the old folder, so that the caller can find it if the process was killed.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, vocabulary and checkpoints. It is locked in training and set aside by a reset.
+"""The folder of a run: its settings, vocabulary and checkpoints. Training locks it, and a reset sets it aside.
 
 A checkpoint contains the settings and the vocabulary that it was trained with. They take precedence over `config.json`
 and `vocab.json` in the run's folder.

@@ -57,7 +57,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors from invalid values in the block to `CheckpointError`; `where` is the place of the values."""
+    """Converts errors from invalid values in the block to `CheckpointError`; `where` says where the values are from."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:

@@ -145,7 +145,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields reasons why losses may differ from an unbroken run; `saved` is the state of the checkpoint `where`."""
+    """Yields reasons why losses may differ from an uninterrupted run; `saved` is the state in checkpoint `where`."""
     before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -362,7 +362,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
 
     Raises:
         CheckpointError: A model is missing or not trained to the end.
-        UserError: The prepared codes are of another DVAE.
+        UserError: The prepared codes were computed by another DVAE.
     """
     models, lineage = {}, {}
     for name in STAGES[stage].builds_on:

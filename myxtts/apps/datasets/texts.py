@@ -139,7 +139,7 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """Returns the spoken text of a cue in one line, and its fault, or ""."""
+    """Returns the spoken text of a cue in one line, and what is wrong with it, or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return _one_line(_MUSIC.sub(" ", text)), "sung or music"
@@ -156,7 +156,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     Paragraphs are separated by blank lines if the file has any, otherwise by line breaks.
 
     Raises:
-        UserError: The file is not text, or has no letter and no digit.
+        UserError: The file is not text, or contains no letters or digits.
     """
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):

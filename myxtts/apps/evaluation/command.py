@@ -126,7 +126,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option is wrong, or a model, file or package is missing.
+        UserError: An option is invalid, or a model, file or package is missing.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     print(_evaluate(arguments, _check(arguments)))

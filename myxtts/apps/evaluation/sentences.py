@@ -234,7 +234,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its codes; the quality is the upper limit of the GPT's speech.
+    """Resynthesizes a recording from its codes; its quality is an upper bound for the GPT's speech.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

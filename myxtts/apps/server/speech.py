@@ -167,7 +167,7 @@ def make_job(
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns `requested` if given, else the default `usual`, unless the text's letters fit another one of `among`."""
+    """Returns `requested` if given, else the default `usual`, unless the letters require another one of `among`."""
     if requested:
         try:
             return get_language(requested).code

@@ -85,7 +85,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train`, which continues if the page or its server ends; raises as `require_free` does."""
+    """Starts `myxtts train`, which continues if the page or its server ends; raises the errors of `require_free`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     require_free(folder)
     with open(output_path(folder), "ab") as output:

@@ -157,7 +157,7 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Finds the columns of a list by their content: the clip column names audio, the text column has the most letters.
 
-    Returns the `plain_table` if the list has no header and names of audio in the first column, and None if no column
+    Returns the `plain_table` if the list has no header and its first column names audio, and None if no column
     has names of audio in at least half of the lines.
     """
     lines = reading.folder.read_lines(path)

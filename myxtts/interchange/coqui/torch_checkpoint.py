@@ -53,7 +53,7 @@ _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 
 
 class TorchCheckpointError(UserError):
-    """A file is damaged or no PyTorch checkpoint, would call a function, or declares larger sizes than it has."""
+    """A file is damaged, is no PyTorch checkpoint, would call a function, or declares sizes that it does not have."""
 
 
 class _Global(str):
@@ -102,7 +102,7 @@ class Unpickler:
 
         Raises:
             TorchCheckpointError: The pickle has an opcode or a call that no checkpoint needs, or exceeds a limit.
-            One of `_SIGNS_OF_DAMAGE`: It is no pickle.
+            One of `_SIGNS_OF_DAMAGE`: It is not a pickle.
         """
         limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
         self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
@@ -214,7 +214,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the value that an opcode without operands on the stack pushes."""
+    """Returns the value pushed by an opcode that takes no operands from the stack."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -240,7 +240,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is of the class `kind`: values of others may be slow to hash, or hide further values."""
+    """Returns `value` if it is of the class `kind`: other values may be slow to hash, or hide further values."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
@@ -253,7 +253,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     they take little memory until they are copied. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
-        The saved object: usually a dictionary of arrays by name, or one that has it under `"model"`.
+        The saved object: usually a dictionary of arrays by name, or a dictionary with this one under `"model"`.
         Objects of unknown classes become `StubObject`s.
 
     Raises:

@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the last bad steps if the run has diverged (`step`, `clips`, names `not_finite`), else nothing."""
+        """Returns the last bad steps, if the run has diverged: `step`, `clips`, and which values were `not_finite`."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and `patience` would do so, too."""
+    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and would again with `patience`."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
