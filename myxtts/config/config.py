@@ -216,18 +216,18 @@ def _read_yaml(path, root, above, files):
     from yaml import YAMLError
 
     if next(files) > _MAX_FILES:
-        raise ConfigError(f"--config must include at most {_MAX_FILES} files. {path} is one more.")
+        raise ConfigError(f"--config must include at most {_MAX_FILES} files. {path} is one too many.")
     try:
         values = _parsed(read_bounded(path, _MAX_FILE_BYTES)) or {}
     except FileNotFoundError:
         names = ", ".join(recipe_names())
-        raise ConfigError(f"--config must be a YAML file. {path} is not there. The recipes are {names}.") from None
+        raise ConfigError(f"--config must be a YAML file. {path} does not exist. The recipes are {names}.") from None
     except (*_UNREADABLE, YAMLError) as error:
         mark = getattr(error, "problem_mark", None)  # `str(error)` quotes the file, which may be hostile
         reason = f"{error.problem} in line {mark.line + 1}" if mark else " ".join(str(error).split())
         raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings. Received: {type(values).__name__}.")
+        raise ConfigError(f"{path} must contain a mapping of settings. Received: {type(values).__name__}.")
     included = values.pop("include", [])
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):

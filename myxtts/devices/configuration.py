@@ -83,7 +83,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
         if configured == request or plan.virtual and is_same_pair:
             return plan
         if plan.is_dual and not plan.virtual:
-            raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process for others.")
+            raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process to use others.")
     gpus = _nvml_gpus()
     if request.virtual_devices:
         num_gpus = 0

@@ -299,7 +299,7 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
             code = _follow(workers)
             if code != LOST_EXIT_CODE or is_stopped.is_set() or attempt == restarts:
                 break
-            print(f"A worker was lost. Restarting all, {attempt + 1} of {restarts}", flush=True)
+            print(f"A worker was lost. Restarting all workers ({attempt + 1} of {restarts})", flush=True)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -54,7 +54,7 @@ def prepare(
     output, config = Path(output), read_config(Path(checkpoint))
     data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
     if data.train_data is None:
-        raise UserError("--train-data must name the data set, because the run in --checkpoint names none.")
+        raise UserError("--train-data must name the data set, because the run in --checkpoint does not name one.")
     config = replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
     output.mkdir(parents=True, exist_ok=True)
     refuse_other_count(output, shards)

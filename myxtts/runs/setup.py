@@ -151,11 +151,11 @@ def require_run(config: XTTSConfig) -> None:
     """Raises `UserError` unless `--checkpoint-dir` contains a run to resume."""
     home = Path(config.training.checkpoint_dir)
     if config.training.init_from:
-        raise UserError("--resume continues a run and --init-from starts one: give one of the two.")
+        raise UserError("--resume continues a run and --init-from starts one: leave out one of them.")
     if not holds_run(home):
-        raise UserError(f"--resume needs a run, and {home} holds none. Name its --checkpoint-dir, or leave it out.")
+        raise UserError(f"--resume needs a run, but {home} has none. Give its --checkpoint-dir, or leave out --resume.")
     if not any(store.has_sound() for store in _stores(home)):
-        raise UserError(f"--resume needs an intact checkpoint, and {home} holds none. Copy the run again.")
+        raise UserError(f"--resume needs an intact checkpoint, but {home} has none. Copy the run again.")
 
 
 def _stores(folder):
@@ -179,7 +179,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     if count < 2:
         say("Device plan auto: there is only one device to train on.")
         return requests["single"]
-    note = " on virtual devices, which say nothing about the speed of GPUs" if virtual else ""
+    note = " on virtual devices, which do not show the speed of GPUs" if virtual else ""
     say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(requests)}{note}...")
     best, lines = choose({name: measure(*request) for name, request in requests.items()})
     say("\n".join(lines))
@@ -200,7 +200,7 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
 def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
     """Returns the name of the fastest device plan, and lines with all results. Raises `UserError` if none runs."""
     if not (times := {name: result for name, result in measured.items() if not isinstance(result, str)}):
-        raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
+        raise UserError("No device plan works. {}: {}".format(*next(iter(measured.items()))))
     speeds = {name: f"{1e3 * seconds:.1f} ms per step" for name, seconds in times.items()}
     lines = [f"  {name}: {speeds.get(name, f'does not run ({result})')}" for name, result in measured.items()]
     best = min(times, key=times.get)

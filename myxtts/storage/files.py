@@ -187,7 +187,7 @@ def read_json(path: AnyPath) -> Any:
     try:
         text = read_bounded(path, MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path} is not there. Is this the folder of a run or of `myxtts convert`?") from None
+        raise CheckpointError(f"{path} does not exist. Is this the folder of a run or of `myxtts convert`?") from None
     except ValueError as error:
         raise CheckpointError(f"{path} {error}. No training run wrote it.") from None
     return parse_json(text, path)

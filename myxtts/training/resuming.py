@@ -316,7 +316,7 @@ class Checkpointer:
         self._restore(self.store, step)
         guard.returns, guard.rate_scale = returns, rate_scale
         logger.error(
-            "%s Returning to the checkpoint of step %d with %g times the learning rate; return %d of %d.",
+            "%s Returning to the checkpoint of step %d with %g times the learning rate (return %d of %d).",
             *(error, step, rate_scale, returns, settings.divergence_returns),
         )
 
@@ -334,7 +334,7 @@ class Checkpointer:
         self._restore(self.store, best)
         state.history, state.stale_evaluations, stopped = kept
         detector.restore(stopped)
-        logger.warning("Stage %s ends early, at its best checkpoint, that of step %d.", self.stage.name, best)
+        logger.warning("Stage %s ends early, with its best checkpoint, of step %d.", self.stage.name, best)
 
 
 def last_good_step(store: CheckpointStore) -> int | None:

@@ -72,12 +72,12 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
 def check_output(folder: Path) -> None:
     """Raises `UserError` unless the output folder is new, empty or from an earlier evaluation."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
-        raise UserError(f"--output must name a folder. {folder} is something else.")
+        raise UserError(f"--output must be a folder. {folder} is a file or a link.")
     names = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
     found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
     is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
     if names and not (is_ours and names <= {JSON_FILE, CSV_FILE, PAGE, SOUNDS}):
-        raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} holds something else.")
+        raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} has other content.")
 
 
 def build_parser() -> argparse.ArgumentParser:

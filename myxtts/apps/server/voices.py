@@ -67,7 +67,7 @@ class VoiceBook:
         self._opened = lru_cache(KEPT_VOICES)(self._open)
         self._adding = threading.Lock()
         if unknown := set(self.aliases.values()) - set(self.all()):
-            raise UserError(f"--voice-map must name the server's voices. There is no voice {min(unknown)}.")
+            raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
         """Returns all voices by name; for a name used twice, the `.voice` file, else the recording in the folder."""
@@ -107,14 +107,14 @@ class VoiceBook:
             ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
         """
         if not VOICE_NAME.fullmatch(name) or len(name.encode()) > MOST_NAME_BYTES:
-            rule = "A voice's name has letters, digits, spaces, _, - and . and begins with a letter or digit"
+            rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with self._adding, tempfile.TemporaryDirectory() as place:
             if name in self.all():
-                raise ApiError(409, f"The voice {name} exists. Choose another name.", "name", "voice_exists")
+                raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
             sizes = [path.stat().st_size for path in self.folder.iterdir()]
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
-                raise ApiError(403, "The server's folder of voices is full. Ask its owner.", code="voices_full")
+                raise ApiError(403, "The server's voice folder is full. Ask the server's owner.", code="voices_full")
             recording = Path(place) / "recording"
             recording.write_bytes(content)
             try:

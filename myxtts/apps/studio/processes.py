@@ -166,7 +166,7 @@ def output_path(folder: Path) -> Path:
 def sentence_of(output: str) -> str:
     """Returns the last error message in the output of a command."""
     _, found, error = f"\n{output.strip()}".rpartition("\nError: ")
-    return (error if found else error.rpartition("\n")[2]) or "The command printed nothing."
+    return (error if found else error.rpartition("\n")[2]) or "The command printed no output."
 
 
 def _start(arguments, output):

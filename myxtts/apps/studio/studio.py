@@ -31,7 +31,7 @@ LONGEST_CLIP_SECONDS = 11.6
 
 
 class Studio:
-    """Actions on runs; `home` is the folder that holds the folders of the runs."""
+    """Actions on runs; `home` is the folder that contains the folders of the runs."""
 
     def __init__(self, home: Path):
         self.home, self.data, self.tasks = home, DataSets(home), processes.Tasks()

@@ -78,7 +78,7 @@ class Table(NamedTuple):
             raise ClipRefused("comment line", "The line is a comment.")
         cells = self.dialect.split(line)
         if cells is None:
-            raise ClipRefused("unclosed quote", "A cell starts with a double quote and does not end with one.")
+            raise ClipRefused("unclosed quote", "A cell starts with a double quote, but does not end with one.")
         # The second text column, and unused columns, may be missing at the end of a line.
         order = {column: index for index, column in enumerate(self.columns)}
         needed = [order[column] for column in ("id", "speaker", "language") if column in order]

@@ -140,7 +140,7 @@ class Unpickler:
         depth = max([part.depth + 1 for part in parts], default=0)
         for part in parts:
             part.is_held = True
-        self.require(whole is None or not whole.is_held, "changes a value that another one holds")
+        self.require(whole is None or not whole.is_held, "changes a value that another value contains")
         self.require(depth <= _MAX_DEPTH, f"has values nested more than {_MAX_DEPTH} deep")
         self.require(self.work <= _MAX_WORK, f"repeats its values until they are more than {_MAX_WORK}")
         self.require(self.num_odd_keys <= _MAX_ODD_KEYS, f"has more than {_MAX_ODD_KEYS} keys that are not text")
@@ -194,7 +194,7 @@ class Unpickler:
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
-            raise TorchCheckpointError(f"{self.source} refers to {name}, which is no known tensor storage.")
+            raise TorchCheckpointError(f"{self.source} refers to {name}, which is not a known tensor storage.")
         valid = type(key) is str and type(num_values) is int and 0 <= num_values < 2**62
         self.require(valid, f"claims a storage {brief(key)} of {brief(num_values)} values")
         return self.load_storage(dtype, key, num_values)
@@ -343,7 +343,7 @@ def _read_legacy(path, data):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
         value, length = Unpickler(str(path), note_claim if number == 3 else None).run(pickled)
         if number == 0 and value != _LEGACY_MAGIC:
-            raise TorchCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
+            raise TorchCheckpointError(f"{path} is not a PyTorch checkpoint: its first bytes are not those of one.")
         if number == 3:
             checkpoint = pickled
         start += length

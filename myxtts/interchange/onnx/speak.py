@@ -119,7 +119,7 @@ class Speaker:
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
             if missing := sorted(set(read.replace('"', "").lower()) - set(self.vocabulary.ids) - set(" \n\t")):
-                print(f"Skipped characters that the model does not know: {' '.join(missing)}", file=sys.stderr)
+                print(f"Skipped characters unknown to the model: {' '.join(missing)}", file=sys.stderr)
             ids = self.vocabulary.encode(read, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:

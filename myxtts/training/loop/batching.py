@@ -96,7 +96,7 @@ class Batching:
         """Restores a saved `state`: the batch size if `automatic`, and the parts if the batch size is the same."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
-            raise ValueError(f"a batch of {batch_size} clips has no {parts} parts")
+            raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
         if self.automatic:
             self.use(batch_size, accumulation)
         if self.batch_size == batch_size:
