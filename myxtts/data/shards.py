@@ -109,7 +109,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder has shards of a data set that was not divided into `shards` parts."""
+    """Raises `UserError` if the folder has shards of a data set that was divided into another number of `shards`."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
@@ -159,7 +159,7 @@ class PreparedClips:
                 path, index = (f"{home}/{entry['name']}.{suffix}" for suffix in ("tfrecord", "json"))
                 listed = b"" if _file_size(index) is None else _read_bytes(index)
                 if _file_size(path) != entry["bytes"] or digest_bytes(listed) != entry["index"]:
-                    raise UserError(f"{path} or its .json is missing or cut short, or not that of {MANIFEST}. {_AGAIN}.")
+                    raise UserError(f"{path} or its .json is missing or cut short, or not as in {MANIFEST}. {_AGAIN}.")
                 for clip_id, num_samples, codes, samples in parse_json(listed, index)["clips"]:
                     clips[clip_id] = path, PreparedClip(clip_id, num_samples, Record(*codes), Record(*samples))
             return cls(f"{flag} {folder}", manifest["dvae"], clips)

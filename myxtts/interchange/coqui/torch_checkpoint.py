@@ -53,7 +53,7 @@ _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 
 
 class TorchCheckpointError(UserError):
-    """A file is damaged, is no PyTorch checkpoint, would call a function, or declares sizes that it does not have."""
+    """A file is damaged or not a PyTorch checkpoint, would call a function, or declares more data than it contains."""
 
 
 class _Global(str):

@@ -32,7 +32,7 @@ class Batching:
     """Batch size, number of batches per update, and number of parts that each batch is split into.
 
     When memory runs out, batches are split into more parts and the step is repeated. Checkpoints contain the sizes, so
-    that a resumed run splits batches the same way. If `automatic`, it also has the same batch size.
+    that a resumed run splits batches the same way and, if `automatic`, uses the same batch size.
     """
 
     def __init__(
