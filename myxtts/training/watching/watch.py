@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns the place, as text."""
+        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns which, as text."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
