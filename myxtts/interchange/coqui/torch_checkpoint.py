@@ -258,7 +258,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
 
     Raises:
         TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, would call a function, or
-            declares larger sizes than it has.
+            declares more data than it contains.
     """
     path = Path(path)
     if not path.stat().st_size:
