@@ -243,7 +243,7 @@ FLAWS = {
     "ids below 20": lambda m: m.update(
         {name: m[name][:20] for name in ("gpt.text_embedding.weight", "gpt.text_head.weight", "gpt.text_head.bias")}
     ),
-    "holds gpt.mel_head.bias twice": lambda m: m.update({"xtts.gpt.mel_head.bias": m["gpt.mel_head.bias"]}),
+    "contains gpt.mel_head.bias twice": lambda m: m.update({"xtts.gpt.mel_head.bias": m["gpt.mel_head.bias"]}),
     "'gpt.extra' is not a tensor": lambda m: m.update({"gpt.extra": "text"}),
 }
 
