@@ -298,7 +298,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips blank and # comment lines. Raises `UserError` for an invalid line."""
+    """Reads lines `id|text|voice|language`; skips blank lines and `#` lines. Raises `UserError` for an invalid line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     lines, seen = [], {}

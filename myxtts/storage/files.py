@@ -94,7 +94,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or the temporary file's."""
+    """Sets the file name of an `OSError` to `path` if it is the temporary file's or missing (on a full disk)."""
     try:
         yield
     except OSError as error:
