@@ -147,7 +147,7 @@ def plan(
     source = _config_of_source(config.training.init_from)
     if config.training.init_from and source is None:
         size = f"The plan is for --model-size {config.model.size}; XTTS v2 is big"
-        say(f"{config.training.init_from} is not fetched to read its size. {size}.")
+        say(f"{config.training.init_from} is not downloaded to read its size. {size}.")
     model = replace(source.model if source else config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
@@ -196,7 +196,7 @@ def _require_sense(named, config, start):
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
-        hint = "Add --train-data DIR, or leave --language out; --sample-languages is for the sample corpus"
+        hint = "Add --train-data DIR, or leave out --language; --sample-languages is for the sample corpus"
         raise ConfigError(f"{rule}. {hint}.")
     if named.get("sample_languages") is not None and recordings:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
@@ -212,12 +212,12 @@ def _require_sense(named, config, start):
     for name, (holds, other) in needed.items():
         if named.get(name) and not holds:
             flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add that, or leave {flag} out.")
+            raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
     requested, source = named.get("model_size"), training.init_from
     brought = _config_of_source(source) if requested else None
     if brought is not None and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
-        raise ConfigError(f"{fault}. Leave one of the two out.")
+        raise ConfigError(f"{fault}. Leave out one of them.")
 
 
 def _config_of_source(source):

@@ -42,7 +42,7 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
         ("model: " + 2000 * "[", ["cannot be read"]),
         ("\0", ["cannot be read"]),
         ("include: 5", ["include:"]),
-        ("include: missing.yaml", ["missing.yaml is not there"]),
+        ("include: missing.yaml", ["missing.yaml does not exist"]),
         ("modell: {}", ["Did you mean model?"]),
         ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
         ('data: {batch_size: "\\e[2J"}', [r"'\x1b[2J'"]),
@@ -73,7 +73,7 @@ def test_run_without_its_dependencies_is_one_error_message(capsys, tmp_path, arg
     "error, code, words",
     [
         (OSError(5, "Input/output error", "/mnt/x"), 2, "/mnt/x cannot be used: Input/output error"),
-        (KeyboardInterrupt(), 130, "Stopped at once"),
+        (KeyboardInterrupt(), 130, "Stopped immediately"),
     ],
 )
 def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, error, code, words):
@@ -163,7 +163,7 @@ def test_full_disk_is_an_error_message_with_the_file_and_a_hint(tmp_path, capsys
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     reported = sentence_of(capsys, write)
-    way_out = "Free the disk, or name another place, and run the same command again."
+    way_out = "Free disk space or choose another place, and run the same command again."
     assert reported == f"Error: {path} cannot be written: File too large. {way_out}"
     assert [one.name for one in tmp_path.iterdir()] == ["deep"]
 
@@ -171,7 +171,7 @@ def test_full_disk_is_an_error_message_with_the_file_and_a_hint(tmp_path, capsys
 def test_full_device_is_an_error_message_with_its_name(tmp_path, capsys):
     (tmp_path / "out.wav").symlink_to("/dev/full")
     reported = sentence_of(capsys, exits_with_sentence(lambda _: write_audio(tmp_path / "out.wav", np.ones(9), 24000)))
-    assert f"{tmp_path}/out.wav cannot be written: No space left on device. Free the disk" in reported
+    assert f"{tmp_path}/out.wav cannot be written: No space left on device. Free disk space" in reported
 
 
 def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):

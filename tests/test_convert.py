@@ -231,7 +231,7 @@ FLAWS = {
         {"gpt.mel_head.weight": m["gpt.mel_head.weight"][:, :15]}
     ),
     "does not have: gpt.adapter.weight": lambda m: m.update({"gpt.adapter.weight": np.ones(3, np.float32)}),
-    "gpt.final_norm.bias holds values that are not finite": lambda m: m.update(
+    "gpt.final_norm.bias contains values that are not finite": lambda m: m.update(
         {"gpt.final_norm.bias": np.full(16, np.nan, np.float32)}
     ),
     "gpt.text_head.bias is (60,) int64": lambda m: m.update({"gpt.text_head.bias": np.ones(60, np.int64)}),
@@ -243,7 +243,7 @@ FLAWS = {
     "ids below 20": lambda m: m.update(
         {name: m[name][:20] for name in ("gpt.text_embedding.weight", "gpt.text_head.weight", "gpt.text_head.bias")}
     ),
-    "holds gpt.mel_head.bias twice": lambda m: m.update({"xtts.gpt.mel_head.bias": m["gpt.mel_head.bias"]}),
+    "contains gpt.mel_head.bias twice": lambda m: m.update({"xtts.gpt.mel_head.bias": m["gpt.mel_head.bias"]}),
     "'gpt.extra' is not a tensor": lambda m: m.update({"gpt.extra": "text"}),
 }
 

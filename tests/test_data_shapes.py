@@ -196,9 +196,9 @@ OTHERS = {
     "a Coqui folder": (write("config.json", "vocab.json", "model.pth"), "say --checkpoint '{d}'"),
     "a checkpoint": (file_of(write("model.pth"), "model.pth"), "--init-from '{d}/model.pth'"),
     "an export": (write("speak.py", "gpt.onnx", "config.json"), "python '{d}'/speak.py"),
-    "an empty folder": (write(), "Seen: nothing"),
+    "an empty folder": (write(), "Found: nothing"),
     "nothing": (file_of(write(), "none"), "does not exist"),
-    "documents": (write("letter.docx"), "Seen: letter.docx"),
+    "documents": (write("letter.docx"), "Found: letter.docx"),
     "another encoding": (latin, "Save the file as UTF-8"),
     "audio elsewhere": (listed("x{n}|{t}", name="metadata.csv"), "missing file: 6 .*There is no audio.*--audio-root"),
 }

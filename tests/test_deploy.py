@@ -80,7 +80,7 @@ def test_ray_application_has_existing_flags():
 def test_replica_takes_flags_of_a_server_except_its_address():
     flags = {"checkpoint": "a", "allow-uploads": True, "allow_uploads": False, "queue": 3, "max_seconds": "5"}
     assert ray_app.command_line(flags) == "--checkpoint a --allow-uploads --queue 3 --max-seconds 5".split()
-    with pytest.raises(UserError, match="port is not for replicas"):
+    with pytest.raises(UserError, match="port is not available for replicas"):
         ray_app.command_line({"port": 8000})
 
 

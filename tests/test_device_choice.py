@@ -27,7 +27,7 @@ def test_fastest_working_plan_is_chosen():
     best, lines = choose({"single": 0.4, "dual": 0.25, "mirrored": "out of memory"})
     assert best == "dual" and "dual: 250.0 ms" in lines[1] and "does not run (out of memory)" in lines[2]
     assert choose({"single": 0.2, "dual": 0.25})[0] == "single"
-    with pytest.raises(UserError, match="No device plan runs. single: out of memory"):
+    with pytest.raises(UserError, match="No device plan works. single: out of memory"):
         choose(dict.fromkeys(("single", "dual"), "out of memory"))
 
 

@@ -135,7 +135,7 @@ def test_error_of_the_server_keeps_the_partial_download(tmp_path, server):
 def test_disk_space_is_checked_first(tmp_path, server, monkeypatch):
     known = archive(server, tarred(CORPUS))
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: namedtuple("Usage", "free")(200_000))
-    with pytest.raises(CorpusError, match="0.0 GB free, and 0.0 GB are needed"):
+    with pytest.raises(CorpusError, match="0.0 GB free, but 0.0 GB are needed"):
         download_ljspeech(tmp_path / "data", known)
     assert server.asked == () and names(tmp_path) == set()
 
@@ -146,7 +146,7 @@ def test_simultaneous_downloads_exclude_each_other_and_a_link_is_not_followed(tm
         file.write(b"1234")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(CorpusError, match="another process is fetching it"):
+        with pytest.raises(CorpusError, match="another process is downloading it"):
             download_ljspeech(tmp_path / "data", known)
     (tmp_path / PART).rename(tmp_path / "mine")
     (tmp_path / PART).symlink_to(tmp_path / "mine")

@@ -184,7 +184,7 @@ def test_a_full_disk_is_one_error_message_and_leaves_nothing(export, monkeypatch
     monkeypatch.setattr(Builder, "save", full)
     assert export(tmp_path / "new") == 2
     reported = capsys.readouterr().err
-    assert reported.startswith("Error: gpt.onnx cannot be written: No space left on device. Free the disk")
+    assert reported.startswith("Error: gpt.onnx cannot be written: No space left on device. Free disk space")
     assert reported.count("\n") == 1
     assert not [*tmp_path.iterdir()]
 

@@ -115,7 +115,7 @@ def test_stream_of_an_exported_model_has_windows_of_a_sentence_and_older_exports
         (lambda folder: (folder / "config.json").write_text("{}"), "Run `myxtts export` again"),
         (lambda folder: edit(folder, windows={"factors": [1.0]}), "Run `myxtts export` again"),
         (lambda folder: (folder / "gpt.onnx").write_bytes(b"\0" * 100), "Run `myxtts export` again"),
-        (lambda folder: ["--engine", "onnx"], "--engine is for models that were not exported"),
+        (lambda folder: ["--engine", "onnx"], "--engine is not for exported models"),
     ],
 )
 def test_exported_folder_that_cannot_be_served_is_one_error_message(exported, tmp_path, capsys, change, said):  # noqa: F811

@@ -152,7 +152,7 @@ def test_a_name_of_the_greatest_length_can_be_written(tmp_path):
 
 
 def test_missing_or_damaged_json_is_one_error_message(tmp_path):
-    with pytest.raises(CheckpointError, match="is not there"):
+    with pytest.raises(CheckpointError, match="does not exist"):
         read_json(tmp_path / "a.json")
     (tmp_path / "a.json").write_text(json.dumps({"a": 1})[:-1])
     with pytest.raises(CheckpointError, match="damaged"):

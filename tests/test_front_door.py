@@ -106,7 +106,7 @@ def test_configuration_is_the_same_after_a_file(tmp_path):
     assert XTTSConfig.from_yaml(tmp_path / "a.yaml") == config
     (tmp_path / "b.yaml").write_text("include: a.yaml\ntraining: {seed: 5}\n")
     assert XTTSConfig.from_yaml(str(tmp_path / "b.yaml")).training.seed == 5
-    with pytest.raises(ConfigError, match="is not there"):
+    with pytest.raises(ConfigError, match="does not exist"):
         XTTSConfig.from_yaml(tmp_path / "none.yaml")
 
 

@@ -142,8 +142,8 @@ def test_a_gpu_without_utilization_reports_memory_only(nvml):
     "count, indices, reason",
     [
         (None, None, "no NVIDIA driver: Driver Not Loaded"),
-        (0, None, "this process may use no GPU"),
-        (2, [0, 5], "NVML knows no GPU 5"),
+        (0, None, "no GPU is visible to this process"),
+        (2, [0, 5], "NVML finds no GPU 5"),
         (2, (), "this run uses no GPU"),
     ],
 )

@@ -77,7 +77,7 @@ def test_installed_package_finds_its_recipes_from_any_folder(installed, tmp_path
     assert found["recipes"] == recipe_names()
     for name in ("sample", "digits"):
         assert found[name] == json.loads(json.dumps(XTTSConfig.from_yaml(ROOT / f"configs/{name}.yaml").to_dict()))
-    assert "configs/none.yaml is not there" in done.stderr and "sample.yaml" in done.stderr
+    assert "configs/none.yaml does not exist" in done.stderr and "sample.yaml" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

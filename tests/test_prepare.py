@@ -164,7 +164,7 @@ def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corp
     with pytest.raises(UserError, match="codes of another DVAE"):
         prepared.require_dvae("0" * 32)
     clip = SpeechDataset.open(run).train[0]
-    with pytest.raises(UserError, match=f"{clip.id} has 5 samples and had"):
+    with pytest.raises(UserError, match=f"{clip.id} has 5 samples instead of"):
         prepared.adopt([replace(clip, num_samples=5)])
     with pytest.raises(UserError, match="nowhere is missing"):
         prepared.adopt([replace(clip, id="nowhere")])

@@ -48,7 +48,7 @@ def test_plan_depends_on_the_seed_and_on_nothing_else():
 def test_corpus_is_in_the_requested_languages_or_english():
     assert {clip.voice.language for clip in plan_clips(0, 16)} == {"en"}
     assert {clip.voice.language for clip in plan_clips(0, 16, ("fa", "am"))} == {"fa", "am"}
-    with pytest.raises(UserError, match="can be in en, .* Received: xx"):
+    with pytest.raises(UserError, match="must be in one of en, .* Received: xx"):
         plan_clips(0, 16, ("en", "xx"))
 
 

@@ -164,7 +164,7 @@ def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys):
     Path("spoken/b.flac").unlink()
     assert run(*batch_argv) == 0
     said = capsys.readouterr().out
-    assert "2 of 3 texts are spoken already" in said and "b.flac" in said and "a.flac" not in said
+    assert "2 of 3 texts were already spoken" in said and "b.flac" in said and "a.flac" not in said
     assert Path("spoken/a.flac").stat().st_mtime_ns == before["a.flac"]
     assert run(*batch_argv, "--seed", "5") == 0
     assert "Wrote 3 files" in capsys.readouterr().out

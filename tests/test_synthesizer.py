@@ -218,7 +218,7 @@ def test_best_and_last_checkpoint_are_distinguished(synthesizer, run_folder):
     [
         ("dvae", None, ["no trained dvae", "--stage dvae"]),
         ("gpt", None, ["no trained gpt", "--stage gpt"]),
-        ("config.json", None, ["config.json", "is not there"]),
+        ("config.json", None, ["config.json", "does not exist"]),
         ("vocab.json", None, ["vocab.json"]),
         ("config.json", '{"model": ', ["config.json", "damaged"]),
         ("vocab.json", '{"model": ', ["vocab.json"]),

@@ -97,7 +97,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float | 
         frames = _read_frames(path, file)
     # The length of an MP3 without a Xing header is an estimate, up to a few per cent off.
     if len(frames) < 0.95 * claimed:
-        raise AudioError(path, "truncated", f"it has {len(frames)} of {claimed} samples per channel.")
+        raise AudioError(path, "truncated", f"it has only {len(frames)} of {claimed} samples per channel.")
     if (seconds := len(frames) / original_rate) < min_seconds:
         raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; it must last at least {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
@@ -191,7 +191,7 @@ def _check_chunks(path, file, size):
         elif name == b"data":
             missing = length - (size - position)
             if missing > _SLOPPY_BYTES and length < _STREAM_LENGTH:
-                raise AudioError(path, "truncated", f"it has {size - position} of {length} bytes of samples.")
+                raise AudioError(path, "truncated", f"it has only {size - position} of {length} bytes of samples.")
             return (f"header length: the header states {missing} bytes too many.",) if missing > 0 else ()
         position += length + length % 2
     raise AudioError(path, "broken header", "its WAV header is broken: it ends before the samples begin.")
@@ -208,7 +208,7 @@ def _open(path, max_seconds=None):
     path = os.fspath(path)
     if path.lower().endswith(".raw"):
         # For this extension, soundfile assumes headerless audio.
-        raise AudioError(path, "unsupported", "files named .raw are not read; rename it with its format's extension.")
+        raise AudioError(path, "unsupported", "files named .raw are not supported; use the extension of its format.")
     try:
         file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:
@@ -229,10 +229,10 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
     """Raises `AudioError` if the header of an open file is not supported. Only a stream may lack its length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
-        raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are read.")
+        raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
     # SF_COUNT_MAX: a FLAC stream of unknown length, in which libsndfile cannot seek.
     if file.frames == 2**63 - 1 and not is_stream:
-        raise AudioError(path, "broken header", "its header does not state its length; encode it again into a file.")
+        raise AudioError(path, "broken header", "its header does not state its length; re-encode it to a file.")
     if not file.frames:
         raise AudioError(path, "no audio", "it has no samples.")
 
@@ -259,7 +259,7 @@ def _read_frames(path, file):
         raise AudioError(path, "damaged", f"it is damaged: decoding stopped with '{error.error_string}'.") from error
     frames = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     if not len(frames):
-        raise AudioError(path, "truncated", f"it has none of {file.frames} samples per channel.")
+        raise AudioError(path, "truncated", f"it has none of its {file.frames} samples per channel.")
     return frames * np.float32(1 / 32768) if is_16_bit else frames
 
 
@@ -289,7 +289,7 @@ def _sound_warnings(frames, peak, subtype):
         yield f"too loud: samples reach {peak:.3g} times full scale and were scaled down."
     sounding = _sounding_channels(frames)
     if not sounding.all():
-        yield f"silent channel: {sounding.sum()} of {len(sounding)} channels are used; the others are silent."
+        yield f"silent channel: {sounding.sum()} of {len(sounding)} channels are used; the rest are silent."
     frames = frames[:, sounding]
     if subtype in _COARSE_SUBTYPES or np.abs(frames).max() < _CLIPPED_MIN_PEAK:
         return

@@ -31,7 +31,7 @@ class PlainParser(argparse.ArgumentParser):
             flag = unknown[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             near = [name for name in known if name.startswith(flag)] or known
-            hint = nearest(flag, near) if flag.startswith("-") else " Put text of several words in quotes."
+            hint = nearest(flag, near) if flag.startswith("-") else " Put text with spaces in quotes."
             raise UserError(f"{flag} is not an option of {self.prog}.{hint}")
         return arguments
 
@@ -60,7 +60,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Converts keyword arguments of Python to the arguments of a command. Raises `UserError` for a wrong option."""
+    """Converts keyword arguments of Python to the arguments of a command. Raises `UserError` for an invalid option."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}
@@ -86,7 +86,7 @@ _SENTENCES = {
     r"argument (\S+): invalid int value: '(.*)'": "{} must be a whole number. Received: {}.".format,
     r"argument (\S+): invalid float value: '(.*)'": "{} must be a number. Received: {}.".format,
     r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)": _choice,
-    r"argument (\S+): expected (?:one|at least one) argument": "{} needs a value after it.".format,
+    r"argument (\S+): expected (?:one|at least one) argument": "{} needs a value.".format,
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }

@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         require(given == parser.get_default(name), f"--{name.replace('_', '-')}", rule, given)
     for name, given in vars(arguments).items():
         if given == "" and name not in ("folder", "json", "report"):  # they are reported elsewhere
-            raise UserError(f"--{name.replace('_', '-')} needs a value after it.")
+            raise UserError(f"--{name.replace('_', '-')} needs a value.")
     if arguments.subject == "data":
         return report_data(arguments)
     if arguments.workers:

@@ -1,4 +1,4 @@
-"""Error handling of commands, which print errors that a user can fix without a traceback."""
+"""Error handling of commands: errors that a user can fix are printed without a traceback."""
 
 import errno
 import functools
@@ -27,15 +27,15 @@ def exits_with_sentence(main: Callable) -> Callable:
         try:
             code = main(argv)
         except KeyboardInterrupt:
-            print("Stopped at once.", file=sys.stderr, flush=True)
+            print("Stopped immediately.", file=sys.stderr, flush=True)
             code = 130
         except (UserError, OSError) as error:  # OSError: for example, a full or read-only disk
             from myxtts.utils.commons import folded_on_terminal
 
             message = str(error)
             if isinstance(error, OSError) and (error.filename or error.errno in FULL):
-                hint = "written", "Free the disk, or name another place, and run the same command again."
-                how, hint = hint if error.errno in FULL else ("used", "Check its name and its permissions.")
+                hint = "written", "Free disk space or choose another place, and run the same command again."
+                how, hint = hint if error.errno in FULL else ("used", "Check its name and permissions.")
                 message = f"{error.filename or 'A file'} cannot be {how}: {error.strerror}. {hint}"
             message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
             message = "\n".join(map(printable, message.split("\n")))

@@ -194,14 +194,14 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for wrong arguments that can be found before the model is loaded."""
+    """Raises `UserError` for invalid arguments that can be detected before the model is loaded."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
     if arguments.words is not None:
         given = {"--text": arguments.text, "--text-file": arguments.text_file, "--batch": arguments.batch}
         if flag := next((flag for flag, value in given.items() if value is not None), None):
-            raise UserError(f"{arguments.words} is given besides {flag}. Put text of several words in quotes.")
+            raise UserError(f"{arguments.words} was given in addition to {flag}. Put text with spaces in quotes.")
         arguments.text = arguments.words
     check_device(arguments.device)
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
@@ -279,7 +279,7 @@ def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_
             num_samples += len(content) // 2
             sound.write(content)
     except BrokenPipeError:
-        print("The reader closed the pipe; the rest was not spoken.", file=sys.stderr)
+        print("The pipe was closed; the rest of the text was not spoken.", file=sys.stderr)
         return
     finally:
         stream.close()
@@ -301,7 +301,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips blank lines and comments (#). Raises `UserError` for a wrong line."""
+    """Reads lines `id|text|voice|language`; skips blank lines and `#` lines. Raises `UserError` for an invalid line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     lines, seen = [], {}
@@ -315,10 +315,10 @@ def read_lines(path: str) -> list[Line]:
         rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"
         require(is_name, f"{where}: the id", rule, repr(line.id[:80]))
         if (first := seen.setdefault(line.id.casefold(), number)) != number:
-            raise UserError(f"{where} has the id of line {first}: {line.id}. Give each line its own id.")
+            raise UserError(f"{where} repeats the id of line {first}: {line.id}. Give each line its own id.")
         lines.append(line)
     if not lines:
-        raise UserError(f"--batch {path} has no line to speak.")
+        raise UserError(f"--batch {path} has no lines to speak.")
     return lines
 
 
@@ -355,7 +355,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     is_spoken = lambda line: digests.get(line.id) == wanted[line.id] and path_of(line).is_file()
     waiting = [request for request in requests if not is_spoken(request[0])]
     if done := len(requests) - len(waiting):
-        print(f"{done} of {len(requests)} texts are spoken already, in {printable(str(folder))}", flush=True)
+        print(f"{done} of {len(requests)} texts were already spoken, in {printable(str(folder))}", flush=True)
     started = time.monotonic()
     for start in range(0, len(waiting), BATCH_SIZE):
         some, voices, languages = zip(*waiting[start : start + BATCH_SIZE])

@@ -51,7 +51,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
         return given
     if "train_data" in given:
         both = f"{printable(arguments.folder)} and --train-data {printable(given['train_data'])}"
-        raise UserError(f"Name the recordings once. Received: {both}.")
+        raise UserError(f"Give the recordings only once. Received: {both}.")
     return given | {"train_data": arguments.folder}
 
 
@@ -94,7 +94,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
     require_output("--json", arguments.json)
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
-        say("The recordings are not read: --clip-seconds sets their longest clip.")
+        say("The recordings are not read, because --clip-seconds gives the longest clip.")
     lengths = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
     report = api.plan(config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **lengths)
     print(report)

@@ -1,4 +1,4 @@
-"""Errors for wrong input, and safe reading and printing of untrusted files and texts."""
+"""Errors for invalid input, and safe reading and printing of untrusted files and texts."""
 
 import logging
 import re
@@ -19,7 +19,7 @@ class UserError(ValueError):
 
 
 class ConfigError(UserError):
-    """Error for a setting with a wrong value; the message names the setting, the rule, the value and the fix."""
+    """Error for a setting with an invalid value; the message names the setting, the rule, the value and the fix."""
 
 
 def say(text: str) -> None:
@@ -46,7 +46,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts the `ImportError` of a `with` block: to `hint` if it names the missing package, or by `{}` any one."""
+    """Converts an `ImportError` in a `with` block to `error`, with `hint` if that names the package or has a `{}`."""
     try:
         yield
     except ImportError as fault:

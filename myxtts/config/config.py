@@ -40,7 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with values by name; None is ignored. Raises `ConfigError` for a wrong name or value."""
+        """Returns a copy with changed values; None is ignored. Raises `ConfigError` for an invalid name or value."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -87,7 +87,7 @@ class XTTSConfig(Settings):
 
     @classmethod
     def from_yaml(cls, path: str | PathLike) -> Self:
-        """Loads a YAML file or a recipe. Raises `ConfigError` if it cannot be read or has a wrong setting."""
+        """Loads a YAML file or a recipe. Raises `ConfigError` if it cannot be read or a setting is invalid."""
         return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
@@ -142,7 +142,7 @@ def find_recipe(path: str | os.PathLike) -> Path:
 
 
 def config_from_dict(values: dict) -> XTTSConfig:
-    """Makes an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or a wrong value.
+    """Makes an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
     A removed setting with its former default, as in `config.json` of older runs, is ignored.
     """
@@ -202,9 +202,9 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries; it overrides the files that it lists under `include:`.
+    """Reads a YAML file as nested dictionaries; it overrides the files of its folder that `include:` lists.
 
-    Raises `ConfigError` if a file is missing, too large, not a YAML mapping, outside of the folder, or includes itself.
+    Raises `ConfigError` if a file is missing, too large, not a YAML mapping, outside that folder, or includes itself.
     """
     path = Path(path)
     return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))
@@ -216,18 +216,18 @@ def _read_yaml(path, root, above, files):
     from yaml import YAMLError
 
     if next(files) > _MAX_FILES:
-        raise ConfigError(f"--config must include at most {_MAX_FILES} files. {path} is one more.")
+        raise ConfigError(f"--config must include at most {_MAX_FILES} files. {path} is one too many.")
     try:
         values = _parsed(read_bounded(path, _MAX_FILE_BYTES)) or {}
     except FileNotFoundError:
         names = ", ".join(recipe_names())
-        raise ConfigError(f"--config must be a YAML file. {path} is not there. The recipes are {names}.") from None
+        raise ConfigError(f"--config must be a YAML file. {path} does not exist. The recipes are {names}.") from None
     except (*_UNREADABLE, YAMLError) as error:
         mark = getattr(error, "problem_mark", None)  # `str(error)` quotes the file, which may be hostile
         reason = f"{error.problem} in line {mark.line + 1}" if mark else " ".join(str(error).split())
         raise ConfigError(f"--config must be a YAML file. {path} cannot be read: {reason:.300}.") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings. Received: {type(values).__name__}.")
+        raise ConfigError(f"{path} must contain a mapping of settings. Received: {type(values).__name__}.")
     included = values.pop("include", [])
     included = [included] if isinstance(included, str) else included
     if not isinstance(included, list) or not all(isinstance(name, str) for name in included):

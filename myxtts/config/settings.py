@@ -27,7 +27,7 @@ def setting(default: Any, **options) -> Any:
         default: Default value.
         of_run: Whether the setting belongs to the run (folders, devices, intervals) and does not affect the trained
             model. The other settings are the recipe.
-        hint: Fix in the error message for a wrong value.
+        hint: Fix, shown in the error message for an invalid value.
         flag: Names on the command line, separated by commas; messages use the first.
         group: Heading above the flag in `--help` (default: `Settings.group`).
         metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
@@ -101,7 +101,7 @@ class Settings:
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets all fields, for classes with their own `__init__`: to `values`, else `defaults`, else declared ones."""
+        """Sets all fields to `values`, else `defaults`, else declared defaults; for classes with an `__init__`."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")

@@ -70,7 +70,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
-        raise ConfigError(f"--workers slurm needs the variables of a job step, and {missing[0]} is not set. {hint}")
+        raise ConfigError(f"--workers slurm needs the variables of a job step, but {missing[0]} is not set. {hint}")
     index, job, nodes, tasks = (environment[name] for name in names)
     try:
         first = FIRST_SLURM_PORT + int(job) * 16 % SLURM_PORTS

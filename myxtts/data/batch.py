@@ -17,7 +17,7 @@ from myxtts.storage.files import new_hasher
 class WaveBatch(NamedTuple):
     """Padded waveforms and token ids of B clips, created on the host: S and R samples at 22 050 Hz, L tokens.
 
-    The last five are zeros or of width 0, unless the `StageEntry` needs them (`targets`, `speakers`, `codes`).
+    The last five fields are zeros or have width 0, unless the `StageEntry` needs them (`targets`, `speakers`, `codes`).
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -249,7 +249,7 @@ class BatchOrder:
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns epoch and number of the batch at `position` in this order, and what was used of that epoch before."""
+        """Returns epoch and number of the batch at `position` in this order, and the `EpochStart` of that epoch."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -257,7 +257,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start of an order with other clips or batch size that continues this one at `position`."""
+        """Returns the start with which an order of other clips or batch size continues this one at `position`."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))

@@ -264,7 +264,7 @@ def _clips(inspection, name, tokenizer, config):
     for line in (*summary.splitlines(), f"every clip and its reason: {report}"):
         logger.info("%s set: %s", name.capitalize(), line)
     if not clips:
-        raise CorpusError(f"{inspection.root} has no usable clip; {report} gives the reason for each.\n{summary}")
+        raise CorpusError(f"{inspection.root} has no usable clips; {report} gives the reason for each.\n{summary}")
     return clips
 
 

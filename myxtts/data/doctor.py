@@ -298,7 +298,7 @@ def _finding(root, utterance, reason, detail):
 def _encoding_fault(text):
     """Returns whether a text certainly has the wrong encoding, and a sentence about the problem (else "")."""
     if "\ufffd" in text:
-        return True, "The text has U+FFFD, which replaces lost letters."
+        return True, "The text contains U+FFFD, which stands for lost letters."
     if control := _CONTROL_CHARACTER.search(text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
     for encoding in ("cp1252", "latin-1"):

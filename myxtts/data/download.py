@@ -57,7 +57,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
             try:
                 lock(file.fileno())
             except BlockingIOError:
-                raise OSError("another process is fetching it; wait for that one") from None
+                raise OSError("another process is downloading it; wait until it has finished") from None
             _fetch(archive, file, part)
             # Files are not synced, which would take a minute for 13,102 files.
             with write_whole_folder(folder, sync=False) as new:
@@ -75,7 +75,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
             part.unlink(missing_ok=True)  # empty, or not the archive
         kept = f" The partial download is kept in {part}." if part.exists() else ""
         hint = f"Run the same command again, or download it and unpack it into {folder}."
-        raise CorpusError(f"LJSpeech could not be fetched from {archive.url}: {error}.{kept} {hint}") from error
+        raise CorpusError(f"LJSpeech could not be downloaded from {archive.url}: {error}.{kept} {hint}") from error
     return folder
 
 
@@ -84,7 +84,7 @@ def _fetch(archive, file, part):
     start = file.tell()
     needed = max(0, archive.num_bytes - start) + archive.unpacked_bytes
     if (free := shutil.disk_usage(part.parent).free) < needed:
-        raise OSError(f"{part.parent} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed")
+        raise OSError(f"{part.parent} has {free / 1e9:.1f} GB free, but {needed / 1e9:.1f} GB are needed")
 
     def begin(response, **_):
         if response.status_code == 200:  # the server ignores the range and sends the whole file
@@ -98,4 +98,4 @@ def _fetch(archive, file, part):
     if (size := part.stat().st_size) < archive.num_bytes:
         raise OSError(f"the connection broke after {size} of {archive.num_bytes} bytes")
     if pooch.file_hash(part) != archive.sha256:
-        raise ValueError("the file is wrong: its SHA-256 must be that of the archive")
+        raise ValueError("the file is damaged: its SHA-256 is not that of the archive")

@@ -42,7 +42,7 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class Voice(NamedTuple):
-    """A synthetic speaker: eSpeak NG's language, vocal tract and pitch (0 to 100); `language` is the tokenizer's."""
+    """A synthetic speaker: eSpeak NG's language, vocal tract, pitch (0 to 100); `language` is the tokenizer's code."""
 
     speaker: str
     language: str
@@ -96,7 +96,7 @@ def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[
         raise UserError(f"{root} must be new, empty or a sample corpus. Found: {foreign}.")
     if importlib.util.find_spec("espeakng_loader") is None:
         missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
-        raise UserError(f"{missing} (or give recordings of your own with --train-data).")
+        raise UserError(f"{missing} (or give your own recordings with --train-data).")
     try:
         # No sync is needed, because checksums detect damage by a power failure.
         with write_whole_folder(root, sync=False) as new:
@@ -115,7 +115,7 @@ def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) ->
     unknown = set(languages).difference(SENTENCES)
     if unknown or not languages:
         received = ", ".join(sorted(unknown)) or "none"
-        raise UserError(f"The sample corpus can be in {', '.join(SENTENCES)}. Received: {received}.")
+        raise UserError(f"The sample corpus must be in one of {', '.join(SENTENCES)}. Received: {received}.")
     voices = [voice for voice in VOICES if voice.language in languages]
     heard = {language: [*SENTENCES[language]] for language in languages}
     for sentences in heard.values():

@@ -103,13 +103,13 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
         return None
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
         hint = "Give another --output, or remove the folder."
-        raise UserError(f"{folder / name} was made with another DVAE, or by another version of the program. {hint}")
+        raise UserError(f"{folder / name} was made with another DVAE or another version of MyXTTS. {hint}")
     path = folder / f"{name}.tfrecord"
     return index if path.is_file() and path.stat().st_size == index["bytes"] else None
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder has shards of a data set that was not divided into `shards` parts."""
+    """Raises `UserError` if the folder has shards of a data set that was divided into another number of `shards`."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
@@ -150,7 +150,7 @@ class PreparedClips:
         """
         home, clips = str(folder).rstrip("/"), {}
         if _file_size(f"{home}/{MANIFEST}") is None:
-            raise UserError(f"{flag} {folder} has no {MANIFEST}, so not all of its shards are made. {_AGAIN}.")
+            raise UserError(f"{flag} {folder} has no {MANIFEST}, so it is not complete. {_AGAIN}.")
         manifest = parse_json(_read_bytes(f"{home}/{MANIFEST}"), f"{home}/{MANIFEST}")
         try:
             if manifest["format"] != FORMAT:
@@ -164,19 +164,19 @@ class PreparedClips:
                     clips[clip_id] = path, PreparedClip(clip_id, num_samples, Record(*codes), Record(*samples))
             return cls(f"{flag} {folder}", manifest["dvae"], clips)
         except (KeyError, TypeError) as error:
-            why = f"is damaged, or of another version of the program ({error!s:.80})"
+            why = f"is damaged, or was written by another version of MyXTTS ({error!s:.80})"
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` is the flag of `clips` for messages; `also` has more mapped clips. Raises `UserError` if a clip differs.
+        `of` is the flag of `clips` for messages; the clips of `also` are added. Raises `UserError` if a clip differs.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
             if (length := lengths.get(clip.id)) != clip.num_samples:
-                why = "is missing" if length is None else f"has {clip.num_samples} samples and had {length}"
-                hint = "`myxtts prepare` adds new clips; for changed ones, give it another --output."
+                why = "is missing" if length is None else f"has {clip.num_samples} samples instead of {length}"
+                hint = "`myxtts prepare` adds new clips; if clips changed, give it another --output."
                 raise UserError(f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}. {hint}")
         self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips} | (also._by_path if also else {})
         return self
@@ -184,8 +184,8 @@ class PreparedClips:
     def require_dvae(self, digest: str) -> None:
         """Raises `UserError` if DVAE weights with another digest computed the codes."""
         if digest != self.dvae:
-            hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave the flag out."
-            raise UserError(f"{self.name} has codes of another DVAE, not of this run's. {hint}")
+            hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave out the flag."
+            raise UserError(f"{self.name} has codes of another DVAE than this run's. {hint}")
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path

@@ -83,7 +83,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
         if configured == request or plan.virtual and is_same_pair:
             return plan
         if plan.is_dual and not plan.virtual:
-            raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process for others.")
+            raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process to use others.")
     gpus = _nvml_gpus()
     if request.virtual_devices:
         num_gpus = 0
@@ -104,11 +104,11 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 def apply_plan(plan: DevicePlan) -> None:
     """Applies a plan to the environment and to TensorFlow, whose runtime does not start yet; prints each step.
 
-    In Multi-GPU Mode soft placement is off, so that a missing device is an error and not replaced by the CPU. The
+    In Multi-GPU Mode soft placement is off: a missing device is an error, and is not replaced by the CPU. The
     device policy is `silent`: a tensor from another device is copied.
 
     Raises:
-        DeviceError: TensorFlow sees other GPUs than the plan, is built for another accelerator, or its runtime was
+        DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or its runtime was
             initialized before.
     """
     if plan.is_dual:

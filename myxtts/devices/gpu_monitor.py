@@ -180,7 +180,7 @@ class GPUMonitor:
         """Returns the usage since `start`."""
         with self._lock:
             usages = tuple(replace(usage) for usage in self._usages if usage.num_samples)
-        return GPUReport(usages, None if usages else self._reason or "no sample was taken")
+        return GPUReport(usages, None if usages else self._reason or "no samples were taken")
 
     def __exit__(self, *exception):
         self.stop()
@@ -192,9 +192,9 @@ class GPUMonitor:
             with nvml() as pynvml:
                 gpus, selected = [*_visible(pynvml, self.visible)], self.visible.split(",") if self.visible else []
                 if len(gpus) < len(selected):
-                    raise NVMLUnavailable(f"NVML knows no GPU {selected[len(gpus)]}")
+                    raise NVMLUnavailable(f"NVML finds no GPU {selected[len(gpus)]}")
                 if not gpus:
-                    raise NVMLUnavailable("this process may use no GPU")
+                    raise NVMLUnavailable("no GPU is visible to this process")
                 self._usages = tuple(GPUUsage(entry, pynvml.nvmlDeviceGetName(handle)) for entry, handle in gpus)
                 while True:
                     for usage, (_, handle) in zip(self._usages, gpus):

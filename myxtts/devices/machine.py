@@ -241,7 +241,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of the model GPUs (`device` and all later ones); None if unknown."""
+    """Returns the lowest compute capability of the GPUs that train, from `device` to the last; None if unknown."""
     import tensorflow as tf
 
     gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration

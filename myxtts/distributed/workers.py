@@ -150,7 +150,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Checks regularly that the others (on the chief) or the chief respond, and the time limit of `watch`."""
+        """Checks regularly that the chief (on the chief: all others) responds, and that `watch` has not timed out."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -299,7 +299,7 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
             code = _follow(workers)
             if code != LOST_EXIT_CODE or is_stopped.is_set() or attempt == restarts:
                 break
-            print(f"A worker was lost. Restarting all, {attempt + 1} of {restarts}", flush=True)
+            print(f"A worker was lost. Restarting all workers ({attempt + 1} of {restarts})", flush=True)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

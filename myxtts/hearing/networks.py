@@ -91,7 +91,7 @@ def find_encoder(path: str | None = None) -> Encoder | None:
 class DVector:
     """Resemblyzer's speaker encoder in NumPy: LSTM layers on mel segments of 1.6 s, whose vectors are averaged.
 
-    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, silence is kept.
+    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, it keeps silence.
     `path` is Resemblyzer's `pretrained.pt`; raises `UserError` if it is another file.
     """
 

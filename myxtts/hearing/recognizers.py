@@ -119,7 +119,7 @@ def _download(source):
     except hub.HubError as error:
         if isinstance(error.__cause__, client.errors.LocalEntryNotFoundError):
             files = f"{', '.join(_WHISPER_FILES)} of {client.constants.ENDPOINT}/{repository}"
-            raise UserError(f"{error} Or put the files {files} into {by_hand}.") from error
+            raise UserError(f"{error} Alternatively, put the files {files} into {by_hand}.") from error
         raise
     for path in folder.iterdir():
         hub.check_digest(source, path)
@@ -213,10 +213,10 @@ class Command:
             except OSError as error:
                 raise UserError(f"{name} cannot be run: {error.strerror}.") from None
             except subprocess.TimeoutExpired:
-                raise UserError(f"{name} did not end within {TIMEOUT_SECONDS} s.") from None
+                raise UserError(f"{name} did not finish within {TIMEOUT_SECONDS} s.") from None
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
-            raise UserError(f"{name} ended with code {done.returncode}: {printable(''.join(lines[-1:])[:200])}")
+            raise UserError(f"{name} exited with code {done.returncode}: {printable(''.join(lines[-1:])[:200])}")
         return " ".join(done.stdout.decode(errors="replace").split())
 
 

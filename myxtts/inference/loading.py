@@ -59,7 +59,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
             weights |= stats
         if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
             hint = "Load another checkpoint with --which, or train it again."
-            raise CheckpointError(f"{where} holds NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
+            raise CheckpointError(f"{where} contains NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
         hint = "Train it again with --stage gpt --reset-training."

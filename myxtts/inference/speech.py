@@ -56,7 +56,7 @@ class Voice:
         fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum()
         require(fits, "weights", "at least 0 for each voice, and not all 0", f"{weights} for {len(voices)} voices")
         if len({(voice.latents.shape, voice.speaker is None) for voice in voices}) > 1:
-            raise UserError("The voices of a blend must be of one model. These have different shapes.")
+            raise UserError("The voices of a blend must be from one model. These have different shapes.")
         mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
         speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)
         return cls(mean(voice.latents for voice in voices), speaker)
@@ -117,7 +117,7 @@ class Spoken:
 
     @property
     def stopped(self) -> bool:
-        """False if the audio of a piece was cut at the limit of codes."""
+        """False if the audio of a piece was cut off at the limit of codes."""
         return all(piece.stopped for piece in self.pieces)
 
     @property

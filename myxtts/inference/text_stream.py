@@ -152,7 +152,7 @@ class Sentence:
         if not stream.codes:
             logger.warning("No speech for %r. Try another seed.", self.piece.text)
         elif not stream.stopped:
-            logger.warning("Speech was cut after %d codes, the limit: %r", len(stream.codes), self.piece.text)
+            logger.warning("Speech was cut off after %d codes, the limit: %r", len(stream.codes), self.piece.text)
 
     def spoken(self) -> SpokenPiece:
         """Returns the finished sentence with the result of its self-check."""

@@ -100,7 +100,7 @@ def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
     """Loads a voice that comes with the model in `folder`; `listen` encodes a voice that is stored as a recording.
 
     Raises:
-        CheckpointError: The model has no voice of this name.
+        CheckpointError: The model has no voice with this name.
     """
     clip = find_speaker(folder, name).clip
     return Voice(*(array.astype(np.float32) for array in read_speaker(folder, name))) if clip is None else listen(clip)

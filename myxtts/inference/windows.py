@@ -21,7 +21,7 @@ codes), and whether the sentence has ended; returns the next samples `(S,)` floa
 
 
 class WindowShape(NamedTuple):
-    """Lengths and context of a waveform decoder, as its attributes of the same names."""
+    """Lengths and context of a waveform decoder, copied from its attributes of the same names."""
 
     factors: Sequence[float]
     hop_length: int

@@ -166,7 +166,7 @@ def _require_licence(source, terms, accepted):
     print(f"{shown}.", file=sys.stderr, flush=True)
     answer = accepted or ask_on_terminal("Do you accept it?" if has_licence else "Use the model without one?")
     if answer is None:
-        raise HubError(f"{shown}. Read it, then accept it by --accept-licence (accept_licence=True from Python).")
+        raise HubError(f"{shown}. Read it, then accept it with --accept-licence (accept_licence=True from Python).")
     if not answer:
         raise HubError(f"{shown}. It was not accepted, and the model was not downloaded.")
 

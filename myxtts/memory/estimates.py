@@ -2,7 +2,7 @@
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
 reads; each function lists them, with W for the model width. With XLA, the GPT's blocks keep their inputs only, as on
-GPUs; in other stages, XLA is taken to change nothing. The peak of a step is the largest of three: the start of the
+GPUs; in other stages, XLA is assumed to change nothing. The peak of a step is the largest of three: the start of the
 backward pass (all activations), the update (all gradients), and the start of the conditioning encoder's backward pass.
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """

@@ -43,7 +43,7 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns a configuration's optimizations, and for settings that are `auto` the assumed value by name."""
+    """Returns a configuration's optimizations, and the values assumed for settings that are `auto`, by name."""
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}

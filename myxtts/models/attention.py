@@ -237,7 +237,7 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes a call from the projection `qkv`; returns output, and keys and values, `(B, heads, T, D)` each."""
+        """Computes the output of a call from the projection `qkv`; returns it, keys and values (`(B, heads, T, D)`)."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
@@ -306,7 +306,7 @@ class TransformerBlock(Layer):
     def prefill(
         self, x: Tensor, key_mask: Tensor | None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes a call; returns output `(B, T, width)`, keys `(B, heads, T, D)` and values `(B, heads, T, D)`."""
+        """Returns the output of a call, `(B, T, width)`, and its keys and values, `(B, heads, T, D)` each."""
         # Segments end with a matrix product, whose output the gradient does not need. So only norms, scores, softmax
         # and GELU are recomputed, which use most of the memory and little time.
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)

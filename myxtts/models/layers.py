@@ -104,7 +104,7 @@ class AdaptableDense(keras.layers.Dense):
 
 @functools.cache
 def has_gpu() -> bool:
-    """Whether TensorFlow computes and sees a GPU; must not be called before the devices are configured."""
+    """Whether TensorFlow is the backend and sees a GPU; must not be called before the devices are configured."""
     return keras.backend.backend() == "tensorflow" and bool(keras.distribution.list_devices("gpu"))
 
 
@@ -140,7 +140,7 @@ _BLANK = ContextVar("_BLANK", default=False)
 
 @contextmanager
 def blank_weights() -> Iterator[None]:
-    """Context manager in which layers start from zeros: for a model that is loaded, drawing numbers takes longest."""
+    """Context manager in which weights start as zeros: random ones would take most of the time of loading a model."""
     token = _BLANK.set(True)
     try:
         yield

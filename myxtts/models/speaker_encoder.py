@@ -198,7 +198,7 @@ class AngularMarginClassifier(Layer):
     """Scaled cosine logits with an additive angular margin for the target class.
 
     Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. For large angles,
-    where `cos(angle + margin)` is not monotonic, it is replaced by `cos(angle) - margin sin(margin)`, as in their code.
+    where `cos(angle + margin)` is not monotonic, `cos(angle) - margin sin(margin)` replaces it, as in their own code.
 
     Args:
         scale: Factor of the cosines.

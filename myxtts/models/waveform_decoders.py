@@ -72,7 +72,7 @@ class WaveformDecoder(Layer):
         return self.num_frames(num_latents) * self.hop_length
 
     def factors(self) -> tuple[float, ...]:
-        """Returns the factors of the two interpolations over time."""
+        """Returns the factors of the two interpolations: from latents to frames, and to the audio's sample rate."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 

@@ -125,7 +125,7 @@ class XTTS(keras.Model):
     def compile(self, *args, **kwargs):
         """Not supported, like `fit` and `save`; raises NotImplementedError with the alternatives."""
         raise NotImplementedError(
-            "XTTS does not support compile, fit and save of Keras: training needs codes of a frozen DVAE and several "
+            "XTTS does not support Keras's compile, fit and save: training needs codes of a frozen DVAE and several "
             "losses, and a saved model needs a tokenizer. Use XTTSTrainer(config, model=model).train() or "
             "myxtts.train(train_data=...), and model.save_to_preset(folder) with XTTS.from_preset(folder)."
         )

@@ -141,7 +141,7 @@ def make_agenda(
             rule = f"--stage {work.stage} (training.stage) with --init-from needs --tune {','.join(TUNABLE)}"
             raise UserError(f"{rule}, because {because}.")
         rule = f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because"
-        hint = "Leave --stage out to continue with the last stage, or give another --checkpoint-dir;"
+        hint = "Leave out --stage to continue with the last stage, or give another --checkpoint-dir;"
         raise UserError(f"{rule} {because}. {hint} {restart}.")
     return [work]
 
@@ -241,10 +241,10 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     there = next(place for place in (home, *home.parents) if place.exists())
     needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)
     if needs.disk + largest > needs.disk_free:  # the next checkpoint is written before the oldest is removed
-        hint = "Free disk space, lower --keep, or name a --checkpoint-dir on another disk."
+        hint = "Free disk space, lower --keep, or choose a --checkpoint-dir on another disk."
         raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
     if needs.memory > needs.memory_in_all:
-        hint = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for what saves memory."
+        hint = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for ways to save memory."
         raise UserError(f"{needs.describe()}: it does not fit. {hint}")
     return needs
 

@@ -179,7 +179,7 @@ def _verdict(found):
 def examine_workers(config: XTTSConfig) -> list[str]:
     """Compares the workers and measures their network; returns the report of worker 0. All workers call it at once.
 
-    Raises `UserError` if a worker is missing or has other code, versions, devices or recordings (`data.train_data`).
+    Raises `UserError` if a worker is missing or differs in code, versions, devices or recordings (`data.train_data`).
     """
     training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu)

@@ -74,7 +74,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
         The recordings, with the settings of the run in `config`; and the work on each stage.
 
     Raises:
-        UserError: The folder holds a different run, --init-from lacks something, the recordings are unusable, or the
+        UserError: The folder has a different run, a part is missing in --init-from, the recordings are unusable, or the
             request would make existing stages unusable. No file was moved or written.
     """
     config, began = settle_origin(config)
@@ -90,8 +90,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
         notify("on_needs", needs)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
-        fault = f"--prepared {shards} holds codes of a trained DVAE, but this run would train its own"
-        hint = "Name that DVAE's run as --checkpoint-dir or --init-from, or train a DVAE before `myxtts prepare`."
+        fault = f"--prepared {shards} contains codes of a trained DVAE, but this run would train its own"
+        hint = "Give that DVAE's run as --checkpoint-dir or --init-from, or train a DVAE before `myxtts prepare`."
         raise ConfigError(f"{fault}. {hint}")
     if needs is not None and (times := try_run(works, dataset, needs)):
         notify("on_trial", times)
@@ -125,7 +125,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
     if differing := [name for name in here if there[name] != here[name] and name not in free]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
         hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start over."
-        raise ConfigError(f"{home} holds a run of another model: {shown}. {hint}")
+        raise ConfigError(f"{home} contains a run of another model: {shown}. {hint}")
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
@@ -157,7 +157,7 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
 
 
 class StageAlone:
-    """Recordings of a single stage's trainer, and models of the stages that it depends on, trained if necessary.
+    """Gives the trainer of a single stage its recordings, and trained models of the stages that it depends on.
 
     Args:
         config: Settings with `data.train_data`.
@@ -174,7 +174,7 @@ class StageAlone:
         require(config.data.train_data is not None, "data.train_data", "a training set", None, hint)
         rule, hint = "None in a trainer of one stage", "Use myxtts.train(config), or XTTS.from_preset and model=."
         require(training.init_from is None, "training.init_from", rule, training.init_from, hint)
-        is_reset, rule = training.reset_training and holds_run(self._home), f"False where {self._home} holds a run"
+        is_reset, rule = training.reset_training and holds_run(self._home), f"False, because {self._home} has a run"
         hint = "Use myxtts.train(config), or another training.checkpoint_dir."
         require(not is_reset, "training.reset_training", rule, True, hint)
         if model is not None:
@@ -235,6 +235,6 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Attaches tokenizer, settings and folder to the trained model, which `save_to_preset` needs."""
+        """Attaches tokenizer, settings and folder, which `save_to_preset` needs, to the trained model."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

@@ -154,13 +154,13 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
 
 
 def _continued(config, began):
-    """Fills in the origin of the run with the settings `began`. Raises `ConfigError` if the request differs from it."""
+    """Fills in the origin from `began`, the settings of the run. Raises `ConfigError` if the request differs."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
         if state is not None and "position" not in state and TAKEN_FROM not in state:
             hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
-            raise ConfigError(f"{home} (--checkpoint-dir) holds weights without a run. {hint}")
+            raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
     origin = {
         "training.init_from (--init-from)": (training.init_from, before.init_from),
         TUNE: (",".join(training.tune), ",".join(before.tune)),
@@ -184,7 +184,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     """
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
-        raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Name another.")
+        raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Choose another.")
     stored = read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
@@ -198,7 +198,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     for name in foundations.keys() - reset_parts(config.training):  # for example a DVAE with other codes
         own = [store for folder in (source, home) if (store := CheckpointStore(folder / name)).steps()]
         if len({store.digest(store.steps()[-1]) for store in own}) == 2:
-            other = f"{home} holds a {name} of its own, on which the weights of --init-from were not trained"
+            other = f"{home} has its own {name}, on which the weights of --init-from were not trained"
             raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
     reads, requested = stored.data.g2p, data.g2p
     is_read = requested is None or ESPEAK in requested or ESPEAK not in (reads or ())

@@ -47,14 +47,14 @@ def prepare(
         tell: Called with each line of the report.
 
     Raises:
-        UserError: The run has no trained DVAE, the data set cannot be read, or `output` holds other shards.
+        UserError: The run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
     output, config = Path(output), read_config(Path(checkpoint))
     data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
     if data.train_data is None:
-        raise UserError("--train-data must name the data set, because the run in --checkpoint names none.")
+        raise UserError("--train-data must name the data set, because the run in --checkpoint does not name one.")
     config = replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
     output.mkdir(parents=True, exist_ok=True)
     refuse_other_count(output, shards)

@@ -91,7 +91,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in the training set; returns settings and device plan.
 
-    If `download`, it downloads LJSpeech into `data.train_data` if it is missing. `devices` are further arguments of
+    If `download` is true, downloads LJSpeech into `data.train_data` unless it is there. `devices` are arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
@@ -143,19 +143,19 @@ def _with_data(config, download):
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder contains checkpoints, also if an interrupted reset left them in its `GATHERED` folder."""
+    """Whether a folder contains checkpoints, even if an interrupted reset left them in its `GATHERED` folder."""
     return any(store.steps() for store in _stores(folder))
 
 
 def require_run(config: XTTSConfig) -> None:
-    """Raises `UserError` unless `--checkpoint-dir` holds a run to resume."""
+    """Raises `UserError` unless `--checkpoint-dir` contains a run to resume."""
     home = Path(config.training.checkpoint_dir)
     if config.training.init_from:
-        raise UserError("--resume continues a run and --init-from starts one: give one of the two.")
+        raise UserError("--resume continues a run and --init-from starts one: leave out one of them.")
     if not holds_run(home):
-        raise UserError(f"--resume needs a run, and {home} holds none. Name its --checkpoint-dir, or leave it out.")
+        raise UserError(f"--resume needs a run, but {home} has none. Give its --checkpoint-dir, or leave out --resume.")
     if not any(store.has_sound() for store in _stores(home)):
-        raise UserError(f"--resume needs an intact checkpoint, and {home} holds none. Copy the run again.")
+        raise UserError(f"--resume needs an intact checkpoint, but {home} has none. Copy the run again.")
 
 
 def _stores(folder):
@@ -179,7 +179,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     if count < 2:
         say("Device plan auto: there is only one device to train on.")
         return requests["single"]
-    note = " on virtual devices, which say nothing about the speed of GPUs" if virtual else ""
+    note = " on virtual devices, which do not show the speed of GPUs" if virtual else ""
     say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(requests)}{note}...")
     best, lines = choose({name: measure(*request) for name, request in requests.items()})
     say("\n".join(lines))
@@ -200,7 +200,7 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
 def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
     """Returns the name of the fastest device plan, and lines with all results. Raises `UserError` if none runs."""
     if not (times := {name: result for name, result in measured.items() if not isinstance(result, str)}):
-        raise UserError("No device plan runs. {}: {}".format(*next(iter(measured.items()))))
+        raise UserError("No device plan works. {}: {}".format(*next(iter(measured.items()))))
     speeds = {name: f"{1e3 * seconds:.1f} ms per step" for name, seconds in times.items()}
     lines = [f"  {name}: {speeds.get(name, f'does not run ({result})')}" for name, result in measured.items()]
     best = min(times, key=times.get)
@@ -208,7 +208,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Runs a request of `measure`, JSON text, in this process, and prints the result as a last line of JSON."""
+    """Runs a request of `measure`, given as JSON, in this process, and prints the result as JSON in its last line."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer
@@ -222,7 +222,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     """Cuts the recordings into clips with texts, as `myxtts make-dataset` does; finished recordings are kept.
 
     Subtitles beside a recording are used; else `evaluation_recognizer` transcribes it, by default Whisper base. Each
-    folder of recordings is a speaker; a single recording is a speaker of its own name. Recordings that cannot be used
+    folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable recordings
     are reported and skipped.
 
     Returns:

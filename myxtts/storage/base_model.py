@@ -18,8 +18,8 @@ KINDS = {
     **dict.fromkeys((RELEASE, TRAINER), "is a released model: --init-from starts from it, `myxtts say` speaks with it"),
     "model.bin": "is a recognizer: --recognizer takes it",
     "model.safetensors": "is one checkpoint or a model of another program: give the folder of a run",
-    SETTINGS: "has settings and no checkpoint",
-    RUNS: "holds models: give one of them",
+    SETTINGS: "has settings, but no checkpoint",
+    RUNS: "contains models: give one of them",
     FOLDER: "has no config.json. --train-data takes recordings",
     BASE_NAME: "is the bundled model: --init-from base starts from it, ./base is a folder",
     FILE: "is a file, or in one",
@@ -44,7 +44,7 @@ def require_kind(
 ) -> Path:
     """Returns the folder of `base`, else `source`; raises `CheckpointError` unless it is of one of the `kinds`.
 
-    `what` and `forms` are for the error: the option, and what it can be.
+    The error names the option `what` and its permitted values `forms`.
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
@@ -60,7 +60,7 @@ def is_base(source: AnyPath | None) -> bool:
 def base_folder() -> Path:
     """Returns the folder of the bundled model. Raises `CheckpointError` if the installation lacks it."""
     if not (BASE_FOLDER / "config.json").is_file():
-        raise CheckpointError(f"The base model is missing from {BASE_FOLDER}. Install myxtts again, or name another.")
+        raise CheckpointError(f"The base model is missing from {BASE_FOLDER}. Reinstall myxtts, or choose another.")
     return BASE_FOLDER
 
 

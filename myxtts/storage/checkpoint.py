@@ -84,7 +84,7 @@ def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.n
 
 
 class StoredTensors(Mapping):
-    """Tensors of a file by name, each read when it is looked up; raises `CheckpointError` as `read_tensors`."""
+    """Tensors of a file by name, each read when it is looked up; raises `CheckpointError` as `read_tensors` does."""
 
     def __init__(self, path: AnyPath):
         self.path = path
@@ -348,7 +348,7 @@ class CheckpointStore:
         state = files.read_json(path)
         found = state.get("step") if isinstance(state, dict) else None
         if found != step:
-            raise CheckpointError(f"{path} is of step {found!s:.20} and not of step {step}: it was moved or damaged.")
+            raise CheckpointError(f"{path} is of step {found!s:.20}, not of step {step}: it was moved or damaged.")
         return checked_state(state, path)
 
 
@@ -359,12 +359,12 @@ def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     if missing or unknown:
         few = [[name[:100] for name in names[:3]] or "nothing" for names in (missing, unknown)]
         counts = f"({len(missing)} and {len(unknown)} in all). Was it made with another model size?"
-        raise CheckpointError(f"{unfit} it lacks {few[0]} and has {few[1]} too many {counts}")
+        raise CheckpointError(f"{unfit} missing {few[0]}, unexpected {few[1]} {counts}")
     stored = arrays.shapes if isinstance(arrays, StoredTensors) else {name: arrays[name].shape for name in arrays}
     for name, variable in variables.items():
         theirs, ours = tuple(stored[name]), tuple(variable.shape)
         if theirs != ours:
             hint = "Was it made with another model size or vocabulary?"
-            raise CheckpointError(f"{unfit} {name} is {theirs} there and {ours} here. {hint}")
+            raise CheckpointError(f"{unfit} {name} has the shape {theirs} instead of {ours}. {hint}")
     for name, variable in variables.items():
         variable.assign(arrays[name])

@@ -56,10 +56,10 @@ class CheckpointWriter:
         if not isinstance(error, OSError):
             raise error
         self._failures += 1
-        tried = f"try {self._failures} of {SAVE_TRIES}."
+        tried = f"attempt {self._failures} of {SAVE_TRIES}."
         if self._failures >= SAVE_TRIES:
-            hint = "Free the disk or repair the folder, and run the same command to resume."
-            raise CheckpointError(f"{self._describe(error)} That was {tried} {hint}") from error
+            hint = "Free disk space or repair the folder, and run the same command to resume."
+            raise CheckpointError(f"{self._describe(error)} This was {tried} {hint}") from error
         logger.error("%s Training continues; %s", self._describe(error), tried)
 
     def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
@@ -69,7 +69,7 @@ class CheckpointWriter:
         for number in range(1, SAVE_TRIES):
             if not isinstance(self._error, OSError):
                 break
-            logger.error("%s That was try %d of %d.", self._describe(self._error), number, SAVE_TRIES)
+            logger.error("%s This was attempt %d of %d.", self._describe(self._error), number, SAVE_TRIES)
             time.sleep(LAST_TRY_PAUSE_SECONDS)
             self._run()
         self._failures = SAVE_TRIES - 1

@@ -94,7 +94,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` to `path` if it has none (a full disk) or the temporary file's."""
+    """Sets the file name of an `OSError` to `path` if it is the temporary file's or missing (on a full disk)."""
     try:
         yield
     except OSError as error:
@@ -108,8 +108,8 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     """Yields an empty folder that replaces `path` when the block ends without an error.
 
     Args:
-        sync: Whether to wait until all files are on the disk, some milliseconds per file.
-        replaced_name: Temporary name of the old folder, by which the caller finds it after a kill.
+        sync: Whether to wait until all files are on the disk, a few milliseconds per file.
+        replaced_name: Temporary name of the old folder, so that the caller can find it if the process was killed.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ def read_json(path: AnyPath) -> Any:
     try:
         text = read_bounded(path, MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path} is not there. Is this the folder of a run or of `myxtts convert`?") from None
+        raise CheckpointError(f"{path} does not exist. Is this the folder of a run or of `myxtts convert`?") from None
     except ValueError as error:
         raise CheckpointError(f"{path} {error}. No training run wrote it.") from None
     return parse_json(text, path)

@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, vocabulary and checkpoints. It is locked in training and set aside by a reset.
+"""The folder of a run: its settings, vocabulary and checkpoints. Training locks it, and a reset sets it aside.
 
 A checkpoint contains the settings and the vocabulary that it was trained with. They take precedence over `config.json`
 and `vocab.json` in the run's folder.
@@ -73,7 +73,7 @@ def read_config(folder: Path) -> XTTSConfig:
     model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}
     beside = vars(config.model)
     if differing := [f"{name} {beside[name]} for {value}" for name, value in model.items() if beside[name] != value]:
-        message = "%s describes another model (%s) than the checkpoints in %s, which are used."
+        message = "%s describes another model (%s) than the checkpoints in %s. The checkpoints are used."
         logger.warning(message, path, "; ".join(differing[:3]), store.folder)
     # The g2p setting also belongs to the weights, since it decides which letters or phonemes the ids stand for.
     return replace(config, model=replace(config.model, **model), data=replace(config.data, g2p=own.data.g2p))
@@ -103,17 +103,17 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(bytes(4096))
-            busy = f"Another run is writing to {folder}. Wait for it, stop it, or name another --checkpoint-dir."
+            busy = f"Another run is writing to {folder}. Wait for it, stop it, or choose another --checkpoint-dir."
             stack.enter_context(files.locked_folder(folder, busy))
         except OSError as error:
             rule = "--checkpoint-dir must be a folder that can be written to."
-            raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or name another.") from error
+            raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or choose another.") from error
         # A run would write through links and devices to files elsewhere.
         places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
         for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 rule = f"{path} is a link, a pipe or a device, which a run does not write to"
-                raise CheckpointError(f"{rule}. Put the file or folder itself there, or name another --checkpoint-dir.")
+                raise CheckpointError(f"{rule}. Put the file or folder itself there, or use another --checkpoint-dir.")
         _put_back(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
             files.remove_leftovers(place)

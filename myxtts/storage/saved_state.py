@@ -9,7 +9,7 @@ from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.storage.files import CheckpointError
 
-_HINT = "Take another checkpoint, or start over with --reset-training."
+_HINT = "Use another checkpoint, or start over with --reset-training."
 _MOST = 2**62
 """Upper bound of all steps, positions and counts."""
 
@@ -57,7 +57,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors from invalid values in the block to `CheckpointError`; `where` is the place of the values."""
+    """Converts errors from invalid values in the block to `CheckpointError`; `where` says where the values are from."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -71,4 +71,4 @@ def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
     try:
         return config_from_dict(state["config"])
     except ConfigError as error:
-        raise CheckpointError(f"{where} holds settings that cannot be used: {error}") from None
+        raise CheckpointError(f"{where} contains settings that cannot be used: {error}") from None

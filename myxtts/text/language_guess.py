@@ -69,7 +69,7 @@ def _identifier():
 def language_to_read(
     text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses the language to read a text in: `requested`, else the speaker's language `own`, else by identification.
+    """Chooses the language to read a text in: `requested`, else the speaker's language `own`, else the identified one.
 
     If identification fails, the language is English. `guess_language` corrects the choice by the letters of the text.
     Returns a code, and a message for users about the choice, or "".

@@ -203,7 +203,7 @@ class XTTSTokenizer:
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
         Args:
-            vocab_size: Maximum number of tokens, unless control tokens, tags and characters alone are more.
+            vocab_size: Maximum number of tokens, unless control tokens, tags and characters alone exceed it.
             g2p: Languages to convert to phonemes.
 
         Raises `ValueError` if the corpus has no text, or a language in `g2p` has no rules.

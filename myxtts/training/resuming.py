@@ -145,7 +145,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields reasons why losses may differ from an unbroken run; `saved` is the state of the checkpoint `where`."""
+    """Yields reasons why losses may differ from an uninterrupted run; `saved` is the state in checkpoint `where`."""
     before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -316,7 +316,7 @@ class Checkpointer:
         self._restore(self.store, step)
         guard.returns, guard.rate_scale = returns, rate_scale
         logger.error(
-            "%s Returning to the checkpoint of step %d with %g times the learning rate; return %d of %d.",
+            "%s Returning to the checkpoint of step %d with %g times the learning rate (return %d of %d).",
             *(error, step, rate_scale, returns, settings.divergence_returns),
         )
 
@@ -334,7 +334,7 @@ class Checkpointer:
         self._restore(self.store, best)
         state.history, state.stale_evaluations, stopped = kept
         detector.restore(stopped)
-        logger.warning("Stage %s ends early, at its best checkpoint, that of step %d.", self.stage.name, best)
+        logger.warning("Stage %s ends early, with its best checkpoint, of step %d.", self.stage.name, best)
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
@@ -362,7 +362,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
 
     Raises:
         CheckpointError: A model is missing or not trained to the end.
-        UserError: The prepared codes are of another DVAE.
+        UserError: The prepared codes were computed by another DVAE.
     """
     models, lineage = {}, {}
     for name in STAGES[stage].builds_on:

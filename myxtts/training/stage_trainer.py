@@ -93,7 +93,7 @@ class StageTrainer:
 
     def _build(self, model, store, before):
         """Resolves the training switches, and builds the stage's model and the train step."""
-        # `before` is the state of the checkpoint in `store` to resume or, at step 0, to start from; None without one.
+        # `before` is the state of the checkpoint in `store` from which the stage resumes or starts (step 0), or None.
         config, settings, workers = self.config.training, self.stage_config, self.workers
         joined, hint = tuple(filter(None, workers.addresses)), "Use myxtts.train(config), which connects them."
         rule = "the workers that this process has joined"
@@ -270,7 +270,7 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Returns a prepared batch of `size` clips of noise, of the stage's longest (`pick=min`: shortest) lengths."""
+        """Returns a prepared batch of `size` clips of noise, as long as the stage's longest (`pick=min`: shortest)."""
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
         conditioning = loader.conditioning.max_samples if loader.conditioning else 0

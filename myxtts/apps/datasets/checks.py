@@ -113,7 +113,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
     for clip, deviation in zip(clips, deviations):
         facts, rate = clip.facts, clip.facts.characters_per_second
         if facts.dynamics_db < _LEAST_DYNAMICS_DB:
-            clip.drop("not like speech", f"its level varies by {facts.dynamics_db:.1f} dB only, like music or noise.")
+            clip.drop("not like speech", f"its level varies by only {facts.dynamics_db:.1f} dB, like music or noise.")
         elif facts.snr_db < min_snr_db:
             clip.drop("noisy", f"its speech is {facts.snr_db:.1f} dB above the pauses; the minimum is {min_snr_db:g}.")
         elif facts.level_db < usual_level - _QUIET_UNDER_SOURCE_DB:
@@ -220,7 +220,7 @@ def listen(
             text, confidence = scored(samples, rate, options.language)
             text = " ".join(text.replace("|", " ").split())
             if not (letters := count_letters(text)):
-                clip.drop("no words recognized", "the recognizer found no word.")
+                clip.drop("no words recognized", "the recognizer found no words.")
             elif needs_text:
                 clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
             elif (alike := share_alike(clip.text, text)) < _LEAST_ALIKE:

@@ -40,7 +40,7 @@ def make_dataset(
             raise AudioError(path, "missing file", "it does not exist.")
         found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found:
-            raise UserError(f"{path} holds no recording ({' '.join(MEDIA_EXTENSIONS)}).")
+            raise UserError(f"{path} contains no recordings ({' '.join(MEDIA_EXTENSIONS)}).")
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
@@ -135,7 +135,7 @@ def plan_source(
     left = [Segment(int(a) * size, int(b) * size, reason="not like speech") for a, b in spoken[steady]]
     spoken = spoken[~steady]
     if not len(spoken):
-        reason = "no speech was found"
+        reason = "no speech found"
         return surveyed, [Segment(0, count, reason=reason)], [reason]
     starts, ends = spoken.T * seconds
     if pieces:
@@ -146,7 +146,7 @@ def plan_source(
             pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
         atoms = align(starts, ends, pieces)
         if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
-            raise UserError(f"{text} does not belong to the recording: its texts fit as well in another order.")
+            raise UserError(f"{text} does not belong to the recording: its texts fit just as well in another order.")
         if unspoken := [atom.text for atom in atoms if atom.first == atom.last]:
             notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
         atoms = [atom for atom in atoms if atom.first < atom.last]

@@ -62,7 +62,7 @@ class LongAudio:
                 skipped = min(max(0, first - start), len(held))
                 held, start = np.concatenate([held[skipped:], block]), start + skipped
             if first - start >= len(held):
-                raise AudioError(self.path, "damaged", "it changed while it was read.")
+                raise AudioError(self.path, "damaged", "it changed while it was being read.")
             yield held[first - start : last - start]
 
     def channel_blocks(self) -> Iterator[np.ndarray]:
@@ -82,7 +82,7 @@ class LongAudio:
                 raise AudioError(self.path, "damaged", f"decoding failed: {error.error_string}") from error
             # The length of an MP3 without Xing header is an estimate with an error of a few percent.
             if not self._by_ffmpeg and count < 0.95 * file.frames:
-                detail = f"it should have {file.frames} samples per channel and has {count}."
+                detail = f"it should have {file.frames} samples per channel, but has {count}."
                 raise AudioError(self.path, "truncated", detail)
 
     def _read_header(self):

@@ -111,17 +111,17 @@ def open_set(path: Path) -> Iterator[SetFolder]:
         raise UserError(f"--output must be a folder. {path} is a file.")
     names = {one.name for one in path.iterdir() if not one.name.startswith(".")} if path.is_dir() else set()
     if MARK not in names and not names <= {WAVS, SOURCES}:
-        raise UserError(f"--output must be a new folder or a make-dataset data set. {path} holds something else.")
+        raise UserError(f"--output must be a new folder or a make-dataset data set. {path} has other content.")
     folders = (path / WAVS, path / SOURCES)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    with files.locked_folder(path, f"Another run is writing to {path}. Wait for it, or give another --output."):
+    with files.locked_folder(path, f"Another run is writing to {path}. Wait for it, or choose another --output."):
         for folder in (path, *folders):
             files.remove_leftovers(folder)
         if not (path / MARK).is_file():
             files.write_json(path / MARK, {"format": _FORMAT})
         if files.read_json(path / MARK).get("format") != _FORMAT:
-            raise UserError(f"{path} was made by another version of make-dataset. Give another --output.")
+            raise UserError(f"{path} was made by another version of make-dataset. Choose another --output.")
         try:
             yield SetFolder(path)
         finally:

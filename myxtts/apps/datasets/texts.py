@@ -124,7 +124,7 @@ def read_subtitles(path: Path) -> list[Piece]:
                 piece = replace(piece, text=rest)
         pieces.append(piece)
     if not pieces:
-        raise UserError(f"{path} has no cue with a text. Name another with --subtitles.")
+        raise UserError(f"{path} has no cue with text. Give another file with --subtitles.")
     # Pairs of cues with a long overlap get a fault; at a short overlap, the first cue ends earlier.
     for index in range(len(pieces) - 1):
         first, second = pieces[index : index + 2]
@@ -139,7 +139,7 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """Returns the spoken text of a cue in one line, and its fault, or ""."""
+    """Returns the spoken text of a cue in one line, and what is wrong with it, or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return _one_line(_MUSIC.sub(" ", text)), "sung or music"
@@ -156,7 +156,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     Paragraphs are separated by blank lines if the file has any, otherwise by line breaks.
 
     Raises:
-        UserError: The file is not text, or has no letter and no digit.
+        UserError: The file is not text, or contains no letters or digits.
     """
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
@@ -170,7 +170,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
         elif joined:  # such as a single dash
             joined[-1] = replace(joined[-1], text=f"{joined[-1].text} {piece.text}", ends_sentence=piece.ends_sentence)
     if not joined:
-        raise UserError(f"{path} holds no letter and no digit.")
+        raise UserError(f"{path} contains no letters or digits.")
     return joined
 
 
@@ -211,7 +211,7 @@ def synchronize(
     chance = _fit(np.sort(times.max() - times[:, ::-1], axis=0), starts, ends)[2]
     if count >= _TELLING_CUES and matched <= chance + 0.12 + 0.6 / np.sqrt(count):
         shares = f"{100 * matched:.0f} % of its cues begin with speech, by chance {100 * chance:.0f} %"
-        raise UserError(f"{path} does not belong to the recording: {shares}. Name another with --subtitles.")
+        raise UserError(f"{path} does not belong to the recording: {shares}. Give another with --subtitles.")
     moved = times * (1 + drift) + offset
     late = _nearest(moved[:, 1], ends)
     near = late[np.abs(late) < 1.0]

@@ -72,12 +72,12 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
 def check_output(folder: Path) -> None:
     """Raises `UserError` unless the output folder is new, empty or from an earlier evaluation."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
-        raise UserError(f"--output must name a folder. {folder} is something else.")
+        raise UserError(f"--output must be a folder. {folder} is a file or a link.")
     names = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
     found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
     is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
     if names and not (is_ours and names <= {JSON_FILE, CSV_FILE, PAGE, SOUNDS}):
-        raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} holds something else.")
+        raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} has other content.")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -126,7 +126,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option is wrong, or a model, file or package is missing.
+        UserError: An option is invalid, or a model, file or package is missing.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     print(_evaluate(arguments, _check(arguments)))

@@ -314,7 +314,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources.
 
-    `on_measured` is called with the row after each measurement, while the latest one still holds its samples.
+    `on_measured` is called with the row after each measurement, while that measurement still has its samples.
     """
     measure, rows = Measurer(tools), []
     for source in sources:

@@ -58,7 +58,7 @@ def evaluate_into(
 
 
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
-    """Renders the page; `sounds` has the audio file of a measurement under the key `id(measurement)`."""
+    """Renders the page; `sounds` maps `id(measurement)` to the audio file of the measurement."""
     source = Path(__file__).with_suffix(".html").read_text("utf-8")
     finalize = lambda value: printable(value) if type(value) is str else value
     return jinja2.Template(source, autoescape=True, finalize=finalize).render(
@@ -178,7 +178,7 @@ def _padded(column):
 
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
-    """Returns the comparison as JSON values; `sounds` has the audio file of a measurement, as in `_page`."""
+    """Returns the comparison as JSON values; `sounds` maps measurements to audio files, as in `_page`."""
     best, compared = comparison.best(), [row.name for row in comparison.compared]
     return {
         "format": "myxtts evaluation",

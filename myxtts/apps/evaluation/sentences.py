@@ -76,7 +76,7 @@ def choose_sentences(
         content = read_input("--texts", texts, MOST_TEXT_BYTES)
         lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
         if not lines:
-            raise UserError(f"--texts {texts} holds no sentence.")
+            raise UserError(f"--texts {texts} contains no sentences.")
         code, chosen = get_language(language or "en").code, enumerate(spread(lines, count), 1)
         found = [Sentence(f"text_{number:03d}", text, code) for number, text in chosen]
         return _in_voices(found, voices) if voices else found
@@ -105,7 +105,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     held = [one for one in corpus.utterances if one.id not in trained]
     held = [one for one in held if one.validation] or held
     if not held:
-        raise UserError(f"Every clip of {folder} was trained on. Name another data set with --data, or give --texts.")
+        raise UserError(f"Every clip of {folder} was trained on. Give another data set with --data, or give --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
     longest = {}  # the two longest clips of each speaker and language, training clips if there are any
     for key in {(one.speaker, one.language) for one in chosen}:
@@ -134,13 +134,13 @@ def _espeak_data(folder, language):
     code = get_language(language).code
     if not (voices := [voice for voice in VOICES if voice.language == code]):
         known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
-        raise UserError(f"--language must be one that base speaks: {known}. Received: {language}.")
+        raise UserError(f"--language must be a language of base: {known}. Received: {language}.")
     texts = enumerate(unheard_sentences(code))
     clips = [Clip(f"{code}_{number:02d}", text, voices[number % len(voices)]) for number, text in texts]
     try:
         speak_clips(clips, folder)
     except RuntimeError as error:
-        raise UserError(f"Recordings to compare base with cannot be made: {error} Give --data FOLDER.") from error
+        raise UserError(f"Reference recordings for base cannot be made: {error} Give --data FOLDER.") from error
     return folder
 
 
@@ -234,7 +234,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its codes; the quality is the upper limit of the GPT's speech.
+    """Resynthesizes a recording from its codes; its quality is an upper bound for the GPT's speech.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

@@ -38,7 +38,7 @@ def _mount_page(app, home, key):
         from myxtts.apps.studio.studio import Studio
     token = None if key else secrets.token_urlsafe(24)
     mount_page(app, Studio(home), key, token)
-    print(f"The page is at /ui/{f'?token={token}' if token else ''}", flush=True)
+    print(f"The web page is at /ui/{f'?token={token}' if token else ''}", flush=True)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def _add_state(app, speaker, voices, settings):
     async def model(name: str) -> dict:
         """Describes one model."""
         if name not in entries:
-            raise ApiError(404, f"There is no model {name[:200]!r}.", "model", "model_not_found")
+            raise ApiError(404, f"The model {name[:200]!r} does not exist.", "model", "model_not_found")
         return entries[name]
 
     @app.get("/v1/audio/models")

@@ -85,7 +85,7 @@ def as_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, UserError):
         return ApiError(400, str(error))
-    return ApiError(500, "The server could not speak this text. The log has the reason, under the id of the request.")
+    return ApiError(500, "The server could not speak this text. The reason is in its log, under the request id.")
 
 
 class Gate:
@@ -140,7 +140,7 @@ class Gate:
         if expected is None:
             # Against DNS rebinding: a web page whose host name resolves to this machine sends that name as Host.
             if not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
-                raise ApiError(403, "Without an API key this server answers only as localhost or 127.0.0.1.", "Host")
+                raise ApiError(403, "Without an API key, only requests to localhost or 127.0.0.1 are answered.", "Host")
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), expected.encode()):
@@ -149,7 +149,7 @@ class Gate:
     async def _read_body(self, request, most):
         """Reads the body within its limits; returns an ASGI `receive` that replays the body."""
         path = request.scope["path"]
-        too_large = ApiError(413, f"The body of a request to {path} may have {most} bytes at most.")
+        too_large = ApiError(413, f"The body of a request to {path} must have at most {most} bytes.")
         if int(request.headers.get("content-length", 0)) > most:
             raise too_large
         body = bytearray()
@@ -160,7 +160,7 @@ class Gate:
                     if len(body) > most:
                         raise too_large
         except TimeoutError:
-            raise ApiError(408, f"The body did not arrive within {self.settings.body_seconds:g} s.") from None
+            raise ApiError(408, f"The request body did not arrive within {self.settings.body_seconds:g} s.") from None
         except ClientDisconnect:
             raise ApiError(400, "The client cancelled the request.") from None
         messages = [{"type": "http.request", "body": bytes(body)}]

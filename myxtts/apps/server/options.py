@@ -75,12 +75,12 @@ def build_parser() -> argparse.ArgumentParser:
 def check_options(arguments: argparse.Namespace) -> str | None:
     """Raises `UserError` for invalid options; returns the API key."""
     if arguments.checkpoint is None:
-        raise UserError("--checkpoint must name the folder of a model. Try: myxtts serve --checkpoint runs/mine")
+        raise UserError("--checkpoint must be the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")
     check_device(arguments.device)
     if arguments.ui is not None:
-        require_kind(Path(arguments.ui), "--ui", {*KINDS} - {FILE}, "the folder that holds the runs")
+        require_kind(Path(arguments.ui), "--ui", {*KINDS} - {FILE}, "the folder that contains the runs")
     if arguments.voices is not None:
         require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
     require_port("--port", arguments.host, arguments.port)

@@ -50,7 +50,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
     for name, value in flags.items():
         name = name.replace("-", "_")
         if name in OF_RAY:
-            raise UserError(f"{name} is not for replicas. Set it in Ray Serve (docs/serving.md).")
+            raise UserError(f"{name} is not available for replicas. Set it in Ray Serve (docs/serving.md).")
         if str(value).lower() != "false":
             words.append(f"--{name.replace('_', '-')}")
             words += [] if str(value).lower() == "true" else [str(value)]
@@ -67,7 +67,7 @@ def open_replica(words: list[str]) -> Any:
     speaker.start()
     while not speaker.ready:
         if not speaker.alive:
-            raise RuntimeError("The warm-up of the model failed. The log has the reason.")
+            raise RuntimeError("The warm-up of the model failed. The reason is in the log.")
         time.sleep(0.05)
     app.state.speaker = speaker
     return app

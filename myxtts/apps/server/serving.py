@@ -54,7 +54,7 @@ def _open_exported(run, arguments):
     """Returns the model, the language of each of its voices, and options for `Speaker`."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
-            raise UserError(f"--{name} is for models that were not exported: {run} speaks in ONNX Runtime on the CPU.")
+            raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")
     model = ExportedModel(run)
     try:
         model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command

@@ -94,7 +94,7 @@ class SpeechJob:
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Sends samples `(S,)` float32 to `next`, or at the end None or an error. Thread-safe."""
+        """Passes samples `(S,)` float32 to `next`; at the end, passes None or an error. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 

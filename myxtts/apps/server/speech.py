@@ -121,7 +121,7 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
         else:
             parts[-1] = parts[-1][0], parts[-1][1] + seconds
     if sum(seconds for _, seconds in parts) > MOST_PAUSE_SECONDS:
-        raise ApiError(400, f"The pauses of a text may take {MOST_PAUSE_SECONDS:g} s in all.", "input")
+        raise ApiError(400, f"The pauses of a text must last at most {MOST_PAUSE_SECONDS:g} s in all.", "input")
     (_, lead), *parts = parts
     return lead if parts else max(lead, SILENCE_SECONDS), parts
 
@@ -135,15 +135,15 @@ def make_job(
         ApiError: A field is invalid, or the text cannot be spoken.
     """
     if request.model not in (known := (settings.model, *ALIASES)):
-        raise ApiError(404, f"There is no model {request.model!r}; use {known[0]}.", "model", "model_not_found")
+        raise ApiError(404, f"The model {request.model!r} does not exist; use {known[0]}.", "model", "model_not_found")
     if len(request.input) > settings.max_characters:
-        rule = f"input has at most {settings.max_characters} characters"
+        rule = f"input must have at most {settings.max_characters} characters"
         raise ApiError(400, f"{rule}. Received: {len(request.input)}.", "input", "string_above_max_length")
     if request.is_open and request.response_format not in OPEN_FORMATS:
         rule = f"response_format must be one of {', '.join(OPEN_FORMATS)} for a stream"
         raise ApiError(400, f"{rule}. Received: {request.response_format}.", "response_format", "unsupported_format")
     if any("\ud800" <= character <= "\udfff" for character in request.input):
-        raise ApiError(400, "input holds a lone surrogate.", "input")
+        raise ApiError(400, "input contains a lone surrogate.", "input")
     lead, parts = spoken_parts(request.input)
     text, languages = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
     likely = request.language or language_to_read(text, settings.language, None, "", languages)[0]
@@ -167,7 +167,7 @@ def make_job(
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns `requested` if given, else the default `usual`, unless the text's letters fit another one of `among`."""
+    """Returns `requested` if given, else the default `usual`, unless the letters require another one of `among`."""
     if requested:
         try:
             return get_language(requested).code

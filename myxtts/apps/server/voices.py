@@ -56,7 +56,7 @@ class VoiceBook:
             language, and a Kokoro name a voice of the language in the name, both of the same sex if possible.
 
     Raises:
-        UserError: The folder does not exist, or an alias names no voice.
+        UserError: The folder does not exist, or an alias does not name a voice.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class VoiceBook:
         self._opened = lru_cache(KEPT_VOICES)(self._open)
         self._adding = threading.Lock()
         if unknown := set(self.aliases.values()) - set(self.all()):
-            raise UserError(f"--voice-map must name the server's voices. There is no voice {min(unknown)}.")
+            raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name; of equal names, the `.voice` file is used, else the recording in the folder."""
+        """Returns all voices by name; for a name used twice, the `.voice` file, else the recording in the folder."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -89,7 +89,7 @@ class VoiceBook:
             language: Likely language of the text; used to choose a voice if `name` is empty or one of OpenAI's.
 
         Raises:
-            ApiError: There is no voice of this name.
+            ApiError: No voice has this name.
         """
         voices = self.all()
         name = name if name in voices else self.aliases.get(name, name)
@@ -104,17 +104,17 @@ class VoiceBook:
         """Encodes the content of an audio file and saves the voice to the folder.
 
         Raises:
-            ApiError: The voice exists (409), the folder is full (403), or name or recording are invalid (400).
+            ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
         """
         if not VOICE_NAME.fullmatch(name) or len(name.encode()) > MOST_NAME_BYTES:
-            rule = "A voice's name has letters, digits, spaces, _, - and . and begins with a letter or digit"
+            rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with self._adding, tempfile.TemporaryDirectory() as place:
             if name in self.all():
-                raise ApiError(409, f"The voice {name} exists. Choose another name.", "name", "voice_exists")
+                raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
             sizes = [path.stat().st_size for path in self.folder.iterdir()]
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
-                raise ApiError(403, "The server's folder of voices is full. Ask its owner.", code="voices_full")
+                raise ApiError(403, "The server's voice folder is full. Ask the server's owner.", code="voices_full")
             recording = Path(place) / "recording"
             recording.write_bytes(content)
             try:

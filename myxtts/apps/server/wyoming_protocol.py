@@ -92,7 +92,7 @@ class _Conversation(AsyncEventHandler):
         elif SynthesizeChunk.is_type(kind) and self._streamed is not None:
             self._streamed += text
             if len(self._streamed) > self.settings.max_characters:
-                raise ApiError(400, f"A sentence has at most {self.settings.max_characters} characters.")
+                raise ApiError(400, f"A sentence must have at most {self.settings.max_characters} characters.")
             if ends := [end.end() for end in _SENTENCE_END.finditer(self._streamed)]:
                 sentences, self._streamed = self._streamed[: ends[-1]], self._streamed[ends[-1] :]
                 await self._speak(sentences, self._voice)

@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     password = os.environ.get(PASSWORD_VARIABLE) or None
     require_port("--port", arguments.host, arguments.port)
     require_output("--runs", arguments.runs, makes_folders=True)
-    require_kind(Path(arguments.runs), "--runs", {*KINDS} - {FILE}, "the folder that holds the runs")
+    require_kind(Path(arguments.runs), "--runs", {*KINDS} - {FILE}, "the folder that contains the runs")
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
     with needing('The page needs: pip install "myxtts[ui]" ({} is missing.)'):
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     listener = open_port("--port", arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C ends the page; runs continue)", flush=True)
+    print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C stops the page; runs continue)", flush=True)
     # An open page holds a connection; uvicorn would log its end as an error with a traceback.
     uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2)).run([listener])
     return 0

@@ -22,7 +22,7 @@ RECOGNIZERS = ("", "base", "small", "medium", "large-v3", "pocketsphinx")
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data: makes and checks data sets. Sets `choices.data`, the boxes of folder and language."""
+    """Fills the tab Data: makes and checks data sets. Sets `choices.data`, the boxes for folder and language."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -68,7 +68,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds the check of a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the inputs of
+    """Adds the check of a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the inputs for
     folder and language. Returns the line that shows errors, and a function that runs the check on a given event."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6, visible=False)
@@ -153,7 +153,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, language):
-    """Adds the form; returns the input of the run, inputs by flag, the input of the recipe, and the table of stages."""
+    """Adds the form; returns the box for the run, the inputs by flag, the recipe's box and the table of stages."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     with gr.Row():

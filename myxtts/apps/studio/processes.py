@@ -85,7 +85,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train`, which continues if the page or its server ends; raises as `require_free` does."""
+    """Starts `myxtts train`, which continues if the page or its server ends; raises the errors of `require_free`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     require_free(folder)
     with open(output_path(folder), "ab") as output:
@@ -166,7 +166,7 @@ def output_path(folder: Path) -> Path:
 def sentence_of(output: str) -> str:
     """Returns the last error message in the output of a command."""
     _, found, error = f"\n{output.strip()}".rpartition("\nError: ")
-    return (error if found else error.rpartition("\n")[2]) or "The command printed nothing."
+    return (error if found else error.rpartition("\n")[2]) or "The command printed no output."
 
 
 def _start(arguments, output):

@@ -31,7 +31,7 @@ LONGEST_CLIP_SECONDS = 11.6
 
 
 class Studio:
-    """Actions on runs; `home` is the folder that holds the folders of the runs."""
+    """Actions on runs; `home` is the folder that contains the folders of the runs."""
 
     def __init__(self, home: Path):
         self.home, self.data, self.tasks = home, DataSets(home), processes.Tasks()
@@ -80,8 +80,8 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
-        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
+        """Makes a data set from uploaded files; if that fails, deletes them and restores files that they replaced.
+        Yields the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
         if copies := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--recognizer={recognizer}"] * bool(recognizer)
             flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
@@ -120,12 +120,12 @@ class Studio:
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
     def speakers(self, name: str, language: str) -> list[str]:
-        """Returns the names of a model's voices: those of `language` first, in each group trained speakers first."""
+        """Returns the names of a model's voices, sorted: voices of `language` first, then trained speakers first."""
         voices = read_speakers(self.folder(name))
         return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of the first trained speaker. Without one: `before` if a voice speaks it, else ""."""
+        """Returns the language of the first trained speaker. Without one, `before` if a voice speaks it, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")

@@ -30,7 +30,7 @@ SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _OTHER_FILES = {
     ARCHIVES: "is an archive. Unpack it, and give the folder",
     (".xlsx", ".xls", ".ods", ".numbers"): 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
-    MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set of "
+    MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set from "
     "it, and `myxtts train` does so by itself",
     MODELS: "is a model, not a data set. --init-from {0} continues training from it, `myxtts say --checkpoint {0}` "
     "speaks with it",
@@ -175,11 +175,11 @@ def _nothing_found(place, formats):
     if len(formats) > 1 and media:
         what, recognize = ("subtitles", "") if has(SUBTITLES) else ("no texts", " --recognizer base")
         command = f"myxtts make-dataset {shlex.quote(printable(str(media[0].parent)))} --output DIR{recognize}"
-        message = f"{place.path} has recordings and {what}. `{command}` makes a data set of them; then give DIR."
+        message = f"{place.path} has recordings and {what}. `{command}` makes a data set from them; then give DIR."
         return TextsMissing(message, place.path, media)
     wanted = next((form for form in formats if form.name == "ljspeech"), formats[0])
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
     example = f"{wanted.name} is a folder with {wanted.hint}"
     place = place.list_path or place.path
-    return CorpusError(f"{place} is {known}. Seen: {printable(seen)}. {example}; docs/data.md has all.")
+    return CorpusError(f"{place} is {known}. Found: {printable(seen)}. {example}; docs/data.md lists all.")

@@ -136,7 +136,7 @@ class Reading:
         name = name or parts_to_id(parts)
         clip_id, text = place.prefix + name, cells.get("normalized") or cells.get("text", "")
         if not any(map(str.isalnum, text)):
-            raise ClipRefused("no text", "The transcript is empty or has no letter and no digit.")
+            raise ClipRefused("no text", "The transcript is empty, or has no letters or digits.")
         if first := self._first_uses.get(clip_id):
             same = "the same text" if first.text == text else "another text"
             where = "The validation list" if first.validation else f"Line {first.line}"

@@ -31,7 +31,7 @@ def read_datasets(reading: Reading, place: Place) -> bool:
         return True
     names = {path.name: path for path in reading.folder.subfolders(place.path) if reading.folder.has(path, _STATE)}
     if not names:
-        raise ClipRefused("unreadable", f"{_SPLITS} is there, but no part of the data set.")
+        raise ClipRefused("unreadable", f"{_SPLITS} exists, but no part of the data set does.")
     training = "train" if "train" in names else next(iter(names))
     tables.read_parts(reading, place, names, training, lambda part: _read_saved(reading, part))
     return True
@@ -50,7 +50,7 @@ def _read_saved(reading, place):
     columns = dict(zip(names, tables.names_to_columns(["audio" if name == audio else name for name in names])))
     if audio is None or not {"text", "normalized"} & {*columns.values()}:
         columns = ", ".join(rows.column_names)[:200]
-        raise UserError(f"{place.path} must have a column of audio and one of text. Its columns are: {columns}.")
+        raise UserError(f"{place.path} must have an audio column and a text column. Its columns are: {columns}.")
     rows = rows.select_columns(names).cast_column(audio, datasets.Audio(decode=False))
     source = f"{place.path}\n{rows._fingerprint}\n{(place.path / _STATE).stat().st_mtime_ns}"
     (target := user_cache() / "datasets" / digest_bytes(source.encode(), 8)).mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
         return False
     if folder.has(place.path, "segments"):
         hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh), and give the folder that it makes."
-        raise CorpusError(f"{place.path} has a file segments: its clips are parts of long recordings. {hint}")
+        raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
 
     def entries(name):
         lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else ()
@@ -197,7 +197,7 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
         key, source = (cell.strip() for cell in [*line.split(None, 1), "", ""][:2])
         with reading.clip(key, number, path):
             if not key or not is_name(key):
-                raise ClipRefused("bad id", "The id is missing, too long or cannot be printed.")
+                raise ClipRefused("bad id", "The id is missing, too long or not printable.")
             if "|" in (source[-1:], source[:1]):
                 detail = "wav.scp has a command instead of a file; it was not run. Write its output to a file."
                 raise ClipRefused("command", detail)
@@ -328,7 +328,7 @@ def read_speaker_folders(reading: Reading, place: Place) -> bool:
         try:
             if is_name(path.name) and read(place.below(path, speaker=path.name)):
                 continue
-            why = "it has no known format, or its name cannot be printed."
+            why = "it has no known format, or its name is not printable."
         except ClipRefused as refused:
             why = refused.detail
         reading.notes.append(f"The folder {reading.folder.relative(path)} was left out: {why}")

@@ -78,7 +78,7 @@ class Table(NamedTuple):
             raise ClipRefused("comment line", "The line is a comment.")
         cells = self.dialect.split(line)
         if cells is None:
-            raise ClipRefused("unclosed quote", "A cell starts with a double quote and does not end with one.")
+            raise ClipRefused("unclosed quote", "A cell starts with a double quote, but does not end with one.")
         # The second text column, and unused columns, may be missing at the end of a line.
         order = {column: index for index, column in enumerate(self.columns)}
         needed = [order[column] for column in ("id", "speaker", "language") if column in order]
@@ -157,7 +157,7 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Finds the columns of a list by their content: the clip column names audio, the text column has the most letters.
 
-    Returns the `plain_table` if the list has no header and names of audio in the first column, and None if no column
+    Returns the `plain_table` if the list has no header and its first column names audio, and None if no column
     has names of audio in at least half of the lines.
     """
     lines = reading.folder.read_lines(path)

@@ -145,7 +145,7 @@ def _gather(files, checkpoint):
         if files.dvae and key.startswith("dvae."):
             key, reason = f"replaced {key}", "another DVAE is used"
         if key in stored:
-            raise CheckpointError(f"{files.model} holds {key} twice, as {name} and under another name.")
+            raise CheckpointError(f"{files.model} contains {key} twice, as {name} and under another name.")
         stored[key] = Stored(files.model.name, name, array, reason=reason)
     if files.dvae:
         for name, array in _items(read_torch_checkpoint(files.dvae), files.dvae):
@@ -164,10 +164,10 @@ def _items(checkpoint, path):
     """Returns names and tensors of a file, which are under `model` in a checkpoint of Coqui's trainer."""
     stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
     if not isinstance(stored, dict) or not stored:
-        raise CheckpointError(f"{path} must hold tensors by name. Received: {brief(stored)}.")
+        raise CheckpointError(f"{path} must contain tensors by name. Received: {brief(stored)}.")
     for name, value in stored.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
-            raise CheckpointError(f"{path} must hold tensors by name. {brief(name)} is not a tensor.")
+            raise CheckpointError(f"{path} must contain tensors by name. {brief(name)} is not a tensor.")
     return stored.items()
 
 
@@ -204,7 +204,7 @@ def _check_front_end(stored):
     for name, values in expected.items():
         one = stored.get(name := f"{coqui.SPEAKER_FRONT_END}.{name}")
         if one and (one.array.shape != values.shape or not np.allclose(one.array.astype(float), values, atol=5e-3)):
-            raise CheckpointError(f"{name} differs from XTTS v2: this speaker encoder needs another spectrogram.")
+            raise CheckpointError(f"{name} differs from XTTS v2: this speaker encoder needs a different spectrogram.")
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
@@ -229,7 +229,7 @@ def _finite_weights(tensors, stored):
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():
-            raise CheckpointError(f"{' or '.join(tensor.names)} holds values that are not finite.")
+            raise CheckpointError(f"{' or '.join(tensor.names)} contains values that are not finite.")
         yield value
 
 

@@ -53,7 +53,7 @@ _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 
 
 class TorchCheckpointError(UserError):
-    """A file is damaged or no PyTorch checkpoint, would call a function, or declares larger sizes than it has."""
+    """A file is damaged or not a PyTorch checkpoint, would call a function, or declares more data than it contains."""
 
 
 class _Global(str):
@@ -102,7 +102,7 @@ class Unpickler:
 
         Raises:
             TorchCheckpointError: The pickle has an opcode or a call that no checkpoint needs, or exceeds a limit.
-            One of `_SIGNS_OF_DAMAGE`: It is no pickle.
+            One of `_SIGNS_OF_DAMAGE`: It is not a pickle.
         """
         limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
         self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
@@ -140,7 +140,7 @@ class Unpickler:
         depth = max([part.depth + 1 for part in parts], default=0)
         for part in parts:
             part.is_held = True
-        self.require(whole is None or not whole.is_held, "changes a value that another one holds")
+        self.require(whole is None or not whole.is_held, "changes a value that another value contains")
         self.require(depth <= _MAX_DEPTH, f"has values nested more than {_MAX_DEPTH} deep")
         self.require(self.work <= _MAX_WORK, f"repeats its values until they are more than {_MAX_WORK}")
         self.require(self.num_odd_keys <= _MAX_ODD_KEYS, f"has more than {_MAX_ODD_KEYS} keys that are not text")
@@ -194,7 +194,7 @@ class Unpickler:
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
-            raise TorchCheckpointError(f"{self.source} refers to {name}, which is no known tensor storage.")
+            raise TorchCheckpointError(f"{self.source} refers to {name}, which is not a known tensor storage.")
         valid = type(key) is str and type(num_values) is int and 0 <= num_values < 2**62
         self.require(valid, f"claims a storage {brief(key)} of {brief(num_values)} values")
         return self.load_storage(dtype, key, num_values)
@@ -214,7 +214,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the value that an opcode without operands on the stack pushes."""
+    """Returns the value pushed by an opcode that takes no operands from the stack."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -240,7 +240,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is of the class `kind`: values of others may be slow to hash, or hide further values."""
+    """Returns `value` if it is of the class `kind`: other values may be slow to hash, or hide further values."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
@@ -253,12 +253,12 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     they take little memory until they are copied. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
-        The saved object: usually a dictionary of arrays by name, or one that has it under `"model"`.
+        The saved object: usually a dictionary of arrays by name, or a dictionary with this one under `"model"`.
         Objects of unknown classes become `StubObject`s.
 
     Raises:
         TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, would call a function, or
-            declares larger sizes than it has.
+            declares more data than it contains.
     """
     path = Path(path)
     if not path.stat().st_size:
@@ -343,7 +343,7 @@ def _read_legacy(path, data):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
         value, length = Unpickler(str(path), note_claim if number == 3 else None).run(pickled)
         if number == 0 and value != _LEGACY_MAGIC:
-            raise TorchCheckpointError(f"{path} is not a PyTorch checkpoint: it does not start like one.")
+            raise TorchCheckpointError(f"{path} is not a PyTorch checkpoint: its first bytes are not those of one.")
         if number == 3:
             checkpoint = pickled
         start += length

@@ -58,9 +58,9 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns two dictionaries of tensors that coqui-tts requires and our model lacks, of `model.pth` and `dvae.pth`.
+    """Returns two dictionaries of tensors that coqui-tts requires and our model lacks, for `model.pth` and `dvae.pth`.
 
-    `conversion.speaker_front_end` has further ones of `model.pth`.
+    `conversion.speaker_front_end` has the remaining ones for `model.pth`.
     """
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
     counters = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}

@@ -96,7 +96,7 @@ class Builder:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Adds a node and returns its output, or a list of `outputs`; other inputs than tensors become constants."""
+        """Adds a node and returns its output, or a list of `outputs`; inputs that are not tensors become constants."""
         inputs = [one if isinstance(one, Tensor) else self.constant(one) for one in inputs]
         found = [self._new(kind) for _ in range(outputs)]
         names = [one.name for one in inputs], [one.name for one in found]
@@ -148,7 +148,7 @@ class Builder:
         return self.op("LayerNormalization", x, scale, *[layer.beta] * layer.center, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Checks the graph and returns it as an `onnx.ModelProto`; the arrays named in `outside` are declared only."""
+        """Checks the graph and returns it as an `onnx.ModelProto`; the arrays named in `outside` are only declared."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:

@@ -63,7 +63,7 @@ class ExportedModel:
         if Path(voice).suffix == VOICE_SUFFIX:
             found = Voice.load(voice)
             if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
-                raise UserError(f"{voice} belongs to another model. Make a voice with this model from recordings.")
+                raise UserError(f"{voice} belongs to another model. Create it with this model from recordings.")
             return found
         found = self.exported.voices.get(voice)
         try:

@@ -1,4 +1,4 @@
-"""Exports a model as ONNX graphs, compared with it, with `speak.py`, which needs no MyXTTS, or a page for browsers."""
+"""Exports a model as ONNX graphs that are checked against it, with `speak.py`, which needs no MyXTTS, or a web page."""
 
 import logging
 import shutil

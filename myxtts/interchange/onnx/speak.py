@@ -119,7 +119,7 @@ class Speaker:
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
             if missing := sorted(set(read.replace('"', "").lower()) - set(self.vocabulary.ids) - set(" \n\t")):
-                print(f"Skipped characters that the model does not know: {' '.join(missing)}", file=sys.stderr)
+                print(f"Skipped characters unknown to the model: {' '.join(missing)}", file=sys.stderr)
             ids = self.vocabulary.encode(read, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
@@ -174,7 +174,7 @@ class Speaker:
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
         """Samples a sentence code by code; yields the GPT state `(1, width)` that predicts a code, and the code.
 
-        The last code is that of stop, or None if the maximum number of codes came first.
+        The last code is the stop code, or None if the maximum number of codes was reached first.
         """
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:

@@ -32,7 +32,7 @@ class Batching:
     """Batch size, number of batches per update, and number of parts that each batch is split into.
 
     When memory runs out, batches are split into more parts and the step is repeated. Checkpoints contain the sizes, so
-    that a resumed run splits batches the same way. If `automatic`, it also has the same batch size.
+    that a resumed run splits batches the same way and, if `automatic`, uses the same batch size.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Batching:
         """Restores a saved `state`: the batch size if `automatic`, and the parts if the batch size is the same."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
-            raise ValueError(f"a batch of {batch_size} clips has no {parts} parts")
+            raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
         if self.automatic:
             self.use(batch_size, accumulation)
         if self.batch_size == batch_size:

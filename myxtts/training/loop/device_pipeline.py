@@ -31,7 +31,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches tf.data prefetches. Memory isolation: 64 clips, at most 8 batches."""
+    """Returns how many batches tf.data prefetches; with memory isolation, 64 clips in at most 8 batches."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested

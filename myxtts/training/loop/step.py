@@ -66,7 +66,7 @@ class TrainStep:
         """Traces one graph for all shapes between the shapes of the `examples`, which are batches or micro-batches.
 
         By default, TensorFlow traces a graph for the first shape only, then one for any shape. A resumed run has other
-        first shapes, so it would take the same steps in other graphs, which round differently. XLA compiles each shape.
+        first shapes, so it would take the same steps in other graphs, with other rounding. XLA compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return

@@ -153,7 +153,7 @@ class Stage(ABC):
         """Creates the `Preparation` on the data device; `shares_device`: the model is trained on the same device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Prepares a step; called before it on the model device, with its first batch distributed over replicas."""
+        """Prepares a step, on the model device; `batch` is its first batch, distributed over the replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns further figures for a log line, by name."""

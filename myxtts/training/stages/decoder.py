@@ -263,7 +263,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of each slice, `(B,)` int32, a second time if the slice is silent."""
+        """Samples the first frame of each slice, `(B,)` int32; samples once more if the slice is silent."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]

@@ -83,7 +83,7 @@ class DVAEStage(Stage):
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment losses (van den Oord et al. 2017, equation 3), moving averages for the codebook."""
+    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3), and moving averages of the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 

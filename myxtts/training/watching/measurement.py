@@ -163,7 +163,7 @@ def measure_training(
 ) -> list[float]:
     """Times training steps on noise, without overlap but with data preparation; returns the seconds of each step.
 
-    The first step, which traces, does not count. There is at least one more; none starts after `budget_seconds`.
+    The first step, which traces, does not count. At least one more is taken; none starts after `budget_seconds`.
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)

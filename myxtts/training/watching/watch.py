@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the last bad steps if the run has diverged (`step`, `clips`, names `not_finite`), else nothing."""
+        """Returns the last bad steps, if the run has diverged: `step`, `clips`, and which values were `not_finite`."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and `patience` would do so, too."""
+    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and would again with `patience`."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns where, as text."""
+        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns which, as text."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"

@@ -298,10 +298,10 @@ def test_speech_without_a_pause_is_reported_and_cut_only_if_forced(tmp_path):
     [
         (["empty.wav"], "empty.wav: it is an empty file"),
         (["film.mp4"], "Install ffmpeg"),
-        (["talk.wav", "--recognizer", "false {wav}"], "ended with code 1"),
+        (["talk.wav", "--recognizer", "false {wav}"], "exited with code 1"),
         (["talk.wav", "--transcript", "none.txt", "--recognizer", "echo {wav}"], "none.txt cannot be read"),
         (["talk.wav", "--transcript", "talk.wav", "--recognizer", "echo {wav}"], "is not UTF-8 text"),
-        (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "holds no letter"),
+        (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "contains no letters"),
     ],
 )
 def test_wrong_input_is_one_error_message(words, sentence, planted, tmp_path, capsys, monkeypatch):
