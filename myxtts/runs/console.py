@@ -28,8 +28,8 @@ from myxtts.training.watching.callbacks import ConsoleProgress
 from myxtts.utils.commons import folded_on_terminal, progress_bar
 
 NEW_VOICE_ON_BASE = (
-    "Expect about half of the words to be understood: minutes of one new voice on base had a CER of 47 %. For a voice "
-    "that is understood, start from XTTS v2 (docs/finetune.md)."
+    "Expect speech that is hard to understand: minutes of one new voice on base had a CER of 47 %. For a voice that is "
+    "understood, start from XTTS v2 (docs/finetune.md)."
 )
 
 
