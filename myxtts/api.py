@@ -144,11 +144,15 @@ def plan(
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, "--clip-seconds", rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "--text-tokens", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "--gpu-memory", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
-    source = _config_of_source(config.training.init_from)
-    if config.training.init_from and source is None:
+    if source := _config_of_source(config.training.init_from):
+        with starting_quietly():
+            import_sparingly()
+            from myxtts.runs.origin import with_shape
+        config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
+    elif config.training.init_from:
         size = f"The plan is for --model-size {config.model.size}; XTTS v2 is big"
         say(f"{config.training.init_from} is not fetched to read its size. {size}.")
-    model = replace(source.model if source else config.model, num_text_tokens=text_tokens)
+    model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
 
