@@ -74,7 +74,7 @@ def own_run(tmp_path_factory):
 
 def test_a_run_trained_from_scratch_is_exported_and_imported_unchanged(own_run, tmp_path):
     folder, model = own_run
-    assert convert("--to-coqui", folder, "--output", tmp_path / "there" / "model.pth") == 0
+    assert convert("--to-coqui", folder, "--output", tmp_path / "there") == 0
     assert convert("--from-coqui", tmp_path / "there" / "model.pth", "--output", tmp_path / "back") == 0
     found = weights(tmp_path / "back")
     assert found.keys() == set(PARTS)

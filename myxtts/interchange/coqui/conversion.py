@@ -256,7 +256,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Args:
         folder: A model of `import_coqui`, or a run whose stages are all trained.
-        output: Path of the model file. None of the files may exist.
+        output: Path of the model file, `.pth`, or a folder for `model.pth`. None of the files may exist.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
     Returns:
@@ -266,7 +266,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
         OSError: A file could not be written; then the model file does not exist.
     """
-    folder, output = Path(folder), Path(output)
+    folder, output = Path(folder), Path(output) if Path(output).suffix == ".pth" else Path(output, "model.pth")
     config, vocabulary = read_config(folder), vocabulary_path(folder)
     settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}
