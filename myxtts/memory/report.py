@@ -72,9 +72,8 @@ class MemoryReport(dict[str, Any]):
         for name, value in self["settled"].items():
             lines += [f"Note: {name} auto is planned as {value or 'off'}, the choice that needs the most memory."]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
-        lines += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
-        lines += ["docs/benchmarks.md compares estimates with measured peaks."]
-        return "\n".join(lines)
+        work = f"On one device, add {' and '.join([*frozen, 'the data work'])}."
+        return "\n".join([*lines, work, "docs/benchmarks.md compares estimates with measured peaks."])
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:

@@ -82,9 +82,8 @@ def imported_release(model: Path) -> Path:
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
-        for stale in cache.glob(f"{glob.escape(stem)}-*"):
-            if stale != output:
-                shutil.rmtree(stale, ignore_errors=True)
+        for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
+            shutil.rmtree(stale, ignore_errors=True)
     return output
 
 
@@ -287,9 +286,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
             for name, (latents, vector) in voices.items()
         }
     written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
-    for path in written:
-        if os.path.lexists(path):
-            raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
+    for path in filter(os.path.lexists, written):
+        raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
     output.parent.mkdir(parents=True, exist_ok=True)
     # The stack renames the complete files in reverse order, so that the model file is the last to appear.
     with ExitStack() as stack:
