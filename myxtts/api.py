@@ -147,11 +147,12 @@ def plan(
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "gpu_memory (--gpu-memory)", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
-    if source := _config_of_source(config.training.init_from):
+    name = config.training.init_from
+    if source := name and _config_of_source(name):
         with starting_quietly():
             from myxtts.runs.origin import with_shape
         config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
-    elif name := config.training.init_from:
+    elif name:
         say(f"{name} is not fetched to read its size. --model-size {config.model.size} is planned; XTTS v2 is big.")
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
@@ -218,15 +219,13 @@ def _require_sense(named, config, start):
         if named.get(name) and not holds:
             raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add that, or leave {flag} out.")
     requested, source = named.get("model_size"), training.init_from
-    if requested and (brought := _config_of_source(source)) and (size := brought.model.size) != requested:
+    if requested and source and (brought := _config_of_source(source)) and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
         raise ConfigError(f"{fault}. Leave one of the two out.")
 
 
 def _config_of_source(source):
     """Returns the settings of the model in --init-from; None if the model is not on this machine."""
-    if not source:
-        return None
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config
 
