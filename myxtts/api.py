@@ -4,7 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,8 +38,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """
     if isinstance(config, XTTSConfig):
         if named.get("model_size") is not None:
-            hint = "Give XTTSConfig(model=ModelConfig(size=...)) instead"
-            raise ConfigError(f"model_size cannot be changed: the configuration already has a model. {hint}.")
+            raise ConfigError("model_size cannot change a given model. Use XTTSConfig(model=ModelConfig(size=...)).")
         values = config.to_dict()
     else:
         config = SAMPLE if config is None and not named.get("train_data") else config
@@ -81,6 +80,20 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     return run
 
 
+@contextmanager
+def _naming_arguments():
+    """Adds a note to a `UserError` that maps the flags in its message to arguments."""
+    try:
+        yield
+    except UserError as error:
+        known = {name: flag.settings for flag in all_flags() for name in flag.names}
+        found = [name for name in dict.fromkeys(re.findall("--[a-z][a-z0-9-]+", str(error))) if name in known]
+        if notes := [" or the setting ".join((f"{one} is {one[2:].replace('-', '_')}=", *known[one])) for one in found]:
+            error.add_note(f"From Python: {'; '.join(notes).replace(' stage.', ' training.STAGE.')}.")
+        raise
+
+
+@_naming_arguments()
 def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
@@ -97,26 +110,16 @@ def train(config: Configuration = None, **options) -> "Run":
     Raises:
         UserError: An option or a recording cannot be used. A note maps the flags in the message to arguments.
     """
-    try:
-        with starting_quietly():
-            run = open_run(config, **options)
-        from myxtts.runs.run import stops_on_signals
+    with starting_quietly():
+        run = open_run(config, **options)
+    from myxtts.runs.run import stops_on_signals
 
-        is_main = threading.current_thread() is threading.main_thread()
-        run.train(guard=stops_on_signals if is_main else nullcontext)
-    except UserError as error:
-        known, notes = {name: flag for flag in all_flags() for name in flag.names}, []
-        for name in dict.fromkeys(re.findall(r"--[a-z][a-z0-9-]+", str(error))):
-            if name in known:
-                places = " and ".join(known[name].settings).replace("stage.", "training.STAGE.")
-                keyword = name.removeprefix("--").replace("-", "_")
-                notes.append(f"{name} is {keyword}=" + (f" or the setting {places}" if places else ""))
-        if notes:
-            error.add_note(f"From Python: {'; '.join(notes)}.")
-        raise
+    is_main = threading.current_thread() is threading.main_thread()
+    run.train(guard=stops_on_signals if is_main else nullcontext)
     return run
 
 
+@_naming_arguments()
 def plan(
     config: Configuration = None,
     *,
@@ -140,15 +143,18 @@ def plan(
     from myxtts.memory.report import memory_report
 
     config, gpus = configure(config, **named), [*(gpu_memory or PLANNED_GPUS_GB)]
-    rule = f"above 0 and at most {MOST_SECONDS}"
-    require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, "--clip-seconds", rule, f"{clip_seconds or 0:g}")
-    require(text_tokens > 0, "--text-tokens", "above 0", text_tokens)
-    require(min(gpus) > RESERVED_GB, "--gpu-memory", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
-    source = _config_of_source(config.training.init_from)
-    if config.training.init_from and source is None:
-        size = f"The plan is for --model-size {config.model.size}; XTTS v2 is big"
-        say(f"{config.training.init_from} is not downloaded to read its size. {size}.")
-    model = replace(source.model if source else config.model, num_text_tokens=text_tokens)
+    what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
+    require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
+    require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
+    require(min(gpus) > RESERVED_GB, "gpu_memory (--gpu-memory)", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
+    name = config.training.init_from
+    if source := name and _config_of_source(name):
+        with starting_quietly():
+            from myxtts.runs.origin import with_shape
+        config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
+    elif name:
+        say(f"{name} is not downloaded to read its size. --model-size {config.model.size} is planned; XTTS v2 is big.")
+    model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
 
@@ -171,7 +177,7 @@ def load(
     """
     from myxtts.interchange.hub import local_folder
 
-    folder = local_folder(folder, accept_licence)
+    folder = local_folder(folder, accept_licence, "folder")
     with starting_quietly():
         import_sparingly()
         from myxtts.devices.configuration import configure_for_speech
@@ -188,7 +194,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
     with starting_quietly():
         from myxtts.inference.loading import load_model
 
-        return load_model(local_folder(folder, accept_licence), which)
+        return load_model(local_folder(folder, accept_licence, "folder"), which)
 
 
 def _require_sense(named, config, start):
@@ -206,24 +212,20 @@ def _require_sense(named, config, start):
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
     training = config.training
     needed = {
-        "memory_budget": (training.automatic_batch_size, "--batch-size auto"),
-        "evaluation_patience": (training.evaluate_every_steps, "--evaluate-every N"),
+        "--memory-budget": ("memory_budget", training.automatic_batch_size, "--batch-size auto"),
+        "--evaluation-patience": ("evaluation_patience", training.evaluate_every_steps, "--evaluate-every N"),
     }
-    for name, (holds, other) in needed.items():
+    for flag, (name, holds, other) in needed.items():
         if named.get(name) and not holds:
-            flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
     requested, source = named.get("model_size"), training.init_from
-    brought = _config_of_source(source) if requested else None
-    if brought is not None and (size := brought.model.size) != requested:
+    if requested and source and (brought := _config_of_source(source)) and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
         raise ConfigError(f"{fault}. Leave out one of them.")
 
 
 def _config_of_source(source):
     """Returns the settings of the model in --init-from; None if the model is not on this machine."""
-    if not source:
-        return None
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config
 

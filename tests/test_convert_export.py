@@ -12,7 +12,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.files import read_json, write_json
-from myxtts.storage.speakers import read_speaker
+from myxtts.storage.speakers import read_speaker, write_speaker_clips
 from myxtts.text.tokenizer import XTTSTokenizer
 
 RELEASED_SHAPE = replace(
@@ -72,9 +72,11 @@ def own_run(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("own") / "run", model, tokenizer, XTTSConfig(model=model.config)), model
 
 
-def test_a_run_trained_from_scratch_is_exported_and_imported_unchanged(own_run, tmp_path):
+def test_a_run_trained_from_scratch_is_exported_and_imported_unchanged(own_run, tmp_path, capsys):
     folder, model = own_run
-    assert convert("--to-coqui", folder, "--output", tmp_path / "there" / "model.pth") == 0
+    write_speaker_clips(folder, {"Emma": (b"fLaC", "en", ("a",))})
+    assert convert("--to-coqui", folder, "--output", tmp_path / "there") == 0
+    assert "Emma" in capsys.readouterr().err
     assert convert("--from-coqui", tmp_path / "there" / "model.pth", "--output", tmp_path / "back") == 0
     found = weights(tmp_path / "back")
     assert found.keys() == set(PARTS)

@@ -95,6 +95,14 @@ def test_wrong_keywords_are_errors_that_name_settings(tmp_path, monkeypatch, key
     assert note is None or note in refusal.value.__notes__[0]
 
 
+def test_flags_in_errors_of_plan_and_load_are_named_as_arguments(tmp_path):
+    with pytest.raises(UserError) as refusal:
+        myxtts.plan(lora_rank=-1)
+    assert "--lora-rank is lora_rank=" in refusal.value.__notes__[0]
+    with pytest.raises(UserError, match="^folder must be"):
+        myxtts.load(tmp_path / "none")
+
+
 def test_size_by_keyword_does_not_go_with_the_shapes_of_a_configuration():
     with pytest.raises(ConfigError, match="ModelConfig\\(size="):
         myxtts.train(XTTSConfig(), model_size="nano")

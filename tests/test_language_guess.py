@@ -38,7 +38,7 @@ def test_messages_offer_the_languages_of_a_model_alone():
     with pytest.raises(ValueError, match="is not supported. Supported languages: am, de.$"):
         get_language("persain", ("de", "am"))
     reported = guess_language(["Guten Tag"], "fa", ("fa", "de", "en"))[1]
-    assert reported.endswith("Give --language de or en.")
+    assert reported.endswith("fa. Give --language de or en.")
     assert guess_language(["سلام"], "en", ("en", "fa"))[0] == "fa"
     assert guess_language([SENTENCES["ru"]], "en", ("en", "fa"))[0] == "ru", "whoever speaks it not says so"
 

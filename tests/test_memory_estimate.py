@@ -11,9 +11,12 @@ from pathlib import Path
 import keras
 import pytest
 import tensorflow as tf
+from released_model import MINIMAL, write_release
 from tiny import tiny_model_config
 
+import myxtts
 from myxtts.cli import train
+from myxtts.config.checks import ConfigError
 from myxtts.config.config import ModelConfig
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
@@ -230,6 +233,17 @@ def test_command_shows_the_switches_of_the_dvae_and_its_crops(capsys, tmp_path):
 def test_auto_is_planned_as_the_larger_choice_and_reported(capsys):
     _, text, _ = printed(capsys, "--model-size", "nano", "--optimizations", "balanced")
     assert "Note: precision auto is planned as float32" in text and "Note: xla auto is planned as off" in text
+
+
+def test_plan_from_a_release_lowers_default_limits_and_its_rows_keep_what_was_asked_for(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    release, recipe = str(write_release(tmp_path / "XTTS-v2")), "finetune_xtts_v2.yaml"
+    report = myxtts.plan(recipe, init_from=release, gradient_checkpointing=True)
+    assert report["longest_clip"]["codes"] <= MINIMAL.max_codes and "max_text_length" in caplog.text
+    peaks = {name: row["peak"] for name, row in report["variants"].items()}
+    assert peaks["LoRA of rank 16"] < peaks["as asked"] < peaks["none"]
+    with pytest.raises(ConfigError, match="max_text_length"):
+        myxtts.plan(recipe, init_from=release, max_text_length=13)
 
 
 @pytest.mark.parametrize("size, kind", [("nano", "istft"), ("tiny", "istft"), ("nano", "hifigan")])

@@ -22,6 +22,7 @@ from myxtts.inference.voices import Voice
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.speakers import write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
@@ -84,6 +85,18 @@ def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
 def test_model_without_voices_requires_one(synthesizer):
     with pytest.raises(SpeechError, match="No voice given"):
         synthesizer.speak("one two")
+
+
+def test_voice_is_checked_before_the_language_is_logged(synthesizer, tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "myxtts.inference")
+    latents = synthesizer.voice(voiced(1.0, 150, 1)).latents
+    write_speakers(tmp_path, {"fa_ana": (latents, np.zeros((1, 8), "float32"))})
+    (tmp_path / "vocab.json").write_text('"[fa]"')
+    monkeypatch.setattr(synthesizer, "folder", tmp_path)
+    with pytest.raises(CheckpointError) as refusal:
+        synthesizer.speak("Guten Morgen, mein Freund", "fa_anna")
+    assert "voice=" in refusal.value.__notes__[0] and not caplog.records
+    assert synthesizer._language_to_read("Guten Morgen, mein Freund", "fa_ana") in caplog.text
 
 
 def test_speech_depends_on_its_seed_alone(synthesizer, voice):

@@ -50,7 +50,7 @@ def convert_parser() -> PlainParser:
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", help="checkpoint, or its folder")
     direction.add_argument("--to-coqui", metavar="DIR", help="model to convert: a folder, base, or hf://owner/name")
-    parser.add_argument("--output", required=True, help="folder to write; with --to-coqui, the .pth file")
+    parser.add_argument("--output", required=True, help="folder to write; with --to-coqui, or a .pth file in it")
     released = parser.add_argument_group("files that belong to --from-coqui")
     for option, name in RELEASED_NAMES.items():
         released.add_argument(_flag(option), metavar=name, type=Path, help=RELEASED_CONTENTS[option])
@@ -64,22 +64,21 @@ def convert_parser() -> PlainParser:
 def convert(argv: Sequence[str] | None = None) -> int:
     """Converts released XTTS checkpoints to model folders, or back; returns the exit code."""
     arguments = convert_parser().parse_args(argv)
-    output = arguments.output
-    require_output("--output", output, makes_folders=True)
+    require_output("--output", arguments.output, makes_folders=True)
     filter_native_errors()
     given = {option: getattr(arguments, option) for option in RELEASED_NAMES}
     if arguments.from_coqui is None:
         for option, path in given.items():
             require(path is None, _flag(option), "left out with --to-coqui", path)
         folder = local_folder(arguments.to_coqui, arguments.accept_licence, "--to-coqui")
-        for path in export_coqui(folder, output, arguments.which):
+        for path in export_coqui(folder, arguments.output, arguments.which):
             print(f"Wrote {path}")
         return 0
     require_kind(arguments.from_coqui, "--from-coqui", (RELEASE, TRAINER, FILE), "an existing file or its folder")
     model = find_release(arguments.from_coqui) or Path(arguments.from_coqui)
     for option, path in {"from_coqui": model, **given}.items():
         require(path is None or path.is_file(), _flag(option), "a file", path)
-    config, coverage = import_coqui(CoquiFiles.of(model, **given), output)
+    config, coverage = import_coqui(CoquiFiles.of(model, **given), Path(arguments.output))
     width = max(len(row.name) for row in coverage)
     for row in coverage:
         shape = "x".join(map(str, row.array.shape)) or "scalar"
@@ -94,7 +93,7 @@ def convert(argv: Sequence[str] | None = None) -> int:
         print("No DVAE: the model can speak, but to train it, convert it again with --dvae.")
     shape = config.model
     size = f"{shape.layers} layers of width {shape.width}, {shape.heads} heads"
-    print(f"Wrote {output}: {size}, {shape.num_text_tokens} text tokens, {shape.num_codes} codes")
+    print(f"Wrote {arguments.output}: {size}, {shape.num_text_tokens} text tokens, {shape.num_codes} codes")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import logging
 import os
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ NOISE = (
 """Messages to drop from standard error, as extended regular expressions of `grep -E`."""
 NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"
 """Message to drop only on machines without a GPU; on others it tells why the GPU cannot be used."""
+# TensorFlow takes the graphs of several models for one function that is traced again and again.
+logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing" not in record.getMessage())
 
 
 def import_tensorflow() -> None:

@@ -157,7 +157,8 @@ class Synthesizer:
         name = voice if isinstance(voice, str) and voice in self.speakers else ""
         own = find_speaker(self.folder, name).language if name else None
         language, note = language_to_read(text, None, own, name, self.tokenizer.languages)
-        logger.log(logging.INFO if note else logging.DEBUG, "%s", note)
+        self.as_voice(voice, language)  # a wrong voice is an error before the note
+        logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))
         return language
 
     def batch(
@@ -195,9 +196,8 @@ class Synthesizer:
             voice, values = self.as_voice(voice, language), sampling or self.config.sampling
             manner = Manner(voice, language, values, seed, speed, max_codes)
             spoken.append([Sentence(self, piece, number, manner) for number, piece in enumerate(pieces)])
-        sentences, done = sum(spoken, []), 0
+        sentences, speeches, done = sum(spoken, []), [], 0
         try:
-            speeches = []
             for text in spoken:
                 parts, end = [], 0
                 for sentence in text:
@@ -263,7 +263,11 @@ class Synthesizer:
             voice = Path(voice[0])  # may be a .voice file
         if isinstance(voice, str) and self.folder:
             if voice in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
-                return self._checked(stored_voice(self.folder, voice, self.voice), voice)
+                try:
+                    return self._checked(stored_voice(self.folder, voice, self.voice), voice)
+                except UserError as error:
+                    error.add_note("From Python: voice= takes the values of --speaker and --reference-audio.")
+                    raise
         if isinstance(voice, str | Path) and Path(voice).suffix == VOICE_SUFFIX:
             return self._checked(Voice.load(voice), voice)
         return self.voice(voice)

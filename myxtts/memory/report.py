@@ -26,18 +26,17 @@ ESTIMATES: dict[str, Callable] = {
 """Function that estimates the memory of each stage, with the same arguments as `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
 """Settings that change memory, with the value assumed for `auto`: the choice that needs the most memory."""
-SHOWN = {
-    "none": Optimizations(),
-    "mixed precision": Optimizations(precision="mixed_bfloat16"),
-    "gradient checkpointing": Optimizations(gradient_checkpointing=True),
-    "memory-efficient attention": Optimizations(attention="memory-efficient"),
-    "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
-    "mixed precision, XLA (GPU)": Optimizations("mixed_bfloat16", xla=True),
-    "accumulation of 4 parts": Optimizations(accumulation=4),
-    "LoRA of rank 16": Optimizations(lora_rank=16),
-    "weight averaging (EMA)": Optimizations(ema=True),
+SHOWN: dict[str, dict[str, Any]] = {
+    "mixed precision": {"precision": "mixed_bfloat16"},
+    "gradient checkpointing": {"gradient_checkpointing": True},
+    "memory-efficient attention": {"attention": "memory-efficient"},
+    "all three": dict(precision="mixed_bfloat16", gradient_checkpointing=True, attention="memory-efficient"),
+    "mixed precision, XLA (GPU)": {"precision": "mixed_bfloat16", "xla": True},
+    "accumulation of 4 parts": {"accumulation": 4},
+    "LoRA of rank 16": {"lora_rank": 16},
+    "weight averaging (EMA)": {"ema": True},
 }
-"""Rows of the report; rows that change nothing for a stage are omitted."""
+"""Rows of the report, with what each adds to the request; rows that change nothing for a stage are omitted."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report."""
 
@@ -73,9 +72,8 @@ class MemoryReport(dict[str, Any]):
         for name, value in self["settled"].items():
             lines += [f"Note: {name} auto is planned as {value or 'off'}, the choice that needs the most memory."]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
-        lines += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
-        lines += ["docs/benchmarks.md compares estimates with measured peaks."]
-        return "\n".join(lines)
+        work = f"On one device, add {' and '.join([*frozen, 'the data work'])}."
+        return "\n".join([*lines, work, "docs/benchmarks.md compares estimates with measured peaks."])
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:
@@ -91,9 +89,9 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     shapes = Shapes.of_data(config.data, settings.batch_size, clip_seconds, settings)
     requested, settled = requested_optimizations(config.training)
     found, seen = {}, []
-    for name, optimizations in {"as asked": requested, **SHOWN}.items():
-        count = 1 if name == "as asked" else optimizations.accumulation
-        part = replace(shapes, batch=-(-shapes.batch // count))
+    rows = {name: replace(requested, **added) for name, added in SHOWN.items()}
+    for name, optimizations in {"as asked": requested, "none": Optimizations(), **rows}.items():
+        part = replace(shapes, batch=-(-shapes.batch // SHOWN.get(name, {}).get("accumulation", 1)))
         memory = estimate(model, part, optimizations)
         if memory in seen and name not in ("as asked", "none"):
             continue

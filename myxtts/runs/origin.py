@@ -174,7 +174,7 @@ def _continued(config, began):
     if not training.gpt.lora_rank:
         adapters = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
         config.training.gpt = replace(training.gpt, **{name: getattr(before.gpt, name) for name in adapters})
-    return _with_shape(config, began) if before.init_from else config
+    return with_shape(config, began) if before.init_from else config
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
@@ -205,7 +205,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     require(is_read, "--g2p", f"{' '.join(reads or ())}, as in --init-from", " ".join(requested or ()), "Leave it out.")
     vocabulary = data.vocabulary or str(vocabulary_path(source))
     data = replace(data, vocabulary=vocabulary, g2p=reads if requested is None else requested)
-    return _with_shape(replace(config, data=data), stored)
+    return with_shape(replace(config, data=data), stored)
 
 
 def _source(config):
@@ -213,7 +213,7 @@ def _source(config):
     return local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
 
 
-def _with_shape(config, stored):
+def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     """Fills in model and sampling of the source, and lowers default limits of clip lengths to the model's limits.
 
     Limits that the user gave are not changed; `XTTSConfig` raises an error if the model does not permit them.

@@ -37,7 +37,8 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
     if len(fitting) == 1:
         (only,) = fitting
         return only.code, f"{found}: it is read as {only.code} ({only.name}), not as {language}."
-    hint = f"Give --language {' or '.join(one.code for one in fitting)}." if fitting else "No supported language is."
+    used = f"The language in use is {language}. Give --language {' or '.join(one.code for one in fitting)}."
+    hint = used if fitting else "No supported language is."
     return language, f"{found}, and {expected.name} is not written in them. {hint}"
 
 

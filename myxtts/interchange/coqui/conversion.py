@@ -20,7 +20,7 @@ from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest, write_tensors
 from myxtts.storage.files import CheckpointError, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
-from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
+from myxtts.storage.speakers import SPEAKER_CLIPS, read_speaker, read_speakers, speaker_names, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 RELEASED_NAMES = {
@@ -66,8 +66,7 @@ class CoquiFiles:
 
 def find_release(source: str | os.PathLike) -> Path | None:
     """Finds the weights of a Coqui model in its folder, or by the path of the weights; None for other sources."""
-    kind = kind_of(source)
-    path = Path(source, kind if kind in (RELEASE, TRAINER) else "")
+    path = Path(source, kind if (kind := kind_of(source)) in (RELEASE, TRAINER) else "")
     return path if path.suffix == ".pth" and path.is_file() else None
 
 
@@ -82,9 +81,8 @@ def imported_release(model: Path) -> Path:
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
-        for stale in cache.glob(f"{glob.escape(stem)}-*"):
-            if stale != output:
-                shutil.rmtree(stale, ignore_errors=True)
+        for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
+            shutil.rmtree(stale, ignore_errors=True)
     return output
 
 
@@ -112,7 +110,6 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
         TorchCheckpointError: A file is damaged, or would call a function.
     """
-    output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise CheckpointError(f"--output must be a new or empty folder. Received: {output}.")
     checkpoint = read_torch_checkpoint(files.model)
@@ -256,7 +253,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Args:
         folder: A model of `import_coqui`, or a run whose stages are all trained.
-        output: Path of the model file. None of the files may exist.
+        output: Path of the model file, `.pth`, or a folder for `model.pth`. None of the files may exist.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
     Returns:
@@ -266,7 +263,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
         OSError: A file could not be written; then the model file does not exist.
     """
-    folder, output = Path(folder), Path(output)
+    folder, output = Path(folder), Path(output) if Path(output).suffix == ".pth" else Path(output, "model.pth")
     config, vocabulary = read_config(folder), vocabulary_path(folder)
     settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}
@@ -286,10 +283,11 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
             name: {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
             for name, (latents, vector) in voices.items()
         }
+    if clips := sorted(read_speakers(folder).keys() - voices.keys()):
+        print(f"Not in speakers_xtts.pth: {', '.join(clips)}, recordings in {folder / SPEAKER_CLIPS}.", file=sys.stderr)
     written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
-    for path in written:
-        if os.path.lexists(path):
-            raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
+    for path in filter(os.path.lexists, written):
+        raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
     output.parent.mkdir(parents=True, exist_ok=True)
     # The stack renames the complete files in reverse order, so that the model file is the last to appear.
     with ExitStack() as stack:
