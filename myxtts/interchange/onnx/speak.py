@@ -108,13 +108,9 @@ class Speaker:
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Speaks a text and returns samples `(S,)` float32.
 
-        The default voice is the first voice of the language; the default language is the language of the voice.
-        `sampling` may set temperature, top_k, top_p and repetition_penalty.
+        `voice` and `language` are as in `choose`. `sampling` may set temperature, top_k, top_p and repetition_penalty.
         """
-        own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
-        usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
-        voice = voice or next((name for name in own if own[name] == (language or usual)), next(iter(own), ""))
-        language = language or own.get(voice) or usual
+        voice, language = self.choose(voice, language)
         voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
@@ -129,6 +125,18 @@ class Speaker:
         if not parts:
             raise ValueError("The text is empty.")
         return np.concatenate(parts)
+
+    def choose(self, voice=None, language=None):
+        """Returns voice and language, by default a voice of `language`, first a trained one, and the voice's language.
+
+        Voices whose names begin with their language, such as `en_Gene`, are taken to be copies from the base model.
+        """
+        own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
+        usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
+        fit = lambda name: (language in (None, own[name]), own[name] not in sounds)
+        rank = lambda name: (*fit(name), not name.startswith(f"{own[name]}_"), own[name] == usual)
+        voice = voice or max(own, key=rank, default="")
+        return voice, language or own.get(voice) or usual
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks a sentence; returns samples `(S,)`, codes, and whether the model sampled the stop code."""
@@ -341,6 +349,7 @@ def main():
         return print("\n".join(speaker.voices))
     if not text or not (voice or speaker.voices):
         parser.error("--text is required, and --voice if the model has no voices")
+    voice, arguments["language"] = speaker.choose(voice, arguments["language"])
     try:
         samples = speaker.speak(text, voice, **arguments)
     except ValueError as error:
@@ -348,7 +357,8 @@ def main():
     with wave.open(output, "wb") as file:
         file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
         file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-    print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s")
+    used = f"voice {voice}, language {arguments['language']}"
+    print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s, {used}")
 
 
 if __name__ == "__main__":
