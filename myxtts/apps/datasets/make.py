@@ -41,7 +41,7 @@ def make_dataset(
             raise AudioError(path, "missing file", "it does not exist.")
         found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
-            hint = f"A data set with texts is ready: `myxtts train --train-data {shlex.quote(str(path))}`"
+            hint = f"If it is a data set with texts, train on it: `myxtts train --train-data {shlex.quote(str(path))}`"
             raise UserError(f"{path} contains no recordings ({' '.join(MEDIA_EXTENSIONS)}). {hint}.")
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:

@@ -106,8 +106,7 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
     def read(part):
         path = list_of(part.path)
         if (table := tables.header_table(reading, part, path)) is None:
-            rule = "must begin with a line that names its columns, such as file_name,transcription"
-            raise CorpusError(f"{path} {rule}.")
+            raise CorpusError(f"{path} must begin with a line that names its columns, such as file_name,transcription.")
         tables.read_table(reading, part, table)
         return True
 
