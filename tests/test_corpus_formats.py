@@ -261,6 +261,8 @@ def test_audio_in_other_folders_must_be_the_users_or_be_named(tmp_path, monkeypa
     corpus = load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "alias"])
     assert [(u.id, u.text) for u in corpus.utterances] == [("a", "one"), ("sub/b", "two")]
     assert [r.reason for r in corpus.rejections] == ["outside the data set", "duplicate id", "outside the data set"]
+    text(tmp_path / "names" / "list.csv", "b|two\n")
+    assert load_corpus(tmp_path / "names", audio_roots=[tmp_path / "audio"]).utterances  # one folder below
     write_report(inspect_corpus(corpus), tmp_path / "report.csv")
     with pytest.raises(UserError, match="--audio-root must be .*Received: .*nowhere"):
         load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "nowhere"])

@@ -189,6 +189,7 @@ OTHERS = {
     "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),
     "a recording": (file_of(recording("talk.mp3"), "sub/talk.mp3"), "make-dataset '{d}/sub/talk.mp3' --output DIR"),
     "a video": (file_of(write("film.mp4"), "film.mp4"), "make-dataset '{d}/film.mp4' --output DIR"),
+    "a folder with a spreadsheet": (recording("a.wav", "Textliste.xlsx"), "CSV UTF-8"),
     "an archive": (archive, "Unpack it"),
     "a spreadsheet": (file_of(write("list.xlsx"), "list.xlsx"), "CSV UTF-8"),
     "a preset": (lambda root: BASE_FOLDER, "--init-from"),

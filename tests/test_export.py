@@ -137,6 +137,7 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
+    assert "emma" in done.stdout and "en" in done.stdout
 
 
 def test_faster_speech_equals_the_model(exported, synthesizer):
@@ -336,7 +337,10 @@ def test_exported_voice_speaks_its_own_language(exported, monkeypatch):
     speaker.config |= {"languages": {"am": 100, "de": 100, "en": 100}, "written_as_it_sounds": ["am"]}
     monkeypatch.setattr(speaker, "voice", lambda voice: heard.append(voice) or (None, None))
     speaker.voice_languages = {"am_a": "am", "emma": "de", "en_a": "en"}
-    for voice, language in [("emma", None), ("recording.wav", None), (None, None), (None, "de")]:
+    for voice, language in [("emma", None), ("recording.wav", None), (None, None), (None, "de"), (None, "en")]:
         with pytest.raises(ValueError):
             speaker.speak("Hello.", voice, language)
-    assert asked == ["de", "en", "en", "de"] and heard == ["emma", "recording.wav", "en_a", "emma"]
+    assert asked == ["de", "en", "de", "de", "en"]
+    assert heard == ["emma", "recording.wav", "emma", "emma", "en_a"]  # a trained voice before copies from base
+    del speaker.voice_languages["emma"]
+    assert speaker.choose() == ("en_a", "en") and speaker.choose(language="fr") == ("en_a", "fr")

@@ -25,14 +25,16 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments; the error for an unknown flag suggests the nearest known one."""
+        """Parses arguments; the error for an unknown flag suggests the nearest one of the command or sub-command."""
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
+            subjects = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+            used = next((one.choices.get(getattr(arguments, one.dest, None)) for one in subjects), None) or self
             flag = unknown[0].partition("=")[0]
-            known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+            known = [name for name in used._option_string_actions if name.startswith("--")]
             near = [name for name in known if name.startswith(flag)] or known
-            hint = nearest(flag, near) if flag.startswith("-") else " Put text with spaces in quotes."
-            raise UserError(f"{flag} is not an option of {self.prog}.{hint}")
+            hint = nearest(flag, near) if flag.startswith("-") else " Put a text or path with spaces in quotes."
+            raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
         return arguments
 
     def parse_known_args(self, args=None, namespace=None):
@@ -121,8 +123,7 @@ def _options(flag):
     """Returns the keyword arguments of `add_argument` for a flag."""
     metadata = flag.field.metadata
     if flag.kind is bool:
-        is_switch = flag.field.default is None
-        return dict(action=argparse.BooleanOptionalAction if is_switch else "store_true", default=None)
+        return dict(action=argparse.BooleanOptionalAction if flag.field.default is None else "store_true", default=None)
     alone, default = metadata["alone"], None if flag.settings else flag.field.default
     options = dict(default=default, metavar=metadata["metavar"] or None, nargs=None if alone is None else "?")
     options |= dict(const=alone, action="append" if flag.repeats else "store")

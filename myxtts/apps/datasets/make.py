@@ -1,5 +1,6 @@
 """Creates a data set for training from long recordings."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +18,7 @@ from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is
 from myxtts.audio.encoding import wav_header
 from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_int16
 from myxtts.config.checks import UserError, counted
-from myxtts.data.corpora import files_beside
+from myxtts.data.corpora import TEXTS, files_beside
 from myxtts.storage.files import digest_file, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
@@ -39,8 +40,9 @@ def make_dataset(
         if not path.exists():
             raise AudioError(path, "missing file", "it does not exist.")
         found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
-        if not found:
-            raise UserError(f"{path} contains no recordings ({' '.join(MEDIA_EXTENSIONS)}).")
+        if not found or path.suffix.lower() in TEXTS:
+            hint = f"If it is a data set with texts, train on it: `myxtts train --train-data {shlex.quote(str(path))}`"
+            raise UserError(f"{path} contains no recordings ({' '.join(MEDIA_EXTENSIONS)}). {hint}.")
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")

@@ -44,13 +44,9 @@ _TELLING_CUES = 10
 
 @dataclass(frozen=True)
 class Piece:
-    """A cue of subtitles or a sentence of a transcript.
+    """A cue of subtitles or a sentence of a transcript, in one line. Times are in seconds; None in a transcript.
 
-    Attributes:
-        text: The text in one line.
-        start, end: Times in seconds; None in a transcript.
-        ends_sentence: Whether the text ends a sentence.
-        fault: Why the text cannot be used, in a few words, or "".
+    `fault` says why the text cannot be used, in a few words, or is "".
     """
 
     text: str
@@ -78,8 +74,7 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     """
     if text is None:
         if options.recognizer is None:
-            hint = "Put subtitles of the same name next to it, or give a --recognizer."
-            raise UserError(f"{recording} has no text. {hint}")
+            raise UserError(f"{recording} has no text. Put subtitles of its name next to it, or give a --recognizer.")
         return []
     if is_subtitles(text):
         return read_subtitles(text)

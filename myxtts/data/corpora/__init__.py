@@ -13,11 +13,12 @@ import pkgutil
 import shlex
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
-from myxtts.config.checks import counted, printable, require
+from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
@@ -26,10 +27,10 @@ from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
 ARCHIVES, MODELS = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz"), (".pth", ".safetensors")
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
-SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
+SUBTITLES, SHEETS = (".srt", ".vtt", ".ass", ".ssa"), (".xlsx", ".xls", ".ods", ".numbers")
 _OTHER_FILES = {
     ARCHIVES: "is an archive. Unpack it, and give the folder",
-    (".xlsx", ".xls", ".ods", ".numbers"): 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
+    SHEETS: 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
     MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set from "
     "it, and `myxtts train` does so by itself",
     MODELS: "is a model, not a data set. --init-from {0} continues training from it, `myxtts say --checkpoint {0}` "
@@ -84,6 +85,13 @@ def load_corpus(
         layout = next((form.name for form in candidates if form.read(reading, place)), None)
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
+    except CorpusError as error:
+        hint, most = "", 50 if isinstance(error.__cause__, UnicodeDecodeError) else 0
+        for path in sorted(root.glob("*.[cjtCJT]*"), key=lambda path: path.suffix)[:most]:  # .csv, .json, .tsv, .txt
+            with suppress(UserError):
+                if not hint and load_corpus(path, audio_roots=audio_roots).utterances:
+                    hint = f" If {path} is the corrected list, give that file."
+        raise CorpusError(f"{error}{hint}") from error
     if not (reading.utterances or reading.rejections):
         raise _nothing_found(place, chosen)
     if linked := sorted(reading.folder.linked):
@@ -145,9 +153,8 @@ def _guess_language(reading):
         identified = identify_language(clip.text for clip in unnamed)
         language = identified or default
         how = "identified by their words" if identified else "the default"
-        name = f"{get_language(language).name} ({language})"
-        clips = f"{counted(len(unnamed), 'clip')} without a language"
-        reading.notes.append(f"{clips} are read as {name}, {how}; --language sets another.")
+        name, clips = f"{get_language(language).name} ({language})", counted(len(unnamed), "clip")
+        reading.notes.append(f"{clips} without a language are read as {name}, {how}; --language sets another.")
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]
     texts: dict[str, list[str]] = {}
@@ -164,11 +171,14 @@ def _guess_language(reading):
 
 def _nothing_found(place, formats):
     """Returns the error for a data set that no format recognizes, with its content and a hint."""
-    names = []
+    names, sheets = [], []
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)
+        sheets += [Path(path, name) for name in sorted(files) if name.lower().endswith(SHEETS) and name[0] != "."]
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
+    if sheets and len(formats) > 1:
+        _refuse_other_kinds(sheets[0])
     has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
     below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and not has(TEXTS) else []
     media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
@@ -180,6 +190,5 @@ def _nothing_found(place, formats):
     wanted = next((form for form in formats if form.name == "ljspeech"), formats[0])
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
-    example = f"{wanted.name} is a folder with {wanted.hint}"
-    place = place.list_path or place.path
-    return CorpusError(f"{place} is {known}. Found: {printable(seen)}. {example}; docs/data.md lists all.")
+    found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}"
+    return CorpusError(f"{found}. {wanted.name} is a folder with {wanted.hint}; docs/data.md lists all.")

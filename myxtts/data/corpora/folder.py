@@ -125,14 +125,15 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in the folders `places`, then in `audio_roots`.
+        """Finds a clip's audio file in the folders `places`, in `audio_roots`, or one folder below roots of the user.
 
         `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, or
         the file is a link out of the data set to a file of another user.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
-        for place in dict.fromkeys((*places, *self.audio_roots)):
+        below = (path for root in self.audio_roots if root not in self.linked for path in self.subfolders(root))
+        for place in dict.fromkeys((*places, *self.audio_roots, *below)):
             place = place.joinpath(*parts[:-1])
             files, _ = self._list(place, for_audio=True)
             if key := next((key for key in keys if key in files), None):

@@ -106,8 +106,7 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
     def read(part):
         path = list_of(part.path)
         if (table := tables.header_table(reading, part, path)) is None:
-            rule = "must begin with a line that names its columns, such as file_name,transcription"
-            raise CorpusError(f"{path} {rule}.")
+            raise CorpusError(f"{path} must begin with a line that names its columns, such as file_name,transcription.")
         tables.read_table(reading, part, table)
         return True
 
@@ -230,8 +229,7 @@ def _add_pair(reading, place, audio, transcript, name):
         text = " ".join(folder.read_text(transcript, MAX_TRANSCRIPT_BYTES).split())
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
-    cells = {"id": audio.name, "text": text, "speaker": place.speaker}
-    reading.add(place, cells, None, (audio.parent,), name=name)
+    reading.add(place, {"id": audio.name, "text": text, "speaker": place.speaker}, None, (audio.parent,), name=name)
 
 
 def read_vctk(reading: Reading, place: Place) -> bool:
@@ -288,8 +286,7 @@ def read_mls(reading: Reading, place: Place) -> bool:
         clip, _, text = line.partition("\t")
         speaker, book = [*clip.split("_"), "", ""][:2]
         with reading.clip(clip, number, path):
-            cells = {"id": f"{speaker}/{book}/{clip}", "text": text, "speaker": speaker}
-            reading.add(place, cells, number, (audio,))
+            reading.add(place, {"id": f"{speaker}/{book}/{clip}", "text": text, "speaker": speaker}, number, (audio,))
     return True
 
 

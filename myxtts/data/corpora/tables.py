@@ -108,11 +108,8 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
     With commas or semicolons, they are syntax. With other separators, they are syntax only if every cell that starts
     with a quote is closed correctly, because transcripts often contain quotes, and an unclosed one would join cells.
     """
-    quoted = Dialect(separator, True)
-    if separator in ",;":
-        return quoted
     marked = [line for line in lines if f'{separator}"' in line or line.startswith('"')]
-    return Dialect(separator, bool(marked) and all(map(quoted.split, marked)))
+    return Dialect(separator, separator in ",;" or bool(marked) and all(map(Dialect(separator, True).split, marked)))
 
 
 def _guess_separator(lines):

@@ -88,9 +88,8 @@ class Speaker:
         self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
         self.vocabulary = Vocabulary(folder / "vocab.json")
         self.runtime, self.sessions, self.options = onnxruntime, {}, onnxruntime.SessionOptions()
-        if threads is None:
-            threads = int(sum(path.stat().st_size for path in folder.glob("gpt.*")) < SMALL_BYTES)
-        self.options.intra_op_num_threads = threads
+        is_small = sum(path.stat().st_size for path in folder.glob("gpt.*")) < SMALL_BYTES
+        self.options.intra_op_num_threads = int(is_small) if threads is None else threads
         with np.load(folder / "voices.npz") as voices:
             names = voices["names"].tolist()
             self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
@@ -108,13 +107,9 @@ class Speaker:
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Speaks a text and returns samples `(S,)` float32.
 
-        The default voice is the first voice of the language; the default language is the language of the voice.
-        `sampling` may set temperature, top_k, top_p and repetition_penalty.
+        `voice` and `language` are as in `choose`. `sampling` may set temperature, top_k, top_p and repetition_penalty.
         """
-        own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
-        usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
-        voice = voice or next((name for name in own if own[name] == (language or usual)), next(iter(own), ""))
-        language = language or own.get(voice) or usual
+        voice, language = self.choose(voice, language)
         voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
@@ -124,11 +119,18 @@ class Speaker:
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
                 print(f"Cut off after {len(codes)} codes: {sentence}", file=sys.stderr)
-            parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32)] if parts else []
-            parts.append(samples)
+            parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32), samples] if parts else [samples]
         if not parts:
             raise ValueError("The text is empty.")
         return np.concatenate(parts)
+
+    def choose(self, voice=None, language=None):
+        """Returns voice and language. The default is a trained voice before copies from base, named like `en_Gene`."""
+        own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
+        usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
+        fit = lambda one, its: (language in (None, its), its not in sounds, not one.startswith(f"{its}_"), its == usual)
+        voice = voice or max(own, key=lambda name: fit(name, own[name]), default="")
+        return voice, language or own.get(voice) or usual
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks a sentence; returns samples `(S,)`, codes, and whether the model sampled the stop code."""
@@ -196,9 +198,8 @@ class Speaker:
 
     def sampling_values(self, **sampling):
         """Returns the sampling settings as inputs of the graph `draw`."""
-        values = {**self.config["sampling"], **sampling}
-        kinds = {"top_k": np.int32}
-        return {name: np.array([[value]], kinds.get(name, np.float32)) for name, value in values.items()}
+        kind = lambda name: np.int32 if name == "top_k" else np.float32
+        return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
     def sound(self, states, speaker, speed=1.0):
         """Decodes the GPT states of a sentence to samples."""
@@ -330,25 +331,25 @@ def main():
     parser.add_argument("--threads", type=int, help="0: all cores (default: 1 for a small model, else 0)")
     parser.add_argument("--list-voices", action="store_true")
     for name in ("speed", "temperature", "top-k", "top-p", "repetition-penalty"):
-        kind = int if name == "top-k" else float
-        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS)
+        parser.add_argument(f"--{name}", type=int if name == "top-k" else float, default=argparse.SUPPRESS)
     arguments = vars(parser.parse_args())
     if not importlib.util.find_spec("onnxruntime"):
         parser.error("onnxruntime is missing: pip install numpy onnxruntime")
     speaker = Speaker(Path(__file__).resolve().parent, arguments.pop("threads"))
-    output, text, voice = (arguments.pop(name) for name in ("output", "text", "voice"))
+    output, text, voice, language = (arguments.pop(name) for name in ("output", "text", "voice", "language"))
     if arguments.pop("list_voices"):
         return print("\n".join(speaker.voices))
     if not text or not (voice or speaker.voices):
         parser.error("--text is required, and --voice if the model has no voices")
+    voice, language = speaker.choose(voice, language)
     try:
-        samples = speaker.speak(text, voice, **arguments)
+        samples = speaker.speak(text, voice, language, **arguments)
     except ValueError as error:
         parser.error(str(error))
     with wave.open(output, "wb") as file:
         file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
         file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-    print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s")
+    print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s, voice {voice}, language {language}")
 
 
 if __name__ == "__main__":

@@ -37,9 +37,10 @@ def get_language(code: str, among: Collection[str] | None = None) -> Language:
     if language is None:
         among = LANGUAGES if among is None else among
         offered = [name for name, one in by_name.items() if one.code in among]
-        near = difflib.get_close_matches(name[:100], offered, n=1, cutoff=0.7)
-        hint = "".join(f" Did you mean {by_name[one].code} ({by_name[one].name})?" for one in near)
-        supported = ", ".join(sorted(among))
+        near = [one for one in offered if len(one) == len(name) == 2 and one[0] == name[0]]
+        near = near or difflib.get_close_matches(name[:100], offered, n=1, cutoff=0.7)
+        named, supported = (f"{by_name[one].code} ({by_name[one].name})" for one in near), ", ".join(sorted(among))
+        hint = f" Did you mean {' or '.join(named)}?" * bool(near)
         raise ValueError(f"Language {code[:100]!r} is not supported.{hint} Supported languages: {supported}.")
     return language
 
