@@ -117,17 +117,23 @@ class DataSets:
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
-    def correct(self, folder: str, texts: Sequence[Sequence[str]]) -> int:
-        """Writes corrected texts, given as rows of clip and text, into the lists of a data set. Removes clips with an
-        empty text. Returns the number of changed texts."""
-        given, changed = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}, 0
+    def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
+        """Writes the texts that differ from the `loaded` ones into the lists of a data set; both are rows of clip and
+        text. Removes clips with an empty text. Returns the number of changed texts. Raises `UserError`, and changes
+        nothing, if the lists have another text than the loaded one."""
+        plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
+        before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
             with open(path, encoding="utf-8", newline="") as file:
-                rows = list(csv.reader(file, delimiter="|"))
+                lists[path] = list(csv.reader(file, delimiter="|"))
+        now = plain(row for rows in lists.values() for row in rows)
+        given = {clip: text for clip, text in given.items() if text not in (before.get(clip), now.get(clip, ""))}
+        if other := [clip for clip in given if now.get(clip, "") != before.get(clip)]:
+            raise PageError("changed_elsewhere", other[0])
+        for path, rows in lists.items():
             new = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
-            changed += sum(one != other for one, other in zip(rows, new))
             write_text(path, csv_text((row for row in new if row[1]), "|"))
-        return changed
+        return len(given)
 
 
 class Kept(NamedTuple):

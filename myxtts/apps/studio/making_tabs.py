@@ -87,16 +87,18 @@ def _checked(studio, texts, page_language, chosen):
         rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
         is_own = bool(studio.data.lists(folder))
         shown = parts.report_view(folder, page_language) if is_own else ""
-        yield gr.skip(), rows, shown, *(kind(visible=bool(of)) for kind, of in zip(kinds, (rows, is_own, shown)))
+        visible = (kind(visible=bool(of)) for kind, of in zip(kinds, (rows, is_own, shown)))
+        yield gr.skip(), rows, shown, *visible, (folder, rows)
 
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    places, kinds = [report, clips, page, clips_box, save, page_box], (gr.Column, gr.Button, gr.Accordion)
+    loaded, kinds = gr.State(("", ())), (gr.Column, gr.Button, gr.Accordion)
+    places = [report, clips, page, clips_box, save, page_box, loaded]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    correct = lambda folder, rows: texts["texts_saved"].format(studio.data.correct(folder, rows))
-    act(texts, save.click, correct, [chosen[0], clips], [saved], saved, api_name="save_texts")
+    correct = lambda seen, rows: (texts["texts_saved"].format(studio.data.correct(*seen, rows)), (seen[0], rows))
+    act(texts, save.click, correct, [loaded, clips], [saved, loaded], saved, api_name="save_texts")
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
     return line, examine_on
 

@@ -159,10 +159,18 @@ def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
     (folder / "metadata_train.csv").write_text(f'{columns}\nwavs/1.wav|won to.|a|en\nwavs/2.wav|"so ""he"""|a|en\n')
     (folder / "metadata_eval.csv").write_text(f"{columns}\nwavs/3.wav|tree|a|en\n")
     texts = [["wavs/1.wav", "one | two.\n"], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", ""]]
-    assert data.correct(str(folder), texts) == 2
+    loaded = [["wavs/1.wav", "won to."], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", "tree"]]
+    assert data.correct(str(folder), loaded, texts) == 2
     train = f'{columns}\nwavs/1.wav|one two.|a|en\nwavs/2.wav|"so ""he"""|a|en\n'
     assert [path.read_text() for path in data.lists(str(folder))] == [train, f"{columns}\n"]
-    assert data.correct(str(tmp_path), texts) == 0
+    assert data.correct(str(folder), loaded, [*loaded[:1], ["wavs/2.wav", "so he"], loaded[2]]) == 1  # an older page
+    now = [path.read_text() for path in data.lists(str(folder))]
+    assert now == [train.replace('"so ""he"""', "so he"), f"{columns}\n"]
+    for clip in loaded[::2]:
+        with pytest.raises(UserError, match=clip[0]):
+            data.correct(str(folder), loaded, [["wavs/2.wav", "so she"], [clip[0], "mine"]])
+    assert [path.read_text() for path in data.lists(str(folder))] == now
+    assert data.correct(str(tmp_path), loaded, loaded) == 0
 
 
 def test_votes_are_stored_and_counted_by_pair(tmp_path):
