@@ -119,10 +119,11 @@ class Studio:
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
-    def speakers(self, name: str, language: str) -> list[str]:
-        """Returns the names of a model's voices: those of `language` first, in each group trained speakers first."""
-        voices = read_speakers(self.folder(name))
-        return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
+    def speakers(self, language: str, *names: str) -> list[str]:
+        """Returns voices that all models have: those of `language` first, in each group trained speakers first."""
+        voices, *others = (read_speakers(self.folder(name)) for name in names)
+        shared = [one for one in voices if all(one in other for other in others)]
+        return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
         """Returns the language of the first trained speaker. Without one: `before` if a voice speaks it, else ""."""
@@ -158,6 +159,8 @@ class Studio:
         if len(text) > MOST_CHARACTERS:
             raise PageError("long_text", MOST_CHARACTERS, len(text))
         folder = self.folder(run)
+        if not recording and speaker not in read_speakers(folder):  # a name that is a file is none, either
+            raise PageError("other_voice", run, speaker)
         # Time of the last change in ns, so that a model is loaded again if it has a newer checkpoint.
         paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
         changed = max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)
@@ -165,7 +168,6 @@ class Studio:
             synthesizer = self._load(folder, which, changed)
         from myxtts.inference.voices import stored_voice
 
-        # `as_voice` would read any file that is named as a speaker.
         listen, sampling = synthesizer.as_voice, synthesizer.config.sampling
         voice = listen(recording) if recording else stored_voice(folder, speaker, listen)
         sampling = dataclasses.replace(sampling, temperature=temperature or sampling.temperature)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
@@ -22,6 +23,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
 from myxtts.storage.files import append_line, lock, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.storage.speakers import write_speakers
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 
@@ -168,7 +170,7 @@ def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
     assert now == [train.replace('"so ""he"""', "so he"), f"{columns}\n"]
     for clip in loaded[::2]:
         with pytest.raises(UserError, match=clip[0]):
-            data.correct(str(folder), loaded, [["wavs/2.wav", "so she"], [clip[0], "mine"]])
+            data.correct(str(folder), loaded, [[clip[0], "mine"]])
     assert [path.read_text() for path in data.lists(str(folder))] == now
     assert data.correct(str(tmp_path), loaded, loaded) == 0
 
@@ -324,8 +326,17 @@ def test_endpoints_read_only_uploaded_files(tmp_path):
 def test_speaker_of_a_request_cannot_be_a_file(tmp_path):
     (secret := tmp_path / "secret.wav").write_bytes(b"RIFF")
     (studio := Studio(tmp_path))._load = lambda *_: Mock()
-    with pytest.raises(UserError, match="speaker"):
+    with pytest.raises(UserError, match=f"base has no voice {secret}"):
         studio.speak("base", "One.", "en", None, str(secret), 0)
+
+
+def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
+    studio, shape = Studio(tmp_path), (np.zeros((1, 2, 4), "float32"), np.zeros((1, 4), "float32"))
+    (tmp_path / "run").mkdir()
+    shared = studio.speakers("en", "base")[1]
+    write_speakers(tmp_path / "run", {"mine": shape, shared: shape})
+    assert set(studio.speakers("en", "run")) == {"mine", shared} and studio.speakers("en", "base", "run") == [shared]
+    assert studio.speakers("en", "run", "base") == [shared]
 
 
 def test_lock_of_a_file_with_the_same_inode_elsewhere_is_not_a_run(tmp_path, monkeypatch):
