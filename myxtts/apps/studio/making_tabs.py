@@ -47,13 +47,14 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     notice, examine_on = _checked(studio, texts, choices.language, [folder, language])
 
     def make(name, files, language, recognizer):
-        if not files:
+        if not (files or studio.cutting()):
             raise PageError("no_files")
-        lines, printed = "", studio.make_data_set(name, files, language, (recognizer or "").strip())
-        for lines, newest in parts.followed(texts, printed):
-            yield newest, "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
-        summary = html.escape(lines.rpartition("\n")[2])
-        yield summary, "", gr.Dropdown(studio.data.choices(), value=str(studio.data.folder(name)))
+        name, lines, recognizer = studio.cutting() or name, "", (recognizer or "").strip()
+        for lines, newest in parts.followed(texts, studio.make_data_set(name, files, language, recognizer)):
+            yield newest and f"{name}: {newest}", "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
+        folder = str(studio.data.folder(name))
+        result = f"\n{lines}".rpartition(f"\n{folder}: ")[2].partition("\n")[0]
+        yield html.escape(result), "", gr.Dropdown(studio.data.choices(), value=folder)
 
     def record(name, recording, words):
         folder = str(studio.data.add_recording(name, recording, words))

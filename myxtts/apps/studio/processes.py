@@ -75,13 +75,17 @@ class Tasks:
             raise UserError(sentence_of(shown))
         yield shown
 
+    def arguments(self, name: str) -> tuple[str, ...]:
+        """Returns the arguments of the command that is running under a name; () if there is none."""
+        arguments, process, _ = self._running.get(name, ((), None, None))
+        return arguments if process and process.poll() is None else ()
+
     def cancel(self, name: str) -> None:
         """Terminates a command and its child processes; raises `UserError` if none with this name is running."""
         with self._lock:
-            _, process, _ = self._running.get(name, (None, None, None))
-            if process is None or process.poll() is not None:
+            if not self.arguments(name):
                 raise PageError("no_task")
-            os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(self._running[name][1].pid, signal.SIGTERM)
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:

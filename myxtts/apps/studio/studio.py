@@ -20,6 +20,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, check_data, summarize
+from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.storage.base_model import BASE_NAME, base_folder
 from myxtts.storage.speakers import read_speakers
 
@@ -79,10 +80,20 @@ class Studio:
         """Returns the audio of a clip at relative path `place`: sample rate in Hz, and 16-bit samples `(S,)`."""
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
+    def cutting(self) -> str:
+        """Returns the name of the data set that `make_data_set` is cutting; "" if there is none."""
+        return Path(*self.tasks.arguments("data")[1:2]).stem
+
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
         """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
-        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
-        if copies := self.data.keep(name, files, bool(recognizer)):
+        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer. Follows
+        the command if it is running already, and then ignores the arguments."""
+        known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
+        if running := self.tasks.arguments("data"):
+            yield from self.tasks.follow("data", *running)
+        elif not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
+            raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
+        elif copies := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--recognizer={recognizer}"] * bool(recognizer)
             flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
             try:

@@ -42,6 +42,25 @@ def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypat
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
 
 
+def test_another_page_shows_the_running_data_set_and_copies_nothing(tmp_path, monkeypatch):
+    studio, popen = Studio(tmp_path), subprocess.Popen
+    (talk := tmp_path / "talk.wav").write_text("first")
+    with pytest.raises(UserError, match="/no/model"):
+        list(studio.make_data_set("set", [str(talk)], "en", "/no/model"))
+    assert not studio.data.home.exists() and studio.cutting() == ""
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sh", "-c", "echo on; sleep 9"], **options))
+    first = studio.make_data_set("my.set", [str(talk)], "en", "base")
+    next(first)
+    talk.write_text("second")
+    for name, files in (("", None), ("my.set", [str(talk)]), ("other", ["a.exe"])):
+        assert next(studio.make_data_set(name, files, "de")).strip() in ("", "on") and studio.cutting() == "my.set"
+    assert (studio.data.recordings("my.set") / "talk.wav").read_text() == "first"
+    studio.tasks.cancel("data")
+    with pytest.raises(UserError, match="Cancelled"):
+        list(first)
+    assert studio.cutting() == ""
+
+
 def test_folders_are_listed_and_moved_to_the_trash(tmp_path):
     places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
     for place in places:
