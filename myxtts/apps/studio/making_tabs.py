@@ -7,7 +7,7 @@ import gradio as gr
 import pandas as pd
 
 from myxtts.apps.studio import parts, processes
-from myxtts.apps.studio.folders import kept_in, named_folder, to_trash
+from myxtts.apps.studio.folders import kept_in, named_folder, removable, to_trash
 from myxtts.apps.studio.parts import Choices, act
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PageError
@@ -47,9 +47,9 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     notice, examine_on = _checked(studio, texts, choices.language, [folder, language])
 
     def make(name, files, language, recognizer):
-        if not (files or studio.cutting()):
+        if not (running := studio.tasks.arguments("data")) and not files:
             raise PageError("no_files")
-        name, lines, recognizer = studio.cutting() or name, "", (recognizer or "").strip()
+        name, lines, recognizer = Path(*running[1:2]).stem or name, "", (recognizer or "").strip()
         for lines, newest in parts.followed(texts, studio.make_data_set(name, files, language, recognizer)):
             yield newest and f"{name}: {newest}", "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
         folder = str(studio.data.folder(name))
@@ -88,14 +88,13 @@ def _checked(studio, texts, page_language, chosen):
         rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
         is_own = bool(studio.data.lists(folder))
         shown = parts.report_view(folder, page_language) if is_own else ""
-        visible = (kind(visible=bool(of)) for kind, of in zip(kinds, (rows, is_own, shown)))
-        yield gr.skip(), rows, shown, *visible, (folder, rows)
+        yield gr.skip(), rows, shown, (folder, rows), *(gr.update(visible=bool(of)) for of in (rows, is_own, shown))
 
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    loaded, kinds = gr.State(("", ())), (gr.Column, gr.Button, gr.Accordion)
-    places = [report, clips, page, clips_box, save, page_box, loaded]
+    loaded = gr.State(("", ()))
+    places = [report, clips, page, loaded, clips_box, save, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
     correct = lambda seen, rows: (texts["texts_saved"].format(studio.data.correct(*seen, rows)), (seen[0], rows))
@@ -241,8 +240,7 @@ def _watch(studio, texts, name, now, state):
             view = processes.RunView(named_folder(studio.home, run or ""))
         except UserError:
             return _now(studio, texts), *[gr.skip()] * (len(plots) + 3), seen
-        begins = [view.log.rpartition("\n")[2]] if view.running and not view.metrics else []
-        words = " · ".join(filter(None, [texts[view.state], *view.facts(texts), *begins]))
+        words = " · ".join([texts[view.state], *view.facts(texts)])
         words = texts["in_english"].format(view.failed) if view.failed else words
         newest = view.samples[0] if view.samples else None
         fresh = (run, len(view.metrics), newest, view.log[-200:])
@@ -318,9 +316,7 @@ def _list(studio, texts, tab):
     line = parts.state_line("kept_notice")
 
     def ask(place):
-        if not place:
-            raise PageError("choose_kept")
-        one = kept_in(studio.home)[place]
+        one = removable(studio.home, place)
         return texts["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):

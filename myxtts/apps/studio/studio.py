@@ -57,11 +57,7 @@ class Studio:
         return str((self.home / named).resolve()) if named in self.runs() else named
 
     def check_data(self, folder: str, language: str) -> str:
-        """Returns the report of `myxtts doctor data` on a folder of recordings.
-
-        Raises:
-            UserError: The folder does not exist or has no data set.
-        """
+        """Returns the report of `myxtts doctor data` on a folder; raises `UserError` if it has no data set."""
         if not (folder or "").strip():
             raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
@@ -80,14 +76,10 @@ class Studio:
         """Returns the audio of a clip at relative path `place`: sample rate in Hz, and 16-bit samples `(S,)`."""
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
-    def cutting(self) -> str:
-        """Returns the name of the data set that `make_data_set` is cutting; "" if there is none."""
-        return Path(*self.tasks.arguments("data")[1:2]).stem
-
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
         """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
-        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer. Follows
-        the command if it is running already, and then ignores the arguments."""
+        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer. Only
+        follows the task `data` if it is running already."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if running := self.tasks.arguments("data"):
             yield from self.tasks.follow("data", *running)
@@ -146,10 +138,8 @@ class Studio:
         """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Retries sentences with low confidence.
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
-        voice (used without a recording), seed, temperature (0 for the run's setting), speed.
-
-        Raises:
-            UserError: The model cannot speak the text.
+        voice (used without a recording), seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
+        model cannot speak the text.
         """
         synthesizer, *manner = self._opened(run, text, *options, which=which)
         speech = synthesizer.speak(text, *manner, retries=1)

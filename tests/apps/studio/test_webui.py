@@ -10,7 +10,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
@@ -23,7 +22,6 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
 from myxtts.storage.files import append_line, lock, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.storage.speakers import write_speakers
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 
@@ -48,6 +46,12 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
     (view := RunView(tmp_path)).running = True
     assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
+    line = "17:40:10 INFO Stage vocoder: 800 steps, 100 done, model nano, 1,234 weights\nMaking codes"
+    (tmp_path / "train.log").write_text(f"Stage gpt: 800 steps, 0 done, model\n{line}")
+    (later := RunView(tmp_path)).running = True
+    assert later.facts(TEXTS["en"])[-2:] == ["vocoder step 100/800", "Making codes"]
+    view.metrics[-1]["seconds_left"] = 90.0
+    assert view.facts(TEXTS["en"])[3] == "01:30 left in the run"
     assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
 
 
@@ -153,26 +157,6 @@ def test_dropped_files_become_a_data_set(tmp_path):
     with pytest.raises(UserError, match="text of the recording"):
         data.add_recording("mine", audio, " ")
     assert not data.folder("new").exists()
-
-
-def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
-    data, columns = DataSets(tmp_path), "audio_file|text|speaker_name|language"
-    (folder := data.folder("talk")).mkdir(parents=True)
-    (folder / "metadata_train.csv").write_text(f'{columns}\nwavs/1.wav|won to.|a|en\nwavs/2.wav|"so ""he"""|a|en\n')
-    (folder / "metadata_eval.csv").write_text(f"{columns}\nwavs/3.wav|tree|a|en\n")
-    texts = [["wavs/1.wav", "one | two.\n"], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", ""]]
-    loaded = [["wavs/1.wav", "won to."], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", "tree"]]
-    assert data.correct(str(folder), loaded, texts) == 2
-    train = f'{columns}\nwavs/1.wav|one two.|a|en\nwavs/2.wav|"so ""he"""|a|en\n'
-    assert [path.read_text() for path in data.lists(str(folder))] == [train, f"{columns}\n"]
-    assert data.correct(str(folder), loaded, [*loaded[:1], ["wavs/2.wav", "so he"], loaded[2]]) == 1  # an older page
-    now = [path.read_text() for path in data.lists(str(folder))]
-    assert now == [train.replace('"so ""he"""', "so he"), f"{columns}\n"]
-    for clip in loaded[::2]:
-        with pytest.raises(UserError, match=clip[0]):
-            data.correct(str(folder), loaded, [[clip[0], "mine"]])
-    assert [path.read_text() for path in data.lists(str(folder))] == now
-    assert data.correct(str(tmp_path), loaded, loaded) == 0
 
 
 def test_votes_are_stored_and_counted_by_pair(tmp_path):
@@ -328,15 +312,6 @@ def test_speaker_of_a_request_cannot_be_a_file(tmp_path):
     (studio := Studio(tmp_path))._load = lambda *_: Mock()
     with pytest.raises(UserError, match=f"base has no voice {secret}"):
         studio.speak("base", "One.", "en", None, str(secret), 0)
-
-
-def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
-    studio, shape = Studio(tmp_path), (np.zeros((1, 2, 4), "float32"), np.zeros((1, 4), "float32"))
-    (tmp_path / "run").mkdir()
-    shared = studio.speakers("en", "base")[1]
-    write_speakers(tmp_path / "run", {"mine": shape, shared: shape})
-    assert set(studio.speakers("en", "run")) == {"mine", shared} and studio.speakers("en", "base", "run") == [shared]
-    assert studio.speakers("en", "run", "base") == [shared]
 
 
 def test_lock_of_a_file_with_the_same_inode_elsewhere_is_not_a_run(tmp_path, monkeypatch):
