@@ -77,7 +77,7 @@ def _checked(studio, texts, page_language, chosen):
         look = dict(headers=[texts["clip"], texts["text"]], column_widths=["30%", "70%"], static_columns=[0])
         sound = dict(buttons=["download"], elem_id="data_heard")
         look |= dict(label=texts["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
-        clips = gr.Dataframe(type="array", **look)
+        clips, loaded = gr.Dataframe(type="array", **look), gr.State(("", ()))
         heard = gr.Audio(label=texts["clip"], interactive=False, autoplay=True, **sound)
         save, saved = gr.Button(texts["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
     with gr.Accordion(texts["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
@@ -93,7 +93,6 @@ def _checked(studio, texts, page_language, chosen):
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    loaded = gr.State(("", ()))
     places = [report, clips, page, loaded, clips_box, save, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
@@ -226,9 +225,8 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 def _watch(studio, texts, name, now, state):
     """Shows curves, the latest sample and the log of the run; reads them every two seconds and sends changes only."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
-    title = texts["losses"].format
     with gr.Row():
-        plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
+        plots = [gr.LinePlot(title=texts["losses"].format(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
     sample = gr.Audio(label=texts["sample"], type="filepath", **look)
     log = parts.log_box(texts["log"], "log", 12, visible=False)

@@ -41,10 +41,9 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
             if isinstance(error, OSError) and error.strerror:
                 sentence = f"{error.strerror}: {error.filename2 or error.filename}"
-            is_translated = isinstance(error, PageError)
-            sentence = error.in_language(texts) if is_translated else texts["in_english"].format(sentence)
-            yield {line: f'<span class="wrong">{html.escape(sentence)}</span>'}
-            raise gr.Error(html.escape(sentence), visible=False, print_exception=not expected) from error
+            shown = error.in_language(texts) if isinstance(error, PageError) else texts["in_english"].format(sentence)
+            yield {line: f'<span class="wrong">{html.escape(shown)}</span>'}
+            raise gr.Error(html.escape(shown), visible=False, print_exception=not expected) from error
 
     places = list(outputs) if line in outputs else [*outputs, line]
     return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})

@@ -1,7 +1,5 @@
-"""Values of the training form. The model to start from selects a recipe; values that differ from it become flags.
-
-The form has the settings whose field is declared with `page="main"` or `page="more"`.
-"""
+"""Values of the training form: the settings whose field has `page="main"` or `page="more"`. The model to start from
+selects a recipe; values that differ from it become flags."""
 
 from collections.abc import Mapping
 from operator import attrgetter
