@@ -50,7 +50,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         if not (running := studio.tasks.arguments("data")) and not files:
             raise PageError("no_files")
         name, lines, recognizer = Path(*running[1:2]).stem or name, "", (recognizer or "").strip()
-        for lines, newest in parts.followed(texts, studio.make_data_set(name, files, language, recognizer)):
+        new = studio.make_data_set(name, files, language, recognizer)
+        for lines, newest in parts.followed(texts, studio.tasks.follow("data", *running) if running else new):
             yield newest and f"{name}: {newest}", "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
         folder = str(studio.data.folder(name))
         result = f"\n{lines}".rpartition(f"\n{folder}: ")[2].partition("\n")[0]
@@ -225,8 +226,9 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 def _watch(studio, texts, name, now, state):
     """Shows curves, the latest sample and the log of the run; reads them every two seconds and sends changes only."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
+    title = texts["losses"].format
     with gr.Row():
-        plots = [gr.LinePlot(title=texts["losses"].format(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
+        plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
     sample = gr.Audio(label=texts["sample"], type="filepath", **look)
     log = parts.log_box(texts["log"], "log", 12, visible=False)

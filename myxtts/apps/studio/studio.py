@@ -78,14 +78,11 @@ class Studio:
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
         """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
-        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer. Only
-        follows the task `data` if it is running already."""
+        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
-        if running := self.tasks.arguments("data"):
-            yield from self.tasks.follow("data", *running)
-        elif not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
+        if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
             raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
-        elif copies := self.data.keep(name, files, bool(recognizer)):
+        if copies := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--recognizer={recognizer}"] * bool(recognizer)
             flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
             try:
