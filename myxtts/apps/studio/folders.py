@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.apps.studio.processes import require_free
+from myxtts.apps.studio.processes import process_of
 from myxtts.apps.studio.texts import PageError
+from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.storage.base_model import BASE_NAME
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
@@ -64,12 +65,9 @@ class DataSets:
     def keep(self, name: str, files: Sequence[str], is_heard: bool = False) -> list[Path]:
         """Copies uploaded recordings with their texts into a data set; returns the copies that must be cut to clips.
 
-        Recordings must be cut if they have subtitles or if a speech recognizer will transcribe them (`is_heard`). Such
-        recordings are copied to the folder `recordings(name)`.
-
-        Raises:
-            UserError: There is no recording, one has no text, a file is neither audio nor text, or clips would be mixed
-                with recordings to cut.
+        Recordings are cut, and copied to `recordings(name)`, if they have subtitles or a speech recognizer transcribes
+        them (`is_heard`). Raises `UserError` if there is no recording, one has no text, a file is neither audio nor
+        text, or clips would be mixed with recordings to cut.
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
@@ -117,17 +115,22 @@ class DataSets:
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
-    def correct(self, folder: str, texts: Sequence[Sequence[str]]) -> int:
-        """Writes corrected texts, given as rows of clip and text, into the lists of a data set. Removes clips with an
-        empty text. Returns the number of changed texts."""
-        given, changed = {clip: " ".join(str(text or "").replace("|", " ").split()) for clip, text in texts}, 0
+    def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
+        """Writes texts that differ from the `loaded` ones into the lists of a data set, drops clips without a text, and
+        returns the number of changes. Raises `UserError` if the lists no longer have the loaded text of such a clip."""
+        plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
+        before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
             with open(path, encoding="utf-8", newline="") as file:
-                rows = list(csv.reader(file, delimiter="|"))
+                lists[path] = list(csv.reader(file, delimiter="|"))
+        now = plain(row for rows in lists.values() for row in rows)
+        given = {clip: text for clip, text in given.items() if text not in (before.get(clip), now.get(clip, ""))}
+        if other := [clip for clip in given if now.get(clip, "") != before.get(clip)]:
+            raise PageError("changed_elsewhere", other[0])
+        for path, rows in lists.items():
             new = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
-            changed += sum(one != other for one, other in zip(rows, new))
             write_text(path, csv_text((row for row in new if row[1]), "|"))
-        return changed
+        return len(given)
 
 
 class Kept(NamedTuple):
@@ -156,15 +159,21 @@ def kept_in(home: Path) -> dict[str, Kept]:
     return kept
 
 
-def to_trash(home: Path, place: str | None) -> Path:
-    """Moves a folder of `kept_in` into the trash, and the recordings of a data set with it; returns the new folder.
-
-    Raises:
-        UserError: `kept_in` has no such path, or a run is training in the folder.
-    """
+def removable(home: Path, place: str | None) -> Kept:
+    """Returns the item of `kept_in` at a path; raises `UserError` if there is none or a running training uses it."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
-    require_free(one.folder)
+    for run in (home / name for name in runs_in(home) if process_of(home / name)):
+        data = config_in(OWN, run).data
+        used = [Path(path).resolve() for path in (run, data.train_data, data.val_data) if path]
+        if any(path.is_relative_to(one.folder.resolve()) for path in used):
+            raise PageError("in_use", one.folder.name, run.name)
+    return one
+
+
+def to_trash(home: Path, place: str | None) -> Path:
+    """Moves a `removable` item into the trash, and the recordings of a data set with it; returns the new folder."""
+    one = removable(home, place)
     (home / TRASH).mkdir(exist_ok=True)
     for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:
         if folder.is_dir():

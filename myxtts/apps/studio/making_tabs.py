@@ -7,7 +7,7 @@ import gradio as gr
 import pandas as pd
 
 from myxtts.apps.studio import parts, processes
-from myxtts.apps.studio.folders import kept_in, named_folder, to_trash
+from myxtts.apps.studio.folders import kept_in, named_folder, removable, to_trash
 from myxtts.apps.studio.parts import Choices, act
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PageError
@@ -47,13 +47,15 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     notice, examine_on = _checked(studio, texts, choices.language, [folder, language])
 
     def make(name, files, language, recognizer):
-        if not files:
+        if not (running := studio.tasks.arguments("data")) and not files:
             raise PageError("no_files")
-        lines, printed = "", studio.make_data_set(name, files, language, (recognizer or "").strip())
-        for lines, newest in parts.followed(texts, printed):
-            yield newest, "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
-        summary = html.escape(lines.rpartition("\n")[2])
-        yield summary, "", gr.Dropdown(studio.data.choices(), value=str(studio.data.folder(name)))
+        name, lines, recognizer = Path(*running[1:2]).stem or name, "", (recognizer or "").strip()
+        new = studio.make_data_set(name, files, language, recognizer)
+        for lines, newest in parts.followed(texts, studio.tasks.follow("data", *running) if running else new):
+            yield newest and f"{name}: {newest}", "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
+        folder = str(studio.data.folder(name))
+        result = f"\n{lines}".rpartition(f"\n{folder}: ")[2].partition("\n")[0]
+        yield html.escape(result), "", gr.Dropdown(studio.data.choices(), value=folder)
 
     def record(name, recording, words):
         folder = str(studio.data.add_recording(name, recording, words))
@@ -76,7 +78,7 @@ def _checked(studio, texts, page_language, chosen):
         look = dict(headers=[texts["clip"], texts["text"]], column_widths=["30%", "70%"], static_columns=[0])
         sound = dict(buttons=["download"], elem_id="data_heard")
         look |= dict(label=texts["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
-        clips = gr.Dataframe(type="array", **look)
+        clips, loaded = gr.Dataframe(type="array", **look), gr.State(("", ()))
         heard = gr.Audio(label=texts["clip"], interactive=False, autoplay=True, **sound)
         save, saved = gr.Button(texts["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
     with gr.Accordion(texts["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
@@ -87,16 +89,16 @@ def _checked(studio, texts, page_language, chosen):
         rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
         is_own = bool(studio.data.lists(folder))
         shown = parts.report_view(folder, page_language) if is_own else ""
-        yield gr.skip(), rows, shown, *(kind(visible=bool(of)) for kind, of in zip(kinds, (rows, is_own, shown)))
+        yield gr.skip(), rows, shown, (folder, rows), *(gr.update(visible=bool(of)) for of in (rows, is_own, shown))
 
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    places, kinds = [report, clips, page, clips_box, save, page_box], (gr.Column, gr.Button, gr.Accordion)
+    places = [report, clips, page, loaded, clips_box, save, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    correct = lambda folder, rows: texts["texts_saved"].format(studio.data.correct(folder, rows))
-    act(texts, save.click, correct, [chosen[0], clips], [saved], saved, api_name="save_texts")
+    correct = lambda seen, rows: (texts["texts_saved"].format(studio.data.correct(*seen, rows)), (seen[0], rows))
+    act(texts, save.click, correct, [loaded, clips], [saved, loaded], saved, api_name="save_texts")
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
     return line, examine_on
 
@@ -238,8 +240,7 @@ def _watch(studio, texts, name, now, state):
             view = processes.RunView(named_folder(studio.home, run or ""))
         except UserError:
             return _now(studio, texts), *[gr.skip()] * (len(plots) + 3), seen
-        begins = [view.log.rpartition("\n")[2]] if view.running and not view.metrics else []
-        words = " · ".join(filter(None, [texts[view.state], *view.facts(texts), *begins]))
+        words = " · ".join([texts[view.state], *view.facts(texts)])
         words = texts["in_english"].format(view.failed) if view.failed else words
         newest = view.samples[0] if view.samples else None
         fresh = (run, len(view.metrics), newest, view.log[-200:])
@@ -315,9 +316,7 @@ def _list(studio, texts, tab):
     line = parts.state_line("kept_notice")
 
     def ask(place):
-        if not place:
-            raise PageError("choose_kept")
-        one = kept_in(studio.home)[place]
+        one = removable(studio.home, place)
         return texts["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):

@@ -41,10 +41,9 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
             if isinstance(error, OSError) and error.strerror:
                 sentence = f"{error.strerror}: {error.filename2 or error.filename}"
-            is_translated = isinstance(error, PageError)
-            sentence = error.in_language(texts) if is_translated else texts["in_english"].format(sentence)
-            yield {line: f'<span class="wrong">{html.escape(sentence)}</span>'}
-            raise gr.Error(html.escape(sentence), visible=False, print_exception=not expected) from error
+            shown = error.in_language(texts) if isinstance(error, PageError) else texts["in_english"].format(sentence)
+            yield {line: f'<span class="wrong">{html.escape(shown)}</span>'}
+            raise gr.Error(html.escape(shown), visible=False, print_exception=not expected) from error
 
     places = list(outputs) if line in outputs else [*outputs, line]
     return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})
@@ -106,28 +105,28 @@ class Choices:
             event(lambda: gr.Dropdown(choices=self._names()), None, box, show_progress="hidden", api_name=False)
         return box
 
-    def voice(self, model: gr.Dropdown, name: str) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Returns inputs for the language, a voice of the model, and a recording to use instead of the voice."""
+    def voice(self, name: str, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
+        """Returns inputs for the language, a voice of all the models, and a recording to use instead of the voice."""
         spoken = self.studio.language(BASE_NAME, self.language)
         with gr.Row():
             language = language_box(self.texts, f"{name}_language", spoken, automatic=True)
-            first = self.studio.speakers(BASE_NAME, self.language)
+            first = self.studio.speakers(self.language, BASE_NAME)
             speaker = gr.Dropdown(first, value=first[0], label=self.texts["voice"], elem_id=f"{name}_speaker")
         with gr.Accordion(self.texts["voice_file"], open=False, elem_id=f"{name}_own_voice"):
             look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
             recording = gr.Audio(sources=["upload", "microphone"], label=self.texts["voice_file_help"], **look)
 
-        def speakers(model, language):
-            names = self.studio.speakers(model, language or self.language)
+        def speakers(language, *models):
+            names = self.studio.speakers(language or self.language, *models)
             return gr.Dropdown(names, value=names[0] if names else None)
 
-        def chosen(model, language):
-            language = self.studio.language(model, language)
-            return language, speakers(model, language)
+        def chosen(language, *models):
+            language = self.studio.language(models[0], language)
+            return language, speakers(language, *models)
 
-        places = [language, speaker]
-        model.change(chosen, [model, language], places, show_progress="hidden", api_name=f"{name}_speakers")
-        language.change(speakers, [model, language], speaker, show_progress="hidden", api_name=False)
+        given, look = [language, *models], dict(show_progress="hidden", api_name=False)
+        models[0].change(chosen, given, [language, speaker], **look | dict(api_name=f"{name}_speakers"))
+        gr.on([one.change for one in (language, *models[1:])], speakers, given, speaker, **look)
         return language, speaker, recording
 
     def _names(self):

@@ -37,6 +37,8 @@ ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a terminated process."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
 """Beginning of lines that libmpg123 and CTranslate2 print, sometimes by the thousand; they are not shown."""
+STAGE_BEGUN = re.compile(r"\bStage (\w+): (\d+) steps?, (\d+) done\b")
+"""Line in `train.log` at the beginning of a stage: its name, and how many steps it has and had done."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """Training processes that this server started, by the run's folder."""
 
@@ -49,13 +51,8 @@ class Tasks:
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
-        """Runs a `myxtts` command, or follows the same command if it is running already.
-
-        Yields the output so far, every `POLL_SECONDS` and at the end.
-
-        Raises:
-            UserError: Another command with this name is running, or the command failed or was cancelled.
-        """
+        """Runs a `myxtts` command, or follows it if it is running already; yields its output every `POLL_SECONDS` and
+        at the end. Raises `UserError` if another command has this name, or the command failed or was cancelled."""
         with self._lock:
             self._running = {key: one for key, one in self._running.items() if one[1].poll() is None}  # closes files
             known, process, output = self._running.get(name, (None, None, None))
@@ -75,13 +72,17 @@ class Tasks:
             raise UserError(sentence_of(shown))
         yield shown
 
+    def arguments(self, name: str) -> tuple[str, ...]:
+        """Returns the arguments of the command that is running under a name; () if there is none."""
+        arguments, process, _ = self._running.get(name, ((), None, None))
+        return arguments if process and process.poll() is None else ()
+
     def cancel(self, name: str) -> None:
         """Terminates a command and its child processes; raises `UserError` if none with this name is running."""
         with self._lock:
-            _, process, _ = self._running.get(name, (None, None, None))
-            if process is None or process.poll() is not None:
+            if not self.arguments(name):
                 raise PageError("no_task")
-            os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(self._running[name][1].pid, signal.SIGTERM)
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
@@ -109,10 +110,8 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 def stop_training(folder: Path) -> None:
     """Stops a training run: after the current step and a checkpoint, or immediately if no step has begun.
 
-    Sends SIGTERM: if the server was started with `&`, its child processes ignore SIGINT until the first step.
-
-    Raises:
-        UserError: No run is training in the folder.
+    Sends SIGTERM: if the server was started with `&`, its child processes ignore SIGINT until the first step. Raises
+    `UserError` if no run is training in the folder.
     """
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
@@ -223,17 +222,20 @@ class RunView:
 
     def facts(self, texts: dict[str, str]) -> list[str]:
         """Returns the progress and the latest measurements, as short texts in the language of the page."""
-        if not self.metrics:
-            return []
-        newest = self.metrics[-1]
-        stage, step, total = newest["stage"], newest["step"], newest.get("total_steps", 0)
+        newest = self.metrics[-1] if self.metrics else dict(stage=None)
+        begun = [(stage, int(step), int(total)) for stage, total, step in STAGE_BEGUN.findall(self.log)]
+        stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
+        if begun and begun[-1][0] != stage:  # the newest stage has no measurements yet
+            stage, step, total = begun[-1]
         place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
         facts = [texts["stage_of"].format(*place)] if place else []
-        facts += [texts["step_of"].format(stage, f"{step}/{total}")]
-        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
+        facts += [texts["step_of"].format(stage, f"{step}/{total}")] * bool(stage)
+        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage == newest["stage"]]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         if self.running and "steps_per_second" in last:
-            facts += [texts["left"].format(tqdm.format_interval((total - step) / last["steps_per_second"]))]
+            left = dict(left=(total - step) / last["steps_per_second"], left_in_run=last.get("seconds_left"))
+            facts += [texts[name].format(tqdm.format_interval(left[name])) for name in left if left[name] is not None]
+        facts += [self.log.rpartition("\n")[2]] * (self.running and bool(self.log) and not lines)
         return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:

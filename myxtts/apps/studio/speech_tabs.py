@@ -45,7 +45,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             sound = gr.Audio(label=texts["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
         with gr.Column(scale=2):
             model = choices.models("run", elem_id="speak_run")
-            language, speaker, recording = choices.voice(model, "speak")
+            language, speaker, recording = choices.voice("speak", model)
             with gr.Accordion(texts["switches"], open=False, elem_id="speak_more"):
                 seed = gr.Number(0, label=texts["seed"], precision=0, minimum=0)
                 temperature = gr.Slider(0, 2, 0, label=texts["temperature"])
@@ -87,7 +87,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
                 kinds = [(texts[one], one) for one in ("best", "last")]
                 sides.append(gr.Radio(kinds, value="best", label=texts["which"], **look))
         with gr.Column():
-            language, speaker, recording = choices.voice(sides[0], "compare")
+            language, speaker, recording = choices.voice("compare", *sides[::2])
     text = gr.Textbox(texts["example"], label=texts["text"], lines=2, elem_id="compare_text")
     with gr.Row():
         button = gr.Button(texts["compare"], variant="primary", scale=2, elem_id="compare")

@@ -20,6 +20,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, check_data, summarize
+from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.storage.base_model import BASE_NAME, base_folder
 from myxtts.storage.speakers import read_speakers
 
@@ -56,11 +57,7 @@ class Studio:
         return str((self.home / named).resolve()) if named in self.runs() else named
 
     def check_data(self, folder: str, language: str) -> str:
-        """Returns the report of `myxtts doctor data` on a folder of recordings.
-
-        Raises:
-            UserError: The folder does not exist or has no data set.
-        """
+        """Returns the report of `myxtts doctor data` on a folder; raises `UserError` if it has no data set."""
         if not (folder or "").strip():
             raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
@@ -80,8 +77,11 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set from uploaded files; if that fails, deletes them and restores files that they replaced.
-        Yields the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
+        """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
+        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
+        known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
+        if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
+            raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
         if copies := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--recognizer={recognizer}"] * bool(recognizer)
             flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
@@ -119,10 +119,11 @@ class Studio:
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
 
-    def speakers(self, name: str, language: str) -> list[str]:
-        """Returns the names of a model's voices, sorted: voices of `language` first, then trained speakers first."""
-        voices = read_speakers(self.folder(name))
-        return sorted(voices, key=lambda one: (voices[one].language != language, voices[one].clip is None))
+    def speakers(self, language: str, *names: str) -> list[str]:
+        """Returns voices that all models have: those of `language` first, in each group trained speakers first."""
+        voices, *others = (read_speakers(self.folder(name)) for name in names)
+        shared = [one for one in voices if all(one in other for other in others)]
+        return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
         """Returns the language of the first trained speaker. Without one, `before` if a voice speaks it, else ""."""
@@ -134,10 +135,8 @@ class Studio:
         """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Retries sentences with low confidence.
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
-        voice (used without a recording), seed, temperature (0 for the run's setting), speed.
-
-        Raises:
-            UserError: The model cannot speak the text.
+        voice (used without a recording), seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
+        model cannot speak the text.
         """
         synthesizer, *manner = self._opened(run, text, *options, which=which)
         speech = synthesizer.speak(text, *manner, retries=1)
@@ -158,6 +157,8 @@ class Studio:
         if len(text) > MOST_CHARACTERS:
             raise PageError("long_text", MOST_CHARACTERS, len(text))
         folder = self.folder(run)
+        if not recording and speaker not in read_speakers(folder):  # a name that is a file is none, either
+            raise PageError("other_voice", run, speaker)
         # Time of the last change in ns, so that a model is loaded again if it has a newer checkpoint.
         paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
         changed = max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)
@@ -165,7 +166,6 @@ class Studio:
             synthesizer = self._load(folder, which, changed)
         from myxtts.inference.voices import stored_voice
 
-        # `as_voice` would read any file that is named as a speaker.
         listen, sampling = synthesizer.as_voice, synthesizer.config.sampling
         voice = listen(recording) if recording else stored_voice(folder, speaker, listen)
         sampling = dataclasses.replace(sampling, temperature=temperature or sampling.temperature)

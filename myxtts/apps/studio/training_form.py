@@ -1,7 +1,5 @@
-"""Values of the training form. The model to start from selects a recipe; values that differ from it become flags.
-
-The form has the settings whose field is declared with `page="main"` or `page="more"`.
-"""
+"""Values of the training form: the settings whose field has `page="main"` or `page="more"`. The model to start from
+selects a recipe; values that differ from it become flags."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -47,9 +45,7 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     """Returns the initial form for a run in `folder` that starts from `source`, a value of `--init-from`.
 
     If `recipe` is None, the form shows the settings of the run in `folder`, or for a new run a recipe for the source.
-
-    Raises:
-        UserError: The source or the run is damaged.
+    Raises `UserError` if the source or the run is damaged.
     """
     known = _model_in(source) if source else {}
     if recipe is None:

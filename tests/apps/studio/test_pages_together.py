@@ -2,14 +2,16 @@
 
 import subprocess
 
+import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import kept_in, to_trash
+from myxtts.apps.studio.folders import DataSets, kept_in, removable, to_trash
 from myxtts.apps.studio.processes import start_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.storage.speakers import write_speakers
 
 
 def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):
@@ -42,6 +44,48 @@ def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypat
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
 
 
+def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
+    data, columns = DataSets(tmp_path), "audio_file|text|speaker_name|language"
+    (folder := data.folder("talk")).mkdir(parents=True)
+    (folder / "metadata_train.csv").write_text(f'{columns}\nwavs/1.wav|won to.|a|en\nwavs/2.wav|"so ""he"""|a|en\n')
+    (folder / "metadata_eval.csv").write_text(f"{columns}\nwavs/3.wav|tree|a|en\n")
+    texts = [["wavs/1.wav", "one | two.\n"], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", ""]]
+    loaded = [["wavs/1.wav", "won to."], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", "tree"]]
+    assert data.correct(str(folder), loaded, texts) == 2
+    train = f'{columns}\nwavs/1.wav|one two.|a|en\nwavs/2.wav|"so ""he"""|a|en\n'
+    assert [path.read_text() for path in data.lists(str(folder))] == [train, f"{columns}\n"]
+    assert data.correct(str(folder), loaded, [*loaded[:1], ["wavs/2.wav", "so he"], loaded[2]]) == 1  # an older page
+    for clip in loaded[::2]:
+        with pytest.raises(UserError, match=clip[0]):
+            data.correct(str(folder), loaded, [[clip[0], "mine"]])
+    now = [train.replace('"so ""he"""', "so he"), f"{columns}\n"]
+    assert [path.read_text() for path in data.lists(str(folder))] == now
+    assert data.correct(str(tmp_path), loaded, loaded) == 0
+
+
+def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
+    studio, shape = Studio(tmp_path), (np.zeros((1, 2, 4), "float32"), np.zeros((1, 4), "float32"))
+    (tmp_path / "run").mkdir()
+    shared = studio.speakers("en", "base")[1]
+    write_speakers(tmp_path / "run", {"mine": shape, shared: shape})
+    assert studio.speakers("en", "base", "run") == studio.speakers("en", "run", "base") == [shared]
+
+
+def test_another_page_shows_the_running_data_set_and_copies_nothing(tmp_path, monkeypatch):
+    build_page = pytest.importorskip("myxtts.apps.studio.app", exc_type=ImportError).build_page
+    studio, popen = Studio(tmp_path), subprocess.Popen
+    with pytest.raises(UserError, match="/no/model"):
+        list(studio.make_data_set("set", ["talk.wav"], "en", "/no/model"))
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sh", "-c", "echo on; sleep 9"], **options))
+    next(first := studio.tasks.follow("data", "make-dataset", "my.set.recordings"))
+    make = next(one.fn for one in build_page(studio, "fa").fns.values() if one.api_name == "make_data_set")
+    for name, files in (("", None), ("my.set", ["talk.wav"]), ("../other", ["a.exe"])):
+        assert any("my.set: " in one for _, shown in zip("12", make(name, files, "de", "")) for one in shown.values())
+    studio.tasks.cancel("data")
+    with pytest.raises(UserError, match="Cancelled"):
+        list(first)
+
+
 def test_folders_are_listed_and_moved_to_the_trash(tmp_path):
     places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
     for place in places:
@@ -51,8 +95,10 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path):
     kinds = ["run", "data", "export", "evaluation"]
     assert tuple(found) == places and [one.kind for one in found.values()] == kinds
     assert {one.size for one in found.values()} == {"1.0 MB"}
-    with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="training already"):
-        to_trash(tmp_path, "run")
+    (tmp_path / "run/config.json").write_text(f'{{"data": {{"train_data": "{tmp_path}/_data/set"}}}}')
+    for place in places[:2]:
+        with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trash while run is training"):
+            removable(tmp_path, place)
     for bad in ("..", "_trash", None, "_data"):
         with pytest.raises(UserError):
             to_trash(tmp_path, bad)

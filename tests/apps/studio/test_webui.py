@@ -46,6 +46,12 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
     (view := RunView(tmp_path)).running = True
     assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
+    log = "Stage gpt: 800 steps, 0 done, model\n17:40:10 INFO Stage vocoder: 1 step, 0 done, model nano\nMaking codes"
+    (tmp_path / "train.log").write_text(log)
+    (later := RunView(tmp_path)).running = True
+    assert later.facts(TEXTS["en"])[-2:] == ["vocoder step 0/1", "Making codes"]
+    view.metrics[-1]["seconds_left"] = 90.0
+    assert view.facts(TEXTS["en"])[3] == "01:30 left in the run"
     assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
 
 
@@ -151,18 +157,6 @@ def test_dropped_files_become_a_data_set(tmp_path):
     with pytest.raises(UserError, match="text of the recording"):
         data.add_recording("mine", audio, " ")
     assert not data.folder("new").exists()
-
-
-def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
-    data, columns = DataSets(tmp_path), "audio_file|text|speaker_name|language"
-    (folder := data.folder("talk")).mkdir(parents=True)
-    (folder / "metadata_train.csv").write_text(f'{columns}\nwavs/1.wav|won to.|a|en\nwavs/2.wav|"so ""he"""|a|en\n')
-    (folder / "metadata_eval.csv").write_text(f"{columns}\nwavs/3.wav|tree|a|en\n")
-    texts = [["wavs/1.wav", "one | two.\n"], ["wavs/2.wav", 'so "he"'], ["wavs/3.wav", ""]]
-    assert data.correct(str(folder), texts) == 2
-    train = f'{columns}\nwavs/1.wav|one two.|a|en\nwavs/2.wav|"so ""he"""|a|en\n'
-    assert [path.read_text() for path in data.lists(str(folder))] == [train, f"{columns}\n"]
-    assert data.correct(str(tmp_path), texts) == 0
 
 
 def test_votes_are_stored_and_counted_by_pair(tmp_path):
@@ -316,7 +310,7 @@ def test_endpoints_read_only_uploaded_files(tmp_path):
 def test_speaker_of_a_request_cannot_be_a_file(tmp_path):
     (secret := tmp_path / "secret.wav").write_bytes(b"RIFF")
     (studio := Studio(tmp_path))._load = lambda *_: Mock()
-    with pytest.raises(UserError, match="speaker"):
+    with pytest.raises(UserError, match=f"base has no voice {secret}"):
         studio.speak("base", "One.", "en", None, str(secret), 0)
 
 
