@@ -13,28 +13,9 @@ import pytest
 from myxtts.config.config import XTTSConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = {
-    "config": 1,
-    "bundled": 1,  # data only
-    "storage": 2,
-    "text": 3,
-    "devices": 3,
-    "audio": 4,
-    "distributed": 4,
-    "memory": 4,
-    "utils": 4,
-    "data": 5,
-    "models": 5,
-    "training": 6,
-    "inference": 6,
-    "interchange": 7,
-    "hearing": 8,
-    "runs": 9,
-    "api": 10,
-    "cli": 11,
-    "apps": 12,
-    "__main__": 13,
-}
+PACKAGES = "config bundled, storage, text devices, audio distributed memory utils, data models, training inference, "
+PACKAGES += "interchange, hearing, runs, api, cli, apps, __main__"
+ROWS = {name: row for row, names in enumerate(PACKAGES.split(", "), 1) for name in names.split()}
 """Row of each package; a package may import only from lower rows."""
 DOORS = ("api.py", "training/trainer.py", "training/memory_isolated_trainer.py")
 """Files of `myxtts/` that are in the row of `api`, because users import them and no package does."""
@@ -44,21 +25,8 @@ WITHOUT_TENSORFLOW = ("config", "text")
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
 MODELS_MAY_IMPORT = ("keras", "numpy")
 MODELS_MAY_IMPORT_OF_OURS = ("config", "models")
-APPS_MAY_IMPORT = (
-    "api",
-    "cli.arguments",
-    "cli.errors",
-    "config",
-    "storage",
-    "text",
-    "devices",
-    "audio",
-    "utils",
-    "data",
-    "inference",
-    "hearing",
-    "interchange",
-)
+APPS_MAY_IMPORT = "api cli.arguments cli.errors config storage text devices audio utils data inference hearing".split()
+APPS_MAY_IMPORT += ["interchange"]
 """The public packages; an app may import these and itself."""
 TRACING_PACKAGES = ("training", "inference", "interchange")
 MODULE_NAME = re.compile(rf"myxtts\.({'|'.join(ROWS)})(\.[\w.]+)?(:\w+)?")

@@ -15,25 +15,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED_PACKAGES = {"ja": ("cutlet", "unidic_lite"), "zh": ("pypinyin",), "ko": ("hangul_romanize",)}
 # An ordinal of each language that has rules for them, cleaned.
-ORDINALS = {
-    "am": ("1ኛ ቀን", "አንደኛ ቀን"),
-    "ar": ("3ر", "ثالث"),
-    "cs": ("2. den", "druhý den"),
-    "de": ("2. tag", "zweite tag"),
-    "en": ("2nd day", "second day"),
-    "es": ("2º día", "segundo día"),
-    "fa": ("۲م روز", "دوم روز"),
-    "fr": ("1er jour", "premier jour"),
-    "hi": ("2nd", "दूसरा"),
-    "hu": ("2. nap", "második nap"),
-    "it": ("2° giorno", "secondo giorno"),
-    "ko": ("2번째", "du beon-jjae"),
-    "nl": ("2de dag", "tweede dag"),
-    "pl": ("2º", "drugi"),
-    "pt": ("2º dia", "segundo dia"),
-    "ru": ("2-й", "второй"),
-    "tr": ("2. gün", "ikinci gün"),
-}
+ORDINAL_ROWS = (Path(__file__).parent / "data/ordinals.txt").read_text("utf-8").splitlines()
+ORDINALS = {code: words for code, *words in (row.split(" | ") for row in ORDINAL_ROWS)}
 
 
 @pytest.fixture
