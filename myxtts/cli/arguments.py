@@ -29,7 +29,7 @@ class PlainParser(argparse.ArgumentParser):
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             subjects = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
-            used = next((one.choices.get(getattr(arguments, one.dest, None)) for one in subjects), None) or self
+            used = next((one.choices.get(getattr(arguments, one.dest, "")) for one in subjects), None) or self
             flag = unknown[0].partition("=")[0]
             known = [name for name in used._option_string_actions if name.startswith("--")]
             near = [name for name in known if name.startswith(flag)] or known
