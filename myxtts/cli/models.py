@@ -50,7 +50,7 @@ def convert_parser() -> PlainParser:
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", help="checkpoint, or its folder")
     direction.add_argument("--to-coqui", metavar="DIR", help="model to convert: a folder, base, or hf://owner/name")
-    parser.add_argument("--output", required=True, help="folder to write; with --to-coqui, or a .pth file in it")
+    parser.add_argument("--output", required=True, help="folder to write or, with --to-coqui, a .pth file")
     released = parser.add_argument_group("files that belong to --from-coqui")
     for option, name in RELEASED_NAMES.items():
         released.add_argument(_flag(option), metavar=name, type=Path, help=RELEASED_CONTENTS[option])

@@ -206,9 +206,8 @@ def _check(arguments):
     check_device(arguments.device)
     given = arguments.reference_audio or arguments.speaker or arguments.voice or arguments.batch
     if not given and not is_base(arguments.checkpoint):
-        if (only := default_speaker(arguments.checkpoint, "")) is None:
-            hint = "--list-speakers lists the names."
-            raise UserError(f"No voice: give --reference-audio FILE, --voice FILE.voice or --speaker NAME. {hint}")
+        if not (only := default_speaker(arguments.checkpoint, "")):
+            raise UserError("No voice: give --reference-audio FILE, --voice FILE or --speaker (see --list-speakers).")
         arguments.speaker = only
         print(f"Voice: {printable(only)}, the only speaker of the training data", file=sys.stderr)
     for path in [*(arguments.reference_audio or []), *filter(None, [arguments.voice])]:
@@ -330,10 +329,8 @@ def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
 
 
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Checks all lines, then speaks the lines whose file is missing or out of date; returns the exit code.
-
-    `options` and `check` are keyword arguments of `Synthesizer.batch`.
-    """
+    """Checks all lines, then speaks those whose file is missing or out of date; returns the exit code."""
+    # `options` and `check` are keyword arguments of `Synthesizer.batch`.
     folder = Path(arguments.output_folder)
     folder.mkdir(parents=True, exist_ok=True)
     requests = _requests(lines, synthesizer, voice, arguments)

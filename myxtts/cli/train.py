@@ -94,7 +94,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
     require_output("--json", arguments.json)
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
-        say("The recordings are not read, because --clip-seconds gives the longest clip.")
+        say("The recordings are not read; --clip-seconds gives the length of the longest clip.")
     lengths = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
     report = api.plan(config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **lengths)
     print(report)

@@ -27,11 +27,6 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress
 from myxtts.utils.commons import folded_on_terminal, progress_bar
 
-NEW_VOICE_ON_BASE = (
-    "Expect speech that is hard to understand: minutes of one new voice on base had a CER of 47 %. For a voice that is "
-    "understood, start from XTTS v2 (docs/finetune.md)."
-)
-
 
 class RunConsole(ConsoleProgress, RunListener):
     """Prints the events of a run and the progress of its stages; one of the run's `callbacks`."""
@@ -75,7 +70,8 @@ class RunConsole(ConsoleProgress, RunListener):
         spoken = ", ".join(language for language, _ in languages)
         self._say(f"Speech: {minutes} for training, {held} held out; {counted(len(languages), 'language')}: {spoken}")
         if is_base(dataset.config.training.init_from) and "dvae" in tuned_stages(dataset.config):
-            self._say(NEW_VOICE_ON_BASE)
+            self._say("Expect speech that is hard to understand: minutes of a new voice on base had a CER of 47 %.")
+            self._say("For a voice that is understood, start from XTTS v2 (docs/finetune.md).")
         usual = XTTSConfig(model=ModelConfig(size=dataset.config.model.size)).recipe()
         changed = (f"{name} {value}" for name, value in dataset.config.recipe().items() if value != usual[name])
         self._say(f"Settings other than the defaults: {printable(', '.join(changed))}")

@@ -71,14 +71,10 @@ def model_name(folder: AnyPath) -> str:
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the only speaker that a run was trained on, or the bundled model's first voice of a language, if any.
-
-    Without a voice of the language, it is the bundled model's first voice.
-    """
+    """Returns the only training speaker of a run, or the bundled model's first voice of a language, else its first."""
     from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
 
     speakers = read_speakers(folder)
-    if len(trained := [name for name, one in speakers.items() if one.clip]) == 1:
-        return trained[0]
-    names = speakers if is_base(folder) else []
+    trained = [name for name, one in speakers.items() if one.clip]
+    names = trained if len(trained) == 1 else speakers if is_base(folder) else []
     return next((name for name in names if name.startswith(f"{language}_")), next(iter(names), None))

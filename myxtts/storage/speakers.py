@@ -88,10 +88,7 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings to a run's folder: content of a FLAC file, language and sources (`StoredSpeaker`), by speaker.
-
-    Recordings of other speakers are kept.
-    """
+    """Adds recordings to those in a run's folder, by speaker: content of a FLAC file, language, sources."""
     home = Path(folder) / SPEAKER_CLIPS
     speakers = read_clips(home)
     home.mkdir(exist_ok=True)

@@ -181,10 +181,8 @@ class SpelledNumbers:
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
-    """Spells a number: one of the first `words`, else count and name of its largest unit, then the rest.
-
-    `units` are names by value, in descending order.
-    """
+    """Spells a number: one of the first `words`, else count and name of its largest unit, then the rest."""
+    # `units` are names by value, in descending order.
     if number < len(words):
         return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)

@@ -17,8 +17,6 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 LOG_TIME_FORMAT = "%H:%M:%S"
 LINE_WIDTH = 120
 """Maximum number of characters in a printed line."""
-COMMANDS = "myxtts ", "python ", "tensorboard ", "--"
-"""Beginnings of lines that users may paste into a shell."""
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
@@ -47,10 +45,9 @@ def line_width() -> int:
 def folded(line: str, width: int = 0) -> str:
     """Wraps a line at `width` characters, by default `line_width()`, and indents continuation lines by two spaces.
 
-    Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words are not broken, nor commands,
-    which would not run when pasted.
+    Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words and commands are not broken.
     """
-    if line.lstrip().startswith(COMMANDS):
+    if line.lstrip().startswith(("myxtts ", "python ", "tensorboard ", "--")):  # users paste them into a shell
         return line
     lines, joint, width = [], " | " if " | " in line else " ", width or line_width()
     for part in line.split(joint) if len(line) > width else [line]:
