@@ -49,11 +49,12 @@ def test_picture_of_a_text_with_dollar_signs_and_letters_of_many_scripts(tmp_pat
 
 def test_metrics_hold_every_figure_and_curves_those_of_the_last_way_to_the_end(tmp_path, drawn):
     metrics = samples.MetricsFile(tmp_path)
-    metrics.on_start(SimpleNamespace(stage="gpt", total_steps=30))
+    metrics.on_start(SimpleNamespace(stage="gpt", step=0, total_steps=30))
     for step, loss in ((10, 5.0), (20, 4.0), (30, float("nan")), (20, 3.0)):  # it went back to step 10
         metrics.on_log(step, {"codes": loss, "text": 1.0}, TIMING)
     metrics.on_validation(20, {"codes": np.float32(3.5)}, True)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    begun, *lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert begun == {"stage": "gpt", "total_steps": 30, "step": 0, "kind": "start"}
     figures_of_first = {"codes": 5.0, "text": 1.0, "avg_ms": 12.0}
     assert lines[0] == {"stage": "gpt", "total_steps": 30, "step": 10, "kind": "training", **figures_of_first}
     assert lines[2]["codes"] is None and lines[4]["kind"] == "validation" and lines[4]["is_best"] is True

@@ -50,7 +50,7 @@ UNENDED_SCORE = 100.0
 
 
 class MetricsFile(Callback):
-    """Appends losses and timings to `metrics.jsonl` at each log line and validation; logs only the first `OSError`."""
+    """Appends to `metrics.jsonl`: starts of stages, losses, timings and validations; logs only the first `OSError`."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
@@ -58,6 +58,7 @@ class MetricsFile(Callback):
 
     def on_start(self, start):
         self._stage = {"stage": start.stage, "total_steps": start.total_steps}
+        self._add("start", start.step, {})
 
     def on_log(self, step, losses, timing):
         self._add("training", step, {**losses, **timing})

@@ -37,8 +37,6 @@ ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a terminated process."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
 """Beginning of lines that libmpg123 and CTranslate2 print, sometimes by the thousand; they are not shown."""
-STAGE_BEGUN = re.compile(r"\bStage (\w+): (\d+) steps?, (\d+) done\b")
-"""Line in `train.log` at the beginning of a stage: its name, and how many steps it has and had done."""
 _trainings: dict[Path, subprocess.Popen] = {}
 """Training processes that this server started, by the run's folder."""
 
@@ -223,14 +221,11 @@ class RunView:
     def facts(self, texts: dict[str, str]) -> list[str]:
         """Returns the progress and the latest measurements, as short texts in the language of the page."""
         newest = self.metrics[-1] if self.metrics else dict(stage=None)
-        begun = [(stage, int(step), int(total)) for stage, total, step in STAGE_BEGUN.findall(self.log)]
         stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
-        if begun and begun[-1][0] != stage:  # the newest stage has no measurements yet
-            stage, step, total = begun[-1]
         place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
         facts = [texts["stage_of"].format(*place)] if place else []
         facts += [texts["step_of"].format(stage, f"{step}/{total}")] * bool(stage)
-        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage == newest["stage"]]
+        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         if self.running and "steps_per_second" in last:
             left = dict(left=(total - step) / last["steps_per_second"], left_in_run=last.get("seconds_left"))
@@ -248,6 +243,6 @@ class RunView:
             losses = [line[name] for name in MAIN_LOSSES if line.get(name) is not None]
             points += [(line["step"], loss, line["kind"]) for loss in losses[:1]]
         curves = {}
-        for (stage, _), points in found.items():
+        for stage, points in ((stage, points) for (stage, _), points in found.items() if points):
             curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
         return curves
