@@ -19,11 +19,6 @@ gc.freeze()
 gc.set_threshold(20_000, 20, 20)
 
 
-def pytest_xdist_auto_num_workers():
-    """One worker more than cores, because tests of browsers and of other processes wait much of the time."""
-    return os.cpu_count() + 1
-
-
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory):
     """Folder of twelve speech-like clips of two speakers: LJSpeech layout, `speakers.csv`. Tests must not change it."""

@@ -171,5 +171,5 @@ def test_log_has_each_line_from_the_devices_on_with_the_recipe_though_nothing_is
         settings.split(": ")[1].split(", ")
     )
     assert any(line.startswith("dvae step 1/1 | loss") and " | Host memory: " in line for line in lines)
-    figures = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
-    assert figures["kind"] == "training" and figures["host_mb"] > 100
+    begun, figures = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()[:2])
+    assert begun["kind"] == "start" and figures["kind"] == "training" and figures["host_mb"] > 100
