@@ -302,3 +302,9 @@ def test_resampling_in_parts_equals_resampling_the_whole():
     other.add(source)
     np.testing.assert_allclose(together, np.frombuffer(other.end(), "<i2").astype(int), atol=1)
     assert abs(len(together) - ENCODED_RATE) <= 1
+
+
+def test_mp3_is_decoded_in_order_without_seeks_between_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BLOCK_FRAMES", 5000)
+    soundfile.write(path := tmp_path / "a.mp3", np.tile(voice(), 8), 22050)
+    np.testing.assert_allclose(load_samples(path), soundfile.read(path, dtype="float32")[0], atol=1e-6)

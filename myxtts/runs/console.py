@@ -70,7 +70,7 @@ class RunConsole(ConsoleProgress, RunListener):
         spoken = ", ".join(language for language, _ in languages)
         self._say(f"Speech: {minutes} for training, {held} held out; {counted(len(languages), 'language')}: {spoken}")
         if is_base(dataset.config.training.init_from) and "dvae" in tuned_stages(dataset.config):
-            self._say("Expect speech that is hard to understand: minutes of a new voice on base had a CER of 47 %.")
+            self._say("Expect speech that is hard to understand: 5.5 min of a German voice on base had a CER of 47 %.")
             self._say("For a voice that is understood, start from XTTS v2 (docs/finetune.md).")
         usual = XTTSConfig(model=ModelConfig(size=dataset.config.model.size)).recipe()
         changed = (f"{name} {value}" for name, value in dataset.config.recipe().items() if value != usual[name])
