@@ -16,12 +16,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from myxtts.apps.server.app import make_app
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
-from myxtts.apps.server.voices import VoiceBook
+from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook
 from myxtts.config.checks import UserError
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel
-from myxtts.storage.base_model import EXPORT, MODELS, kind_of
+from myxtts.storage.base_model import EXPORT, MODELS, default_speaker, is_base, kind_of
 from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
@@ -41,7 +41,9 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     model, speakers, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")
-    voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), arguments.voice_map)
+    only = None if is_base(run) else default_speaker(run, "")  # the only trained speaker, as for `myxtts say`
+    aliases = (dict.fromkeys(("", *OPENAI_VOICES), only) if only else {}) | arguments.voice_map
+    voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), aliases)
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(model, *limits, arguments.warm, **options)
     name = arguments.model_name or Path(arguments.checkpoint).resolve().name
