@@ -245,13 +245,12 @@ def _watch(studio, texts, name, now, state):
         if fresh == seen:
             return _now(studio, texts), words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
-        tables = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
-        frames = [pd.DataFrame(rows or None, columns=["step", "loss", "series"]) for rows in tables]
-        shown = [gr.LinePlot(frame, visible=len(frame) > 0) for frame in frames]  # page.css draws a single point
+        lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
+        plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None
         heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
-        return _now(studio, texts), words, *shown, heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
+        return _now(studio, texts), words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, *plots, sample, log, seen]
     gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look_at, [name, seen], outputs, show_progress="hidden", api_name="state")

@@ -71,9 +71,6 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     hush.click(lambda: texts["hushed"], None, state, js="() => window.hush?.()", cancels=[speaking], api_name=False)
 
 
-LETTERS = "AB"
-
-
 def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Fills the tab Compare: speech of two checkpoints (optionally as a blind test), votes, and an evaluation."""
     sides = []
@@ -94,7 +91,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
     verdict = parts.state_line("vote_said")
     with gr.Row():
         look = dict(interactive=False, buttons=["download"])
-        sounds = [gr.Audio(label=letter, elem_id=f"compare_sound_{letter}", **look) for letter in LETTERS]
+        sounds = [gr.Audio(label=letter, elem_id=f"compare_sound_{letter}", **look) for letter in "AB"]
     heard = gr.State(None)
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
@@ -104,7 +101,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
             random.shuffle(order)
         spoken = [studio.speak(name, text, language, recording, speaker, seed, which=which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
-        captions = LETTERS if blind else [f"{letter}: {name}" for letter, name in zip(LETTERS, names)]
+        captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))
         yield *(gr.Audio(value=sound, label=label) for sound, label in zip(spoken, captions)), heard, ""
 
