@@ -295,7 +295,7 @@ def _list(studio, texts, tab):
         return table, gr.Dropdown(named, value=None), gr.Button(visible=False)
 
     headers = [texts[key] for key in ("what", "size", "date", "state")]
-    look = dict(interactive=False, wrap=True, column_widths=[260, 100, 170, 680], elem_id="models")
+    look = dict(interactive=False, wrap=True, column_widths=[190, 80, 150, 760], elem_id="models")
     table = gr.Dataframe(label=texts["kept"], headers=headers, **look)
     place = gr.Dropdown([], value=None, label=texts["what"], elem_id="kept")
     with gr.Row():
