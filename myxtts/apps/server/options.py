@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
-from myxtts.cli.errors import language_code, require_port
-from myxtts.config.checks import UserError, read_bounded, require
+from myxtts.cli.errors import language_code, read_input, require_port
+from myxtts.config.checks import UserError, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import check_model
@@ -91,10 +91,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     language_code(arguments.language or None)
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     if arguments.api_key_file:
-        try:
-            key = (read_bounded(Path(arguments.api_key_file), 2**16).splitlines() or [""])[0].strip()
-        except ValueError as error:
-            raise UserError(f"--api-key-file {arguments.api_key_file} {error}.") from error
+        key = (read_input("--api-key-file", arguments.api_key_file, 2**16).splitlines() or [""])[0].strip()
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
         raise UserError("An API key must have 8 or more printable ASCII characters and no spaces.")
     if not key and not _is_local(arguments.host):

@@ -52,8 +52,8 @@ class VoiceBook:
         model: Loads and encodes voices.
         speakers: Names of the voices that come with the model, each with its language.
         folder: Folder with one file per voice; its content may change at any time.
-        aliases: Other names for voices. Without an alias, a name in `OPENAI_VOICES` selects a voice of the text's
-            language, and a Kokoro name a voice of the language in the name, both of the same sex if possible.
+        aliases: Other names for voices, "" for the default. Without an alias, a name in `OPENAI_VOICES` selects a
+            voice of the text's language, a Kokoro name one of the language in the name, of the same sex if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.

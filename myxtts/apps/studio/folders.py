@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.apps.studio.processes import process_of
+from myxtts.apps.studio.processes import Tasks, process_of
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -159,8 +159,8 @@ def kept_in(home: Path) -> dict[str, Kept]:
     return kept
 
 
-def removable(home: Path, place: str | None) -> Kept:
-    """Returns the item of `kept_in` at a path; raises `UserError` if there is none or a running training uses it."""
+def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
+    """Returns the item of `kept_in` at a path; raises `UserError` if there is none or a running command uses it."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in (home / name for name in runs_in(home) if process_of(home / name)):
@@ -168,12 +168,15 @@ def removable(home: Path, place: str | None) -> Kept:
         used = [Path(path).resolve() for path in (run, data.train_data, data.val_data) if path]
         if any(path.is_relative_to(one.folder.resolve()) for path in used):
             raise PageError("in_use", one.folder.name, run.name)
+    written = one.folder.with_name(one.folder.name.removesuffix(RECORDINGS))
+    if written in tasks.folders().values() or process_of(written):  # which another server may have started
+        raise PageError("in_work", one.folder.name)
     return one
 
 
-def to_trash(home: Path, place: str | None) -> Path:
+def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
     """Moves a `removable` item into the trash, and the recordings of a data set with it; returns the new folder."""
-    one = removable(home, place)
+    one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:
         if folder.is_dir():
