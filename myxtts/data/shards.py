@@ -7,7 +7,6 @@ shard of a clip depends only on its id, so several processes can write shards in
 """
 
 import errno
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
+from myxtts.data.doctor import id_hash
 from myxtts.storage.files import digest_bytes, parse_json, read_json, remove_leftovers, write_json, write_whole
 
 FORMAT = 2
@@ -54,7 +54,7 @@ def shard_name(number: int, shards: int) -> str:
 
 def shard_of(clip_id: str, shards: int) -> int:
     """Returns the number of the shard of a clip; `shards` is the number of all shards."""
-    return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16) % shards
+    return id_hash(clip_id) % shards
 
 
 def write_shard(
@@ -126,9 +126,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
     total = sum(entry["clips"] for entry in entries)
     manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
-    path = folder / MANIFEST
-    if not path.is_file() or path.read_bytes() != (json.dumps(manifest, indent=1) + "\n").encode():
-        write_json(path, manifest)
+    write_json(folder / MANIFEST, manifest)
     return []
 
 
