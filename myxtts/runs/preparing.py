@@ -80,21 +80,25 @@ def prepare(
         count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out, audio)
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
 
-    pending = [*clips]
-    for waits in (False, True):  # shards that another process is encoding come last
+    _make_alone([*clips], make, output / LOCK, tell)
+    if missing := merge(output, shards, dvae):
+        tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
+    else:
+        tell(f"All {shards} shards are complete. Train with --prepared {output}")
+
+
+def _make_alone(numbers, make, lock, tell):
+    """Calls `make` for each shard that no other process is encoding, then for the others when they are free."""
+    for waits in (False, True):
         of_others = []
-        for number in pending:
-            with claimed(output / LOCK, number, waits) as is_ours:
+        for number in numbers:
+            with claimed(lock, number, waits) as is_ours:
                 if is_ours:
                     make(number)
                 else:
                     tell(f"Shard {number}: another process is encoding it")
                     of_others.append(number)
-        pending = of_others
-    if missing := merge(output, shards, dvae):
-        tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
-    else:
-        tell(f"All {shards} shards are complete. Train with --prepared {output}")
+        numbers = of_others
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
