@@ -7,6 +7,7 @@ shard of a clip depends only on its id, so several processes can write shards in
 """
 
 import errno
+import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -126,7 +127,9 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
     total = sum(entry["clips"] for entry in entries)
     manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
-    write_json(folder / MANIFEST, manifest)
+    path = folder / MANIFEST
+    if not path.is_file() or path.read_bytes() != (json.dumps(manifest, indent=1) + "\n").encode():
+        write_json(path, manifest)
     return []
 
 
