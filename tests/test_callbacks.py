@@ -128,6 +128,8 @@ def test_run_reports_its_bottleneck_after_a_minute_and_at_its_end(capsys, monkey
     progress.on_start(start_of())
     for seconds, said in ((59.0, 0), (2.0, 1), (100.0, 0)):
         now[0] += seconds
+        progress.on_step(9)
+        assert ("gpt step 9/100\n" in capsys.readouterr().out) == (seconds == 100.0), "after a minute without a line"
         progress.on_log(10, LOSSES, timing)
         assert capsys.readouterr().out.count(f"Bound by {bound}: ") == said
     progress.on_end(end_of(timing=timing))

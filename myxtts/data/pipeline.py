@@ -75,12 +75,6 @@ class ConditioningRule:
     grid: int = 1
     """Grid of all starts, and of lengths below `max_samples`, in samples."""
 
-    def fill(self, samples: np.ndarray) -> np.ndarray:
-        """Pads `(S,)` to `(max_samples,)` by repetition or with zeros."""
-        if self.padding == "repeat":
-            return np.resize(samples, self.max_samples)
-        return np.pad(samples, (0, self.max_samples - len(samples)))
-
 
 @dataclass(eq=False)
 class BatchLoader:
@@ -175,7 +169,8 @@ class BatchLoader:
         start, length = self._start(len(samples), length, rng, rule.grid), min(length, len(samples))
         if rule.grid <= length < rule.max_samples:
             length -= length % rule.grid
-        batch.conditioning[row] = rule.fill(samples[start : start + length])
+        filled = rule.max_samples if rule.padding == "repeat" else length
+        batch.conditioning[row, :filled] = np.resize(samples[start : start + length], filled)
         if other is None:
             batch.conditioning_span[row] = shift + start, shift + start + length
 

@@ -22,7 +22,7 @@ from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus,
 from myxtts.devices.machine import BYTES_PER_GB, choose_precision, probe_files, read_memory, read_processor
 from myxtts.distributed.workers import join_workers, leaving_together
 from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, count_gpt, largest_batch
-from myxtts.storage.files import new_hasher
+from myxtts.storage.files import digest_bytes
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
@@ -187,11 +187,10 @@ def examine_workers(config: XTTSConfig) -> list[str]:
     with leaving_together(workers):
         lines = [f"All {workers.count} workers are connected, with the same code and versions, on {plan.model_device}"]
         if config.data.train_data:
-            hasher, clips = new_hasher(), load_corpus(config.data.train_data).utterances
-            for clip in clips:
-                size = clip.wav_path.stat().st_size if clip.wav_path.is_file() else -1
-                hasher.update(f"{clip.id}|{clip.text}|{size}\n".encode())
-            found = [len(clips), hasher.hexdigest()[:12]]
+            clips = load_corpus(config.data.train_data).utterances
+            sizes = (clip.wav_path.stat().st_size if clip.wav_path.is_file() else -1 for clip in clips)
+            listed = "".join(f"{clip.id}|{clip.text}|{size}\n" for clip, size in zip(clips, sizes))
+            found = [len(clips), digest_bytes(listed.encode())[:12]]
             workers.require_equal("recordings", found, "Give each a copy of one data set in --train-data.")
             lines.append(f"Recordings: the same {found[0]} on all, by name, text and size (digest {found[1]})")
         workers.gather()

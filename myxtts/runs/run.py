@@ -211,7 +211,8 @@ class Run:
             self._notify("on_stopped", stopped_in)
             return False
         speaks = any(STAGE_CLASSES[name].speaks for name in self.history)
-        if stages and speaks and self.config.training.sample_every_steps and workers.is_chief:
+        is_new = stages or not any(self.folder.glob("samples/final_*.wav"))  # none after a stop in the last step
+        if is_new and speaks and self.config.training.sample_every_steps and workers.is_chief:
             self.trainer = None  # frees the memory of its model
             self._notify("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
         self._notify("on_finished", dataset)

@@ -18,7 +18,6 @@ from myxtts.config.training import SWITCHES, requested_switches
 from myxtts.devices.machine import choose_precision, rounds_to_tf32, runs_on_cpu
 from myxtts.models.attention import ATTENTION_SCOPES, MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
 from myxtts.models.layers import Dropout
-from myxtts.utils.commons import line_width
 
 if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
@@ -224,7 +223,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """Effects of all training switches of a run; `str` formats them as a table as wide as the terminal."""
+    """Effects of all training switches of a run; `str` formats them as a table of 80 columns."""
 
     rows: tuple[LedgerRow, ...]
 
@@ -232,9 +231,9 @@ class Ledger(NamedTuple):
         marked = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.rows)
         *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *marked)))  # without `as_requested`
         columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
-        starts = ["  ".join([*row, ""]) for row in zip(*columns)]
-        options = dict(width=max(line_width(), len(starts[0]) + 30), subsequent_indent=" " * len(starts[0]))
-        return "\n".join(textwrap.fill(r, initial_indent=start, **options) for start, r in zip(starts, reasons))
+        starts = ["  ".join(row).rstrip() for row in zip(*columns)]
+        options = dict(width=80, initial_indent="    ", subsequent_indent="    ")
+        return "\n".join(f"{start}\n{textwrap.fill(r, **options)}" for start, r in zip(starts, reasons))
 
     def row(self, optimization: str) -> LedgerRow:
         return next(row for row in self.rows if row.optimization == optimization)
