@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -25,15 +26,26 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments; the error for an unknown flag suggests the nearest one of the command or sub-command."""
-        arguments, unknown = self.parse_known_args(args, namespace)
+        """Parses arguments; the error for an unknown flag suggests the nearest one of the command or a sub-command."""
+        args = sys.argv[1:] if args is None else args
+        subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
+        used = next((subjects[one] for one in args if one in subjects), self)
+        homes = {name: one for one in (*subjects.values(), self, used) for name in one._option_string_actions}
+        try:
+            arguments, unknown = self.parse_known_args(args, namespace)
+        except UserError:  # the value of an unknown flag can be taken for a sub-command
+            names = [one.partition("=")[0] for one in args if subjects and one.startswith("--")]
+            unknown = [name for name in names if homes.get(name) not in (self, used)]
+            if not unknown:
+                raise
         if unknown:
-            subjects = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
-            used = next((one.choices.get(getattr(arguments, one.dest, "")) for one in subjects), None) or self
-            flag = unknown[0].partition("=")[0]
-            known = [name for name in used._option_string_actions if name.startswith("--")]
-            near = [name for name in known if name.startswith(flag)] or known
-            hint = nearest(flag, near) if flag.startswith("-") else " Put a text or path with spaces in quotes."
+            flag, own = unknown[0].partition("=")[0], [name for name in used._option_string_actions if name[:2] == "--"]
+            known = homes if "mean" in nearest(flag, homes) else own
+            hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
+            if flag in homes:
+                hint = f" It is one of {homes[flag].prog}."
+            elif not flag.startswith("-"):
+                hint = " Put a text or path with spaces in quotes."
             raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
         return arguments
 

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from myxtts.api import naming_arguments
 from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@naming_arguments(build_parser)
 def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **options) -> Path:
     """Creates a checked training set from long recordings, like `myxtts make-dataset`; returns its folder.
 
@@ -77,7 +79,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
-        UserError: A recording, text or option cannot be used.
+        UserError: A recording, text or option cannot be used. A note maps the flags in the message to arguments.
     """
     several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
     named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from myxtts.api import naming_arguments
 from myxtts.cli.arguments import LICENCE, PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
@@ -118,6 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+@naming_arguments(build_parser)
 def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
     """Evaluates the speech of models like `myxtts evaluate`; returns the content of its `evaluation.json`.
 
@@ -126,7 +128,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option is invalid, or a model, file or package is missing.
+        UserError: An option is invalid, or a model, file or package is missing. A note maps flags to arguments.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     print(_evaluate(arguments, _check(arguments)))
