@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.apps.datasets.alignment import align, find_sentences, fits_better_than_chance
-from myxtts.apps.datasets.checks import Segment, cached, is_steady, judge, listen, measure_clip
+from myxtts.apps.datasets.checks import NOT_SPEECH, Segment, cached, judge, listen, measure_clip, steadiness
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
@@ -133,9 +133,9 @@ def plan_source(
     spoken = to_stretches(surveyed.speech, seconds)
     if options.force_cut:
         spoken = force_cuts(spoken, surveyed.levels_db, seconds, options.max_seconds)
-    steady = np.array([is_steady(surveyed, *one) for one in spoken], bool)
-    left = [Segment(int(a) * size, int(b) * size, reason="not like speech") for a, b in spoken[steady]]
-    spoken = spoken[~steady]
+    steady = [steadiness(surveyed, *one) for one in spoken]
+    left = [Segment(int(a) * size, int(b) * size, "", NOT_SPEECH, why) for (a, b), why in zip(spoken, steady) if why]
+    spoken = spoken[np.array(steady, str) == ""]
     if not len(spoken):
         reason = "no speech found"
         return surveyed, [Segment(0, count, reason=reason)], [reason]
