@@ -41,8 +41,10 @@ def make_dataset(
             raise AudioError(path, "missing file", "it does not exist.")
         found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
-            hint = f"If it is a data set with texts, train on it: `myxtts train --train-data {shlex.quote(str(path))}`"
-            raise UserError(f"{path} contains no recordings ({' '.join(MEDIA_EXTENSIONS)}). {hint}.")
+            hint = f"Give recordings ({' '.join(MEDIA_EXTENSIONS)}), or a folder with recordings directly in it"
+            if path.is_file() or any(one.suffix.lower() in TEXTS for one in path.glob("*")):
+                hint = f"To train on its texts: `myxtts train --train-data {shlex.quote(str(path))}`"
+            raise UserError(f"{path} contains no recordings. {hint}.")
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")

@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     judged = _check(arguments)
     import_tensorflow()
     setup_logging()
-    print(f"\n{_evaluate(arguments, judged)}\n\nWrote {printable(str(Path(arguments.output) / PAGE))}")
+    _evaluate(arguments, judged)
     return 0
 
 
@@ -131,7 +131,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         UserError: An option is invalid, or a model, file or package is missing. A note maps flags to arguments.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
-    print(_evaluate(arguments, _check(arguments)))
+    _evaluate(arguments, _check(arguments))
     return read_json(Path(arguments.output) / JSON_FILE)
 
 
@@ -156,7 +156,7 @@ def _check(arguments):
 
 
 def _evaluate(arguments, judged):
-    """Synthesizes and measures the speech and writes the reports; returns the table for the terminal."""
+    """Synthesizes and measures the speech, writes the reports, and prints the table and their place."""
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
@@ -179,4 +179,5 @@ def _evaluate(arguments, judged):
             **{name: getattr(arguments, name) for name in ("seed", "data", "texts", "recognizer", "decoder")},
         }
         print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
-        return evaluate_into(Path(arguments.output), sources, sentences, tools, settings)
+        table = evaluate_into(Path(arguments.output), sources, sentences, tools, settings)
+        print(f"\n{table}\n\nWrote {printable(str(Path(arguments.output).resolve() / PAGE))}")
