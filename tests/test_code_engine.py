@@ -25,8 +25,8 @@ SAMPLED = SamplingConfig(temperature=1.1, top_k=12, top_p=0.95, repetition_penal
 TEXTS = [[5, 6, 7, 8], [9], [4, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], [20, 21], [7, 7, 7], [22, 5, 9, 8, 6, 4]]
 
 
-def engine_of(gpt, compiled=False):
-    return CodeEngine(TensorflowSteps(gpt, CONFIG, compiled), CONFIG)
+def engine_of(gpt, compiled=False, by_block=None):
+    return CodeEngine(TensorflowSteps(gpt, CONFIG, compiled, by_block=by_block), CONFIG)
 
 
 def make_gpt():
@@ -128,6 +128,10 @@ def test_codes_are_the_same_when_rows_join_and_leave(engine, alone):
     engine.finish(streams)
     for number, stream in enumerate(streams):
         assert stream.codes == alone[number % len(TEXTS)][0]
+
+
+def test_codes_are_the_same_with_compiled_blocks(gpt, alone):
+    assert all_codes(engine_of(gpt, by_block=True)) == [codes for codes, _ in alone]
 
 
 def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):

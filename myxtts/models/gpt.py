@@ -239,7 +239,7 @@ class GPT(Layer):
         return *self._predict(x[:, -1]), DecodingState(tuple(keys), tuple(values), key_mask)
 
     def advance(
-        self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState
+        self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState, run_block=TransformerBlock.advance
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """Processes one code per row and predicts the next.
 
@@ -247,6 +247,7 @@ class GPT(Layer):
             codes: `(B,)` int32.
             index: Number of earlier codes, without the start code: `(B,)` or scalar int32.
             position: Cache row to write, scalar int32. Any free row works, because position embeddings use `index`.
+            run_block: `TransformerBlock.advance`, or a function with its arguments and results.
 
         Returns:
             Logits of the next code `(B, num_audio_tokens)`, its GPT latent `(B, width)`, and the new state.
@@ -257,7 +258,7 @@ class GPT(Layer):
         x = ops.cast(x, self.compute_dtype)[:, None]
         keys, values = [], []
         for block, key, value in zip(self.blocks, state.keys, state.values):
-            x, key, value = block.advance(x, key, value, position, key_mask)
+            x, key, value = run_block(block, x, key, value, position, key_mask)
             keys.append(key)
             values.append(value)
         return *self._predict(x[:, 0]), DecodingState(tuple(keys), tuple(values), key_mask)
