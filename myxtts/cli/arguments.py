@@ -4,7 +4,9 @@ import argparse
 import math
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from myxtts.config.checks import UserError
@@ -15,6 +17,8 @@ GROUPS = ("data", "devices", "training", "optimizations")
 """Headings in `--help`, in order."""
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Options of `--accept-licence`, which each command has that takes a model of the hub."""
+EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
+"""Ends of the help of commands, by their names."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -22,7 +26,8 @@ class PlainParser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` that raises `UserError`, and whose help shows defaults and keeps line breaks."""
 
     def __init__(self, **options):
-        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+        examples = {"epilog": EXAMPLES.get(options.get("prog"))}
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **examples | options)
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):

@@ -71,10 +71,8 @@ class MemoryReport(dict[str, Any]):
             lines += [f"  {name:{width}}{found['batch']:7}{figures}"]
             batches = found["largest_batch"].values()
             sizes += [f"  {name:{width}}" + "".join(f"{batch or 'none':>8}" for batch in batches)]
-        rule = "the choice that needs the most memory"
-        notes = [
-            f"Note: {name} auto is planned as {value or 'off'}, {rule}." for name, value in self["settled"].items()
-        ]
+        settle = "Note: {} auto is planned as {}, the choice that needs the most memory.".format
+        notes = [settle(name, value or "off") for name, value in self["settled"].items()]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
         notes += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
         notes += ["docs/benchmarks.md compares estimates with measured peaks."]

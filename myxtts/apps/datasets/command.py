@@ -12,22 +12,11 @@ from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.storage.files import AnyPath
 
-EXAMPLES = """examples:
-  myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
-  myxtts make-dataset audiobook/ --language de --speaker anna --output set
-  myxtts make-dataset book.wav --transcript book.txt --recognizer base --output set
-  myxtts make-dataset notes.flac --recognizer "whisper-cli --file {wav}" --output set
-
-The text is a file next to the recording (same name, .srt, .vtt, .ass, .txt or .lab), the file of --subtitles or
---transcript, or comes from the recognizer, which also aligns transcripts and checks subtitles. segments.csv and
-report.html account for every second of the input.
-"""
-
 
 def build_parser() -> PlainParser:
     """Builds the argument parser of `myxtts make-dataset`."""
     description = "Cut long recordings at pauses into clips with texts, and check them."
-    parser = PlainParser(prog="myxtts make-dataset", description=description, epilog=EXAMPLES)
+    parser = PlainParser(prog="myxtts make-dataset", description=description)
     add, file = parser.add_argument, dict(metavar="FILE")
     add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders")
     add("--output", required=True, metavar="DIR", help="new folder, or an earlier data set to add to")

@@ -24,16 +24,6 @@ from myxtts.utils.commons import setup_logging
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 WHICH = ("best", "last")
 SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
-EXAMPLES = """
-examples:
-  myxtts evaluate runs/mine --quick
-  myxtts evaluate runs/a runs/b runs/b@last --data recordings --recognizer base
-  myxtts evaluate runs/mine --texts lines.txt --voices me.wav --recognizer "./hear.sh {wav}"
-  myxtts evaluate spoken_by_others --data recordings
-
-A folder of audio files needs a metadata.csv with their texts. All models speak the same held-out texts.
-docs/evaluation.md explains the metrics.
-"""
 
 
 class Subject(NamedTuple):
@@ -83,7 +73,7 @@ def check_output(folder: Path) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts evaluate`."""
-    parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.", epilog=EXAMPLES)
+    parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.")
     what = "run, converted model or folder of audio files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=what)
     parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint for names without @best or @last")
