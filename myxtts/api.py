@@ -205,9 +205,6 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 def _require_sense(named, config, start):
     """Raises `ConfigError` for options that have no effect or exclude each other, or need a stage that is missing."""
-    from myxtts.storage.checkpoint import CheckpointStore
-    from myxtts.storage.run_folder import GATHERED
-
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
@@ -227,11 +224,11 @@ def _require_sense(named, config, start):
     for flag, (name, holds, other) in needed.items():
         if named.get(name) and not holds:
             raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
-    places, alone = [Path(training.checkpoint_dir, place) for place in ("", GATHERED)], training.stage != "all"
-    for name in STAGES[training.stage].builds_on if alone and not training.workers else ():
+    home = Path(training.checkpoint_dir)
+    for name in STAGES[training.stage].builds_on if training.stage != "all" and not training.workers else ():
         is_taken = training.init_from and name not in training.tune
-        if not is_taken and not any(CheckpointStore(place / name).steps() for place in places):
-            fault = f"The {training.stage} stage needs a trained {name}, and {printable(str(places[0]))} has none"
+        if not is_taken and not [*home.glob(f"{name}/step_*"), *home.glob(f"*/{name}/step_*")]:  # in `GATHERED`
+            fault = f"The {training.stage} stage needs a trained {name}, and {printable(str(home))} has none"
             raise ConfigError(f"{fault}. Leave out --stage, or train it first with --stage {name}.")
     requested, source = named.get("model_size"), training.init_from
     if requested and source and (brought := _config_of_source(source)) and (size := brought.model.size) != requested:

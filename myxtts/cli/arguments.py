@@ -47,10 +47,8 @@ class PlainParser(argparse.ArgumentParser):
             flag, own = unknown[0].partition("=")[0], [name for name in used._option_string_actions if name[:2] == "--"]
             known = homes if "mean" in nearest(flag, homes) else own
             hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
-            if flag in homes:
-                hint = f" It is one of {homes[flag].prog}."
-            elif not flag.startswith("-"):
-                hint = " Put a text or path with spaces in quotes."
+            hint = hint if flag.startswith("-") else " Put a text or path with spaces in quotes."
+            hint = f" It is one of {homes[flag].prog}." if flag in homes else hint
             raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
         return arguments
 

@@ -24,8 +24,6 @@ LEAST_VOICE_CHANGE = 0.70
 """Minimum speaker similarity (Resemblyzer) between the two parts of a clip; below it, the clip has two voices."""
 LEAST_OWN_VOICE = 0.80
 """Minimum speaker similarity of a clip to the other clips of its recording."""
-NOT_SPEECH = "not like speech"
-"""Reason to drop audio whose level is too constant."""
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
@@ -119,7 +117,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
     for clip, deviation in zip(clips, deviations):
         facts, rate = clip.facts, clip.facts.characters_per_second
         if facts.dynamics_db < _LEAST_DYNAMICS_DB:
-            clip.drop(NOT_SPEECH, _STEADY.format(facts.dynamics_db))
+            clip.drop("not like speech", _STEADY.format(facts.dynamics_db))
         elif facts.snr_db < min_snr_db:
             clip.drop("noisy", f"its speech is {facts.snr_db:.1f} dB above the pauses; the minimum is {min_snr_db:g}.")
         elif facts.level_db < usual_level - _QUIET_UNDER_SOURCE_DB:

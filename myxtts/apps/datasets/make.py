@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.apps.datasets.alignment import align, find_sentences, fits_better_than_chance
-from myxtts.apps.datasets.checks import NOT_SPEECH, Segment, cached, judge, listen, measure_clip, steadiness
+from myxtts.apps.datasets.checks import Segment, cached, judge, listen, measure_clip, steadiness
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
@@ -136,7 +136,7 @@ def plan_source(
     if options.force_cut:
         spoken = force_cuts(spoken, surveyed.levels_db, seconds, options.max_seconds)
     steady = [steadiness(surveyed, *one) for one in spoken]
-    left = [Segment(int(a) * size, int(b) * size, "", NOT_SPEECH, why) for (a, b), why in zip(spoken, steady) if why]
+    left = [Segment(*one, "", "not like speech", why) for one, why in zip((spoken * size).tolist(), steady) if why]
     spoken = spoken[np.array(steady, str) == ""]
     if not len(spoken):
         reason = "no speech found"

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import UserError, brief
+from myxtts.audio.files import AudioError
+from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
+from myxtts.inference.speech import Voice
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
@@ -279,10 +281,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     if dvae:
         files["dvae.pth"] = _released(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
     if voices := dict(_voices(folder, which)):
-        files["speakers_xtts.pth"] = {
-            name: {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
-            for name, (latents, vector) in voices.items()
-        }
+        files["speakers_xtts.pth"] = voices
     written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
     for path in filter(os.path.lexists, written):
         raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
@@ -298,23 +297,21 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 
 def _voices(folder, which):
-    """Yields name and (latents, vector) of each voice; computes those of speakers that are stored as recordings."""
+    """Yields name and tensors of each voice; computes those of speakers that are stored as recordings."""
     listen = None
     for name, speaker in read_speakers(folder).items():
-        if speaker.clip is None:
-            yield name, read_speaker(folder, name)
-            continue
-        if listen is None:
+        if speaker.clip and listen is None:
             from myxtts.inference.loading import load_model  # imports TensorFlow, which other voices do not need
             from myxtts.inference.voices import VoiceEncoder
 
             model = load_model(folder, which)
             listen = VoiceEncoder(model, model.preset[1], traced=False)
         try:
-            voice = listen(speaker.clip)
-            yield name, (voice.latents, voice.speaker)
-        except UserError as error:
+            voice = listen(speaker.clip) if speaker.clip else Voice(*read_speaker(folder, name))
+        except AudioError as error:
             print(f"{name} is not in speakers_xtts.pth. {error}", file=sys.stderr)
+        else:
+            yield name, {"gpt_cond_latent": voice.latents, "speaker_embedding": voice.speaker[..., np.newaxis]}
 
 
 def speaker_front_end() -> dict[str, np.ndarray]:
