@@ -17,6 +17,10 @@ console_log = logging.getLogger("myxtts.console")
 class UserError(ValueError):
     """Error in the user's input. A command prints only the message and exits with code 2."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython and notebooks show instead of a traceback: the message and its notes."""
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
+
 
 class ConfigError(UserError):
     """Error for a setting with an invalid value; the message names the setting, the rule, the value and the fix."""

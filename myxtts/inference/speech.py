@@ -135,7 +135,7 @@ class Spoken:
         """Result of the self-check in words, with a number if the model is calibrated."""
         if all(piece.is_calibrated for piece in self.pieces):
             return f"confidence {self.confidence:.2f}" + (f" ({self.reason})" if self.reason else "")
-        return f"possible fault: {self.reason}" if self.reason else "no fault found"
+        return f"possible fault: {self.reason}" if self.reason else "no fault found in the codes"
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:

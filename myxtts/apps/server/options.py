@@ -23,21 +23,12 @@ LIMITS = {
     "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
 }
 """Numeric options: default, minimum, maximum and help."""
-EXAMPLES = """
-examples:
-  myxtts serve --checkpoint runs/mine --voices voices
-  curl http://127.0.0.1:8000/v1/audio/speech -H "Content-Type: application/json" \\
-      -d '{"model": "tts-1", "input": "Good morning.", "voice": "me", "response_format": "wav"}' --output out.wav
-
-A voice is a file NAME.voice, NAME.wav, NAME.flac, NAME.mp3 or NAME.ogg in the folder of --voices, or a speaker that the
-model was trained on. /docs lists the fields of a request.
-"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of `myxtts serve`."""
     about = "Serve a model over HTTP, with an API compatible with OpenAI's."
-    parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
+    parser = PlainParser(prog="myxtts serve", description=about)
     add_model(parser, "; also the folder of `myxtts export`")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
