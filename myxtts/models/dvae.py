@@ -64,8 +64,8 @@ class VectorQuantizer(Layer):
         smoothed = (self.cluster_size + SMOOTHING) / (total + self.num_codes * SMOOTHING) * total
         self.codebook.assign(self.codebook_sum / smoothed[:, None])
 
-    def revive(self, candidates: Tensor, threshold: Tensor) -> Tensor:
-        """Replaces rarely used codes; returns their number, int32.
+    def revive(self, candidates: Tensor, threshold: Tensor) -> None:
+        """Replaces rarely used codes.
 
         Args:
             candidates: Replacements of all codes, `(num_codes, width)`.
@@ -77,7 +77,6 @@ class VectorQuantizer(Layer):
         self.codebook.assign(keep[:, None] * self.codebook + dead[:, None] * candidates)
         self.cluster_size.assign(keep * self.cluster_size + dead * fresh_size)
         self.codebook_sum.assign(keep[:, None] * self.codebook_sum + dead[:, None] * candidates * fresh_size)
-        return ops.cast(ops.sum(dead), "int32")
 
 
 class DVAEResidualBlock(Layer):

@@ -178,8 +178,7 @@ def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
     """Creates and builds an `AdaptableDense` layer with a normally distributed kernel and zero bias, as in GPT-2."""
-    start = normal(stddev)
-    return built(AdaptableDense(units, kernel_initializer=start, dtype=dtype, name=name), (None, fan_in))
+    return dense(units, fan_in, name, dtype, kernel_initializer=normal(stddev))
 
 
 def layer_norm(width: int, name: str, dtype=None, epsilon=1e-5, **options) -> keras.layers.LayerNormalization:

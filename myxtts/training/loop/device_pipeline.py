@@ -38,10 +38,6 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
     return max(2, min(8, 64 // config.stage(stage).batch_size))
 
 
-class PipelineStuck(RuntimeError):
-    """The buffer did not fill in time; the message names the phase that takes so long."""
-
-
 def _prepared(waves, prepare, transfer, start, seconds, now):
     """Yields batches that were prepared and copied to the model device."""
     # Sets `now.phase` to the current phase, and adds the time of each phase to the Counter `seconds`.
@@ -90,12 +86,12 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `PipelineStuck` on timeout."""
+        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `RuntimeError` on timeout."""
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds
         while self._producer.is_alive() and not self._ready.full():
             if time.monotonic() > deadline:
-                raise PipelineStuck(
+                raise RuntimeError(
                     f"{self.fill()} of {self.capacity} batches are ready after {timeout_seconds:.0f} s; the producer "
                     f"is stuck {PHASES[self._now.phase]}. Look there, or raise --model-start-delay."
                 )
@@ -281,16 +277,12 @@ class Replicas:
             lambda context: shards[context.replica_id_in_sync_group % len(shards)]
         )
 
-    def local(self, batch) -> tuple:
-        """Returns the shards of a distributed batch, one per replica of this worker."""
-        return self.strategy.experimental_local_results(batch)
-
     def split(self, batch, parts: int) -> list:
         """Splits a batch into equal parts, each distributed like the batch."""
         if parts == 1:
             return [batch]
         pieces = []
-        for local, device in zip(self.local(batch), self.devices):
+        for local, device in zip(self.strategy.experimental_local_results(batch), self.devices):
             with tf.device(device):
                 pieces.append(equal_parts(local, parts))
         return [self.distribute(shards) for shards in zip(*pieces)]

@@ -209,10 +209,6 @@ _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
-class LedgerDifference(ConfigError):
-    """With `--strict`, a switch did not have the requested effect."""
-
-
 class LedgerRow(NamedTuple):
     """Ledger row of a switch: requested value with its source, observed effect, and the evidence for that effect."""
 
@@ -224,26 +220,23 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """Effects of all training switches of a run; `str` formats them as a table as wide as the terminal."""
+    """Effects of all training switches of a run, by name; `str` formats a table as wide as the terminal."""
 
-    rows: tuple[LedgerRow, ...]
+    rows: dict[str, LedgerRow]
 
     def __str__(self):
-        marked = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.rows)
-        *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *marked)))  # without `as_requested`
+        rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.rows.values())
+        *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *rows)))  # without `as_requested`
         columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
         starts = ["  ".join([*row, ""]) for row in zip(*columns)]
         options = dict(width=max(line_width(), len(starts[0]) + 30), subsequent_indent=" " * len(starts[0]))
         return "\n".join(textwrap.fill(r, initial_indent=start, **options) for start, r in zip(starts, reasons))
 
-    def row(self, optimization: str) -> LedgerRow:
-        return next(row for row in self.rows if row.optimization == optimization)
-
     def require(self) -> None:
-        """Raises `LedgerDifference` naming the switches that do not have the requested effect, if there are any."""
+        """Raises `ConfigError` naming the switches that do not have the requested effect, if there are any."""
         describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
-        if differing := "; ".join(describe(row) for row in self.rows if not row.as_requested):
-            raise LedgerDifference(f"--strict: {differing}. Request these effects, or leave out --strict.")
+        if differing := "; ".join(describe(row) for row in self.rows.values() if not row.as_requested):
+            raise ConfigError(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 
 class LedgerKeeper:
@@ -258,7 +251,7 @@ class LedgerKeeper:
         """Returns the `Ledger`; `figures` are the results of the first step that changed the weights."""
         rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
         rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
-        return Ledger(tuple(rows))
+        return Ledger({row.optimization: row for row in rows})
 
     def _numbers(self):
         step, switches = self.step, self.switches
