@@ -133,7 +133,8 @@ class GPT(Layer):
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
-                block.memory_use = MemoryUse(attention, recompute and partial(recompute, block=f"{name}_{number}"))
+                segment = [partial(recompute, block=f"{name}_{number}")] if recompute else []
+                block.memory_use = MemoryUse(attention, *segment)
 
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.

@@ -5,6 +5,7 @@ import textwrap
 import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -159,14 +160,10 @@ def recompute(segment: Callable, block: str) -> Callable:
     Only the segment's arguments and result are kept. The names of recomputed operations contain the name `block`.
     TensorFlow prunes those that the gradient does not need.
     """
-    forward = True
+    scopes = iter([nullcontext()])  # the first call is the forward pass
 
     def named(*tensors):
-        nonlocal forward
-        if forward:
-            forward = False
-            return segment(*tensors)
-        with keras.name_scope(RECOMPUTED + block):
+        with next(scopes, keras.name_scope(RECOMPUTED + block)):
             return segment(*tensors)
 
     return weights_first(keras.remat(named))
