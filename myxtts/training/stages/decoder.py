@@ -17,6 +17,7 @@ from myxtts.models.waveform_decoders import WaveformDecoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.base import Objective, Stage, Update
 from myxtts.training.stages.gpt import GPTPreparation
+from myxtts.training.stages.speaker import repeated
 
 DISCRIMINATORS = "discriminators"
 """Checkpoint file of the discriminators' weights."""
@@ -251,8 +252,7 @@ class DecoderPreparation(GPTPreparation):
         return frames, self.grid.num_frames(prepared.code_lengths + 1)
 
     def _speaker_vectors(self, batch, position):
-        own = tf.range(tf.shape(batch.conditioning)[1])[None] % batch.wav_lengths[:, None]
-        own = tf.gather(batch.wav, own, batch_dims=1)  # repeated to the length of the conditioning clip
+        own = repeated(batch.wav, batch.wav_lengths, tf.shape(batch.conditioning)[1])
         shape, at = (tf.shape(own)[0], 2), [self.seed, position]
         takes_own, start = tf.split(draw_rows(tf.random.stateless_uniform, shape, at, share=self.share), 2, axis=1)
         training = position >= 0

@@ -165,7 +165,7 @@ class SpeakerPreparation(Preparation):
             choice = tf.where(on, draws, 0)
             wav, lengths = change_speed(wav, lengths, tf.gather(tf.constant(SPEEDS), choice))
             speaker = tf.where(speaker < 0, speaker, speaker + self.num_speakers * choice)
-        wav = resample(repeated(wav, lengths), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+        wav = resample(repeated(wav, lengths, tf.shape(wav)[1]), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
         if self.augment:
             wav = tf.cond(on, lambda: disturb(wav, self.seed, position, self.share), lambda: wav)
         return SpeakerBatch(batch.index, self._speaker_mel(wav, in_chunks=runs_on_cpu(self.device)), speaker)
@@ -176,9 +176,9 @@ def _trainable_speakers(dataset):
     return [name for name in dataset.speakers if counts[name] >= FEWEST_CLIPS]
 
 
-def repeated(wav: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Replaces the padding of clips, `(B, S)` with `lengths` samples each, by repetitions of the clip."""
-    place = tf.math.floormod(tf.range(tf.shape(wav)[1])[None], lengths[:, None])
+def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Repeats clips, `(B, S)` with `lengths` samples each, to `size` samples, `(B, size)`."""
+    place = tf.math.floormod(tf.range(size)[None], lengths[:, None])
     return tf.gather(wav, place, batch_dims=1)
 
 
