@@ -156,10 +156,12 @@ def real_stage(mode, stage, recompute):
         trainer.stage.prepare_step(batch, number + 1, (0, 0))
         taken = trainer.train_step([batch], 1e-3, (0, number))
         losses.append({name: float(value) for name, value in taken.items()})
-    local = trainer.replicas.strategy.experimental_local_results
-    weights = {name: [part.numpy() for part in local(v.value)] for name, v in trainer.model.part_weights(stage).items()}
+    weights = {
+        name: [part.numpy() for part in trainer.replicas.local(v.value)]
+        for name, v in trainer.model.part_weights(stage).items()
+    }
     audit = require_placement(trainer.placed_variables().items(), trainer.plan)
-    shards = [sorted({field.device[-6:] for field in shard}) for shard in local(batch)]
+    shards = [sorted({field.device[-6:] for field in shard}) for shard in trainer.replicas.local(batch)]
     return losses, weights, audit, shards
 
 

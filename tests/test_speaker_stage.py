@@ -226,8 +226,7 @@ def on_devices(mode):
         with untraced():
             taken = {name: float(value) for name, value in trainer.train_step([batch], 1e-3, (0, 0)).items()}
         weights = trainer.model.part_weights("speaker").items()
-        local = trainer.replicas.strategy.experimental_local_results
-        return taken, {name: [part.numpy() for part in local(v.value)] for name, v in weights}
+        return taken, {name: [part.numpy() for part in trainer.replicas.local(v.value)] for name, v in weights}
     finally:
         speaker_encoder.SpeakerEncoder = whole
 
