@@ -177,7 +177,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     dvae_trainer(again).train(again, [recorders[1]])
     XTTSTrainer(by_hand.config, stage="dvae").train(by_hand, [recorders[2]])
     assert {**recorders[0].losses, **recorders[1].losses} == recorders[2].losses
-    assert recorders[1].ledgers[0].rows["batch size"].effective == "2 x 2"
+    assert recorders[1].ledgers[0]["batch size"].effective == "2 x 2"
 
 
 @pytest.mark.parametrize(

@@ -44,22 +44,22 @@ def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
         strict=True,
     )
     ledger = trainer.ledger
-    assert recorder.ledgers == [ledger] and all(row.as_requested for row in ledger.rows.values())
-    precision_row = ledger.rows["precision"]
+    assert recorder.ledgers == [ledger] and all(row.as_requested for row in ledger.values())
+    precision_row = ledger["precision"]
     assert (precision_row.requested, precision_row.effective) == ("mixed_bfloat16 (given)", "mixed_bfloat16")
     # All but the codebook's distances and sums.
     assert "13 of 15 matrix products of the step in bfloat16" in precision_row.reason
-    assert ledger.rows["loss scaling"].effective == "off"
-    assert (ledger.rows["TF32"].requested, ledger.rows["TF32"].effective) == ("auto (default)", "off")
-    clipping = ledger.rows["gradient clipping"]
+    assert ledger["loss scaling"].effective == "off"
+    assert (ledger["TF32"].requested, ledger["TF32"].effective) == ("auto (default)", "off")
+    clipping = ledger["gradient clipping"]
     assert clipping.requested == "global norm 1" and clipping.effective.startswith("global norm ")
-    assert (ledger.rows["XLA"].requested, ledger.rows["XLA"].effective) == ("on (given)", "on")
-    assert ledger.rows["weight averages"].effective == "0.9"
-    assert ledger.rows["gradient accumulation"].effective == "2"
-    assert trainer.store.read_state(2)["ledger"] == [row._asdict() for row in ledger.rows.values()]
+    assert (ledger["XLA"].requested, ledger["XLA"].effective) == ("on (given)", "on")
+    assert ledger["weight averages"].effective == "0.9"
+    assert ledger["gradient accumulation"].effective == "2"
+    assert trainer.store.read_state(2)["ledger"] == [row._asdict() for row in ledger.values()]
     lines = str(ledger).splitlines()
     assert lines[0].split() == ["optimization", "requested", "effective", "reason"]
-    assert sum(not line.startswith(" ") for line in lines) == 1 + len(ledger.rows)
+    assert sum(not line.startswith(" ") for line in lines) == 1 + len(ledger)
     assert max(map(len, lines)) <= 120 and " ".join(precision_row.reason.split()[:4]) in str(ledger)
 
 
@@ -69,13 +69,13 @@ def test_ledger_reports_switches_without_effect(tiny_corpus, tmp_path, monkeypat
     monkeypatch.setattr(UpdateRule, "update_averages", lambda rule, step: None)
     monkeypatch.setattr(switches, "xla_refusal", lambda device: "libdevice is missing")
     trainer, _ = ledger_of(tiny_corpus, tmp_path, precision="mixed_float16", ema=0.5, xla=True, tf32=True)
-    found = {name: (row.effective, row.as_requested) for name, row in trainer.ledger.rows.items()}
+    found = {name: (row.effective, row.as_requested) for name, row in trainer.ledger.items()}
     assert found["precision"] == ("float32", False)
     assert found["weight averages"] == ("frozen", False)
     assert found["XLA"] == ("off", False)
     assert found["TF32"] == ("off", False), "no CPU has it"
-    assert "libdevice is missing" in trainer.ledger.rows["XLA"].reason
-    assert trainer.ledger.rows["loss scaling"].effective.startswith("dynamic, now ")
+    assert "libdevice is missing" in trainer.ledger["XLA"].reason
+    assert trainer.ledger["loss scaling"].effective.startswith("dynamic, now ")
     assert "! float32" in str(trainer.ledger)
     with pytest.raises(ConfigError, match="--strict: precision .*mixed_float16.*XLA .*on"):
         trainer.ledger.require()

@@ -193,8 +193,6 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     common divisor, because the kernel grows with the numerator times the denominator of their ratio.
     """
     wav = ops.convert_to_tensor(wav, "float32")
-    if from_rate == to_rate:
-        return wav
     kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
     padded = ops.pad(wav, [[0, 0], [pad, pad + stride]])
     # One output channel per phase: (B, S / stride, num_phases), read row by row, is the waveform.

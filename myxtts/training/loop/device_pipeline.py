@@ -20,7 +20,6 @@ from myxtts.config.config import DataConfig, XTTSConfig
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import Workers, current_workers
-from myxtts.models.speaker_encoder import BatchNormalization
 
 PHASES = {
     "reading": "reading a batch on the host",
@@ -296,10 +295,3 @@ def equal_parts(batch: NamedTuple, count: int) -> list:
     """Splits a batch into parts with equal numbers of clips, by slices: `tf.split` has no GPU kernel for integers."""
     rows = len(batch[0]) // count
     return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]
-
-
-def synchronize_statistics(model: keras.Model) -> None:
-    """Makes batch normalization compute its statistics over the clips of all replicas."""
-    for layer in model._flatten_layers():
-        if isinstance(layer, BatchNormalization):
-            layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)

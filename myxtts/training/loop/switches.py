@@ -216,13 +216,11 @@ class LedgerRow(NamedTuple):
     as_requested: bool
 
 
-class Ledger(NamedTuple):
+class Ledger(dict[str, LedgerRow]):
     """Effects of all training switches of a run, by name; `str` formats a table as wide as the terminal."""
 
-    rows: dict[str, LedgerRow]
-
     def __str__(self):
-        rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.rows.values())
+        rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
         *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *rows)))  # without `as_requested`
         columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
         starts = ["  ".join([*row, ""]) for row in zip(*columns)]
@@ -232,7 +230,7 @@ class Ledger(NamedTuple):
     def require(self) -> None:
         """Raises `ConfigError` naming the switches that do not have the requested effect, if there are any."""
         describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
-        if differing := "; ".join(describe(row) for row in self.rows.values() if not row.as_requested):
+        if differing := "; ".join(describe(row) for row in self.values() if not row.as_requested):
             raise ConfigError(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 

@@ -13,11 +13,10 @@ from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import SpeakerBatch
 from myxtts.devices.machine import runs_on_cpu
-from myxtts.models.speaker_encoder import AngularMarginClassifier
+from myxtts.models.speaker_encoder import AngularMarginClassifier, BatchNormalization
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes
-from myxtts.training.loop.device_pipeline import synchronize_statistics
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, cross_entropy
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,9 @@ class SpeakerStage(Stage):
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
         """1 for trained and 0 for held-out speakers: all speakers at the first of `SPEEDS`, then at the second, etc."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            synchronize_statistics(self.model.speaker_encoder)
+            for layer in self.model.speaker_encoder._flatten_layers():
+                if isinstance(layer, BatchNormalization):
+                    layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
         """Moves the first clips of held-out speakers from training to validation."""
