@@ -233,12 +233,6 @@ class CausalSelfAttention(Layer):
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
 
-    def first_head(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns scaled query and key of the first head, `(B, T, D)` each, for `x` `(B, T, C)`."""
-        query, key, _ = ops.split(self.qkv(x), 3, axis=-1)
-        width = query.shape[-1] // self.heads
-        return query[..., :width] / width**0.5, key[..., :width]
-
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -191,8 +191,9 @@ class GPT(Layer):
             text_mask: `(B, L)` bool, False for padding.
         """
         block, first = self.blocks[number], self.config.num_latents
-        query, key = block.attention.first_head(block.attention_norm(x[:, first:]))
-        num_text = ops.shape(text_mask)[1]
+        query, key, _ = ops.split(block.attention.qkv(block.attention_norm(x[:, first:])), 3, axis=-1)
+        num_text, width = ops.shape(text_mask)[1], query.shape[-1] // block.attention.heads
+        query, key = query[..., :width] / width**0.5, key[..., :width]
         scores = ops.cast(ops.matmul(query[:, num_text:], ops.transpose(key[:, :num_text], (0, 2, 1))), "float32")
         return ops.softmax(ops.where(text_mask[:, None], scores, HIDDEN), axis=-1)
 

@@ -199,12 +199,11 @@ class StepClock:
             self._reported = len(self.step_times)
         if not len(times):
             return {}
-        phases = ("reading", "preparing", "copying", "stall")
-        spent = {phase: self._pipeline.seconds[phase] - self._before[phase] for phase in phases}
+        spent = self._pipeline.seconds - self._before
         return {
             **{"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean()},
             "variation": times.std() / times.mean(),
-            **{phase: min(1.0, seconds / sum(self.step_times)) for phase, seconds in spent.items()},
+            **{phase: min(1.0, spent[phase] / sum(self.step_times)) for phase in (*PHASES, "stall")},
             "buffer": float(np.mean(self._fills[first:])),
             "buffer_capacity": self._pipeline.capacity,
         }

@@ -138,9 +138,8 @@ class DiscriminatorObjective(Objective):
 
     def loss_sums(self, batch, seed=None):
         waves = {"real": batch.target, "made": tf.stop_gradient(resynthesis(self.decoder, batch))}
-        maps = {name: self.network(wav) for name, wav in waves.items()}
-        loss = lambda name: tf.reduce_sum(score_loss(self.decoder_type, maps[name], name == "real"))
-        return {name: loss(name) for name in maps}, {}
+        losses = {name: score_loss(self.decoder_type, self.network(wav), name == "real") for name, wav in waves.items()}
+        return {name: tf.reduce_sum(loss) for name, loss in losses.items()}, {}
 
 
 class DecoderObjective(Objective):
