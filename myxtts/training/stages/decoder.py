@@ -246,7 +246,7 @@ class DecoderPreparation(GPTPreparation):
         codes = streams.audio_targets[:, : tf.shape(prepared.codes)[1] + 1]
         text_mask = streams.key_mask[:, : tf.shape(streams.text_inputs)[1]]
         voice = self.gpt.mel_to_latents(prepared.conditioning_mel)
-        latents = self.gpt.codes_to_latents(voice, streams.text_inputs, codes, model.start_audio_token, text_mask)
+        latents = self.gpt.codes_to_latents(voice, streams.text_inputs, codes, text_mask)
         frames = tf.cast(self.grid.latents_to_frames(latents), tf.float32)
         return frames, self.grid.num_frames(prepared.code_lengths + 1)
 
