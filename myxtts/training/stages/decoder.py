@@ -77,7 +77,6 @@ class DecoderStage(Stage):
         self.speaker_encoder = None
         if self.config.training.decoder.speaker_weight:
             self.speaker_encoder = make_speaker_encoder(self.config.model)
-            self.speaker_encoder.trainable = False
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
     def updates(self, settings):
