@@ -164,7 +164,7 @@ def test_limit_is_enforced_and_reported(gpt, engine, limit):
     engine.finish([stream, longer])
     assert len(stream.codes) == (limit or CONFIG.max_codes) and not stream.stopped and stream.finished
     text, codes = np.array([mark_text(TEXTS[0], CONFIG)], "int32"), np.array([[*stream.codes, STOP]], "int32")
-    expected = gpt.codes_to_latents(voice_latents(0), text, codes, START)
+    expected = gpt.codes_to_latents(voice_latents(0), text, codes)
     np.testing.assert_allclose(stream.latents(), keras.ops.convert_to_numpy(expected)[0], atol=1e-4)
 
 

@@ -169,6 +169,7 @@ class Profile:
 
     def as_dict(self):
         """Returns the profile as JSON types, with times in milliseconds."""
+        gpus = [dataclasses.asdict(usage) for usage in self.gpus.gpus]
         return {
             "devices": self.plan.describe(),
             "virtual": self.plan.virtual,
@@ -187,7 +188,7 @@ class Profile:
             "ceiling": self.speedup / self.efficiency,
             "data_device_busy": self.data_busy,
             "model_device_busy": self.model_busy,
-            "gpu": self.gpus.as_dict(),
+            "gpu": {"available": bool(gpus), "reason": self.gpus.unavailable_reason, "gpus": gpus},
             "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
         }
 
@@ -211,7 +212,13 @@ class Profile:
         data, model = self.plan.data_device, ", ".join(self.plan.model_devices)
         busy = f"Data device {data} busy {self.data_busy:.0%}, model device {model} busy {self.model_busy:.0%}"
         lines += ["", "GPU UTILIZATION:", f"  {busy}; waited for data {pipeline.stall:.0%}"]
-        lines += [f"  {line}" for line in self.gpus.describe().splitlines()]
+        for gpu in self.gpus.gpus:
+            mean, greatest = gpu.mean_utilization, gpu.max_utilization
+            busy = "not reported" if mean is None else f"mean {mean:.0f}%, max {greatest:.0f}%"
+            memory = f"mean {gpu.mean_memory_mb:.0f}MB, max {gpu.max_memory_mb:.0f}MB of {gpu.total_memory_mb:.0f}MB"
+            lines.append(f"  GPU {gpu.id} ({gpu.name}): utilization {busy}; memory {memory}")
+        if not self.gpus.gpus:
+            lines.append(f"  GPU utilization: not available ({self.gpus.unavailable_reason})")
         lines += ["", "BOTTLENECK ANALYSIS:"]
         lines += [f"  {verdict.finding}" for verdict in self.verdicts] or ["  NO MAJOR BOTTLENECKS DETECTED"]
         lines += ["", "RECOMMENDATIONS:"]

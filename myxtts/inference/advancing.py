@@ -171,7 +171,7 @@ class TensorflowSteps:
         self.shapes.add((num_rows, cache_size))
 
     def _read_prompts(self, latents, text, text_mask):
-        logits, hidden, cache = self.gpt.prefill(latents, text, text_mask, self.config.start_audio_token, 0)
+        logits, hidden, cache = self.gpt.prefill(latents, text, text_mask, 0)
         return RowState(cache.keys, cache.values, logits, hidden, tf.zeros(tf.shape(logits), tf.bool))
 
     def _moved(self, state, rows, start, end, before, after):

@@ -15,7 +15,7 @@ from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE
-from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
+from myxtts.storage.checkpoint import StoredTensors, write_tensors
 from myxtts.storage.files import CheckpointError
 
 VOICE_SUFFIX = ".voice"
@@ -43,10 +43,10 @@ class Voice:
         Raises:
             CheckpointError: The file is missing, damaged or not a voice.
         """
-        names = tensor_names(path)
-        if not {"latents"} <= set(names) <= {"latents", "speaker"}:
+        stored = StoredTensors(path)
+        if not {"latents"} <= set(stored) <= {"latents", "speaker"}:
             raise CheckpointError(f"{path} is not a voice. Write one with `Voice.save`.")
-        arrays = {name: array.astype(np.float32) for name, array in zip(names, read_tensors(path, names))}
+        arrays = {name: array.astype(np.float32) for name, array in stored.items()}
         return cls(arrays["latents"], arrays.get("speaker"))
 
     @classmethod

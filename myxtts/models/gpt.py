@@ -133,7 +133,8 @@ class GPT(Layer):
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
-                block.memory_use = MemoryUse(attention, recompute and partial(recompute, block=f"{name}_{number}"))
+                segment = [partial(recompute, block=f"{name}_{number}")] if recompute else []
+                block.memory_use = MemoryUse(attention, *segment)
 
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
@@ -190,14 +191,13 @@ class GPT(Layer):
             text_mask: `(B, L)` bool, False for padding.
         """
         block, first = self.blocks[number], self.config.num_latents
-        query, key = block.attention.first_head(block.attention_norm(x[:, first:]))
-        num_text = ops.shape(text_mask)[1]
+        query, key, _ = ops.split(block.attention.qkv(block.attention_norm(x[:, first:])), 3, axis=-1)
+        num_text, width = ops.shape(text_mask)[1], query.shape[-1] // block.attention.heads
+        query, key = query[..., :width] / width**0.5, key[..., :width]
         scores = ops.cast(ops.matmul(query[:, num_text:], ops.transpose(key[:, :num_text], (0, 2, 1))), "float32")
         return ops.softmax(ops.where(text_mask[:, None], scores, HIDDEN), axis=-1)
 
-    def codes_to_latents(
-        self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
-    ) -> Tensor:
+    def codes_to_latents(self, latents: Tensor, text_inputs: Tensor, codes: Tensor, text_mask=None) -> Tensor:
         """Returns the GPT latents that predict given codes, `(B, C, width)`, the input of the waveform decoder.
 
         Args:
@@ -206,14 +206,14 @@ class GPT(Layer):
             codes: `(B, C)`, including the final stop code.
             text_mask: `(B, L)` bool, False for padding; None without padding.
         """
-        audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=start_audio_token)[:, :-1]
+        audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=self.config.start_audio_token)[:, :-1]
         key_mask = None
         if text_mask is not None:
             key_mask = ops.concatenate([text_mask, ops.ones_like(audio_inputs, dtype="bool")], axis=1)
         return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1] :]
 
     def prefill(
-        self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, start_audio_token: int, max_codes: int
+        self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, max_codes: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """Processes the prompt and the start code, and creates a cache with `max_codes` free rows.
 
@@ -226,7 +226,7 @@ class GPT(Layer):
             Logits of the first code `(B, num_audio_tokens)`, GPT latent of the first code `(B, width)`, and
             `DecodingState`.
         """
-        start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
+        start = ops.full((ops.shape(text_inputs)[0], 1), self.config.start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)
         key_mask = ops.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
         keys, values = [], []

@@ -178,8 +178,7 @@ def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
     """Creates and builds an `AdaptableDense` layer with a normally distributed kernel and zero bias, as in GPT-2."""
-    start = normal(stddev)
-    return built(AdaptableDense(units, kernel_initializer=start, dtype=dtype, name=name), (None, fan_in))
+    return dense(units, fan_in, name, dtype, kernel_initializer=normal(stddev))
 
 
 def layer_norm(width: int, name: str, dtype=None, epsilon=1e-5, **options) -> keras.layers.LayerNormalization:
@@ -188,10 +187,19 @@ def layer_norm(width: int, name: str, dtype=None, epsilon=1e-5, **options) -> ke
     return built(norm, (None, None, width))
 
 
-class _Convolution(Layer):
-    """Base class of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
+class Conv1D(Layer):
+    """Convolution over time with zero padding on both sides, `(B, T, channels)` to `(B, ceil(T / stride), filters)`.
 
-    rank: int
+    The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
+    are initialized as in PyTorch, uniform within 1 / sqrt(fan in).
+
+    Args:
+        kernel_size: An odd number.
+        dilation: Distance between taps; must be 1 with a stride.
+    """
+
+    rank = 1
+    """Number of spatial axes."""
 
     def __init__(self, channels: int, filters: int, kernel_size: int, stride=1, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)
@@ -214,21 +222,7 @@ class _Convolution(Layer):
         return x if self.bias is None else x + self.bias
 
 
-class Conv1D(_Convolution):
-    """Convolution over time with zero padding on both sides, `(B, T, channels)` to `(B, ceil(T / stride), filters)`.
-
-    The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
-    are initialized as in PyTorch, uniform within 1 / sqrt(fan in).
-
-    Args:
-        kernel_size: An odd number.
-        dilation: Distance between taps; must be 1 with a stride.
-    """
-
-    rank = 1
-
-
-class Conv2D(_Convolution):
+class Conv2D(Conv1D):
     """`Conv1D` over two axes, with a square kernel: `(B, H, W, channels)` to `(B, H', W', filters)`."""
 
     rank = 2

@@ -274,7 +274,7 @@ class Checkpointer:
             tensors[TRAINED] = arrays_of(step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": TRAINED in tensors}
         saved |= {"bad_steps_in_row": step.bad_steps_in_row, "versions": versions(), "config": trainer.config.to_dict()}
-        ledger = trainer.ledger and [row._asdict() for row in trainer.ledger.rows]
+        ledger = trainer.ledger and [row._asdict() for row in trainer.ledger.values()]
         saved |= {"ledger": ledger, "switches": trainer.switches.applied()}
         if self.state.clips is not None:
             tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()

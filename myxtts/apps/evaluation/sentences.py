@@ -249,7 +249,7 @@ def copy_speech(
     codes = np.asarray(model.dvae.encode(model.normalize_mel(mel)))[0].astype(np.int32)
     ended = np.append(codes, config.stop_audio_token).astype(np.int32)[None]
     text = np.array([mark_text(list(text_ids), config)], np.int32)
-    latents = np.asarray(model.gpt.codes_to_latents(voice.latents, text, ended, config.start_audio_token))[0]
+    latents = np.asarray(model.gpt.codes_to_latents(voice.latents, text, ended))[0]
     return synthesizer.to_waveform.begin(voice)(codes.tolist(), latents, True), codes
 
 

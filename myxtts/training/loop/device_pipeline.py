@@ -20,7 +20,6 @@ from myxtts.config.config import DataConfig, XTTSConfig
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import Workers, current_workers
-from myxtts.models.speaker_encoder import BatchNormalization
 
 PHASES = {
     "reading": "reading a batch on the host",
@@ -36,10 +35,6 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
     return max(2, min(8, 64 // config.stage(stage).batch_size))
-
-
-class PipelineStuck(RuntimeError):
-    """The buffer did not fill in time; the message names the phase that takes so long."""
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
@@ -90,12 +85,12 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `PipelineStuck` on timeout."""
+        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `RuntimeError` on timeout."""
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds
         while self._producer.is_alive() and not self._ready.full():
             if time.monotonic() > deadline:
-                raise PipelineStuck(
+                raise RuntimeError(
                     f"{self.fill()} of {self.capacity} batches are ready after {timeout_seconds:.0f} s; the producer "
                     f"is stuck {PHASES[self._now.phase]}. Look there, or raise --model-start-delay."
                 )
@@ -204,12 +199,11 @@ class StepClock:
             self._reported = len(self.step_times)
         if not len(times):
             return {}
-        phases = ("reading", "preparing", "copying", "stall")
-        spent = {phase: self._pipeline.seconds[phase] - self._before[phase] for phase in phases}
+        spent = self._pipeline.seconds - self._before
         return {
             **{"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean()},
             "variation": times.std() / times.mean(),
-            **{phase: min(1.0, seconds / sum(self.step_times)) for phase, seconds in spent.items()},
+            **{phase: min(1.0, spent[phase] / sum(self.step_times)) for phase in (*PHASES, "stall")},
             "buffer": float(np.mean(self._fills[first:])),
             "buffer_capacity": self._pipeline.capacity,
         }
@@ -300,10 +294,3 @@ def equal_parts(batch: NamedTuple, count: int) -> list:
     """Splits a batch into parts with equal numbers of clips, by slices: `tf.split` has no GPU kernel for integers."""
     rows = len(batch[0]) // count
     return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]
-
-
-def synchronize_statistics(model: keras.Model) -> None:
-    """Makes batch normalization compute its statistics over the clips of all replicas."""
-    for layer in model._flatten_layers():
-        if isinstance(layer, BatchNormalization):
-            layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)

@@ -5,6 +5,7 @@ import textwrap
 import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -158,14 +159,10 @@ def recompute(segment: Callable, block: str) -> Callable:
     Only the segment's arguments and result are kept. The names of recomputed operations contain the name `block`.
     TensorFlow prunes those that the gradient does not need.
     """
-    forward = True
+    scopes = iter([nullcontext()])  # the first call is the forward pass
 
     def named(*tensors):
-        nonlocal forward
-        if forward:
-            forward = False
-            return segment(*tensors)
-        with keras.name_scope(RECOMPUTED + block):
+        with next(scopes, keras.name_scope(RECOMPUTED + block)):
             return segment(*tensors)
 
     return weights_first(keras.remat(named))
@@ -208,10 +205,6 @@ _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
-class LedgerDifference(ConfigError):
-    """With `--strict`, a switch did not have the requested effect."""
-
-
 class LedgerRow(NamedTuple):
     """Ledger row of a switch: requested value with its source, observed effect, and the evidence for that effect."""
 
@@ -222,27 +215,22 @@ class LedgerRow(NamedTuple):
     as_requested: bool
 
 
-class Ledger(NamedTuple):
-    """Effects of all training switches of a run; `str` formats them as a table of 80 columns."""
-
-    rows: tuple[LedgerRow, ...]
+class Ledger(dict[str, LedgerRow]):
+    """Effects of all training switches of a run, by name; `str` formats them as a table of 80 columns."""
 
     def __str__(self):
-        marked = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.rows)
-        *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *marked)))  # without `as_requested`
+        rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
+        *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *rows)))  # without `as_requested`
         columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
         starts = ["  ".join(row).rstrip() for row in zip(*columns)]
         options = dict(width=80, initial_indent="    ", subsequent_indent="    ")
         return "\n".join(f"{start}\n{textwrap.fill(r, **options)}" for start, r in zip(starts, reasons))
 
-    def row(self, optimization: str) -> LedgerRow:
-        return next(row for row in self.rows if row.optimization == optimization)
-
     def require(self) -> None:
-        """Raises `LedgerDifference` naming the switches that do not have the requested effect, if there are any."""
+        """Raises `ConfigError` naming the switches that do not have the requested effect, if there are any."""
         describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
-        if differing := "; ".join(describe(row) for row in self.rows if not row.as_requested):
-            raise LedgerDifference(f"--strict: {differing}. Request these effects, or leave out --strict.")
+        if differing := "; ".join(describe(row) for row in self.values() if not row.as_requested):
+            raise ConfigError(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 
 class LedgerKeeper:
@@ -257,7 +245,7 @@ class LedgerKeeper:
         """Returns the `Ledger`; `figures` are the results of the first step that changed the weights."""
         rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
         rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
-        return Ledger(tuple(rows))
+        return Ledger({row.optimization: row for row in rows})
 
     def _numbers(self):
         step, switches = self.step, self.switches

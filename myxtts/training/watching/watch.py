@@ -169,7 +169,7 @@ class Watch:
 
         Raises:
             TrainingDiverged: Too many consecutive steps were not finite; a file in the run's folder lists them.
-            LedgerDifference: With `--strict`, a switch did not have the requested effect.
+            ConfigError: With `--strict`, a switch did not have the requested effect.
         """
         trainer, step = self.trainer, self.trainer.train_step
         if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
