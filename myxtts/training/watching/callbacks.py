@@ -133,10 +133,11 @@ class ConsoleProgress(Callback):
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
-        self._told, self._first_at, self._shown_at = False, 0.0, 0.0
+        self._told, self._is_warned, self._first_at, self._shown_at = False, False, 0.0, 0.0
 
     def on_start(self, start):
-        self._start, self._verdict_at, self._told = start, time.monotonic() + MINUTE, False
+        self._start, self._verdict_at = start, time.monotonic() + MINUTE
+        self._told = self._is_warned = False
         done = f"{counted(start.total_steps, 'step')}, {start.step} done"
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
@@ -204,7 +205,8 @@ class ConsoleProgress(Callback):
         self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
         # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
-        if lines and timing["variation"] > VARIATION_WARNING and varies:
+        if lines and timing["variation"] > VARIATION_WARNING and varies and not self._is_warned:
+            self._is_warned = True
             self._say(
                 "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
                 "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."
