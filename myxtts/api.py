@@ -1,4 +1,4 @@
-"""Python API: train, plan and load. The command line, notebooks and the page call these functions."""
+"""Python API: train, plan and load. The command line, notebooks and the web page call these functions."""
 
 import os
 import re
@@ -84,7 +84,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Adds a note to a `UserError` that maps the flags in its message to arguments.
+    """Adds a note to a `UserError`, with the Python argument for each flag in its message.
 
     `parser` returns the argument parser with the flags; None means the flags of `myxtts train` and their settings.
     """
@@ -110,8 +110,8 @@ def train(config: Configuration = None, **options) -> "Run":
             callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
 
     Returns:
-        The run, with `history`, `best`, `finished` and `speak`. On Ctrl-C it saves a checkpoint and returns; the same
-        call resumes.
+        The run, with `history`, `best`, `finished` and `speak`. On Ctrl-C, training ends with a checkpoint; the same
+        call resumes it.
 
     Raises:
         UserError: An option or a recording cannot be used. A note maps the flags in the message to arguments.
@@ -137,10 +137,10 @@ def plan(
     """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
 
     Args:
-        config: As in `train`, like all options that are not listed here.
+        config: As in `train`, whose other options are accepted too.
         clip_seconds: Longest clip of the data; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
-        gpu_memory: Memory of the GPUs to find the largest batch for, in GB.
+        gpu_memory: GPU memory sizes in GB; the report has the largest batch for each.
 
     Returns:
         A report of JSON types; `print` shows it as tables.
@@ -159,7 +159,7 @@ def plan(
             from myxtts.runs.origin import with_shape
         config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
     elif name:
-        say(f"{name} is not downloaded to read its size. --model-size {config.model.size} is planned; XTTS v2 is big.")
+        say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     return memory_report(replace(config, model=model), stage, clip_seconds, gpus)

@@ -16,7 +16,7 @@ from myxtts.config.settings import nearest
 GROUPS = ("data", "devices", "training", "optimizations")
 """Headings in `--help`, in order."""
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
-"""Options of `--accept-licence`, which each command has that takes a model of the hub."""
+"""Arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a model of the hub."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
 """Ends of the help of commands, by their names."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
@@ -117,7 +117,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds the argument `name` and flags, which select a model. `more` is the end of the argument's help text."""
+    """Adds the argument `name`, whose help text ends in `more`, and two flags, which together select a model."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)

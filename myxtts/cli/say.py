@@ -33,7 +33,7 @@ from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Texts of up to this many characters are spoken faster without tracing all graphs."""
+"""Texts of up to this many characters are spoken without tracing all graphs, which would take longer."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
 """File in the output folder: digests of the text, voice and settings of each audio file, by id."""

@@ -50,7 +50,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`, with `hint` if that names the package or has a `{}`."""
+    """Converts an `ImportError` in a block to `error`, with `hint` if it names the package or has `{}` for its name."""
     try:
         yield
     except ImportError as fault:

@@ -206,7 +206,7 @@ def _divide(sides, inspection, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `DataConfig.conditioning_seconds`, limited to the usual clip length if short clips would be repeated."""
+    """Returns `DataConfig.conditioning_seconds`; if padding repeats clips, at most the length of most clips."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE

@@ -73,7 +73,7 @@ class ConditioningRule:
     padding: str
     """`repeat` or `zeros`."""
     grid: int = 1
-    """Grid of all starts, and of lengths below `max_samples`, in samples."""
+    """All starts, and lengths below `max_samples`, are multiples of this number of samples."""
 
 
 @dataclass(eq=False)
@@ -154,7 +154,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes the conditioning clip of a row; the row's own `samples` (None if prepared) start at `shift`."""
+        """Writes the conditioning clip of a row; its own clip, `samples` (None if prepared), starts at `shift`."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None

@@ -171,7 +171,7 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` is the flag of `clips` for messages; the clips of `also` are added. Raises `UserError` if a clip differs.
+        `of` is the flag of `clips`. Adds the clips of `also`. Raises `UserError` if one is missing or stale.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:

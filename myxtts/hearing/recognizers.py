@@ -40,7 +40,7 @@ class Listening:
         self.recognizer = recognizer
 
     def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
-        """Returns the character error rate of the audio, at most 1."""
+        """Returns the character error rate of audio `(S,)`, at most 1."""
         wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
         return min(1.0, wrong / max(1, expected))
 

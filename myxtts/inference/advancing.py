@@ -60,7 +60,7 @@ def graph_of(function: Callable, signature: list, compiled: bool = False) -> Cal
 
 
 class CompiledBlock:
-    """`TransformerBlock.advance` with XLA: one program per shape for all blocks, which compiles as fast as for one."""
+    """`TransformerBlock.advance` with XLA. All blocks share one program per shape, so that only one is compiled."""
 
     def __init__(self, first: TransformerBlock):
         self._first = first

@@ -212,14 +212,14 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:
-    """Returns `seconds` of silence, float32 `(S,)`."""
+    """Returns `seconds` of silence at `sample_rate` Hz, `(S,)` float32."""
     return np.zeros(int(seconds * sample_rate), np.float32)
 
 
 SILENT = 0.05
 """Share of the highest RMS below which a frame is silent; used at both ends of a sentence."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
-"""Lengths of a word boundary and of a pause at punctuation, in phonemes or letters."""
+"""Durations of a word boundary and of a pause at punctuation, as multiples of a phoneme or letter."""
 
 
 class Word(NamedTuple):
@@ -235,7 +235,7 @@ def word_times(
 ) -> list[Word]:
     """Estimates when each word of a sentence is spoken.
 
-    Divides the time between the silent ends in proportion to the lengths of the words (accuracy: docs/serving.md).
+    Divides the time between the silences at both ends in proportion to the words (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.

@@ -37,7 +37,7 @@ SHOWN: dict[str, dict[str, Any]] = {
     "LoRA of rank 16": {"lora_rank": 16},
     "weight averaging (EMA)": {"ema": True},
 }
-"""Rows of the report, with what each adds to the request; rows that change nothing for a stage are omitted."""
+"""Rows of the report, with the settings that each adds to the request; rows without effect on a stage are omitted."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report."""
 

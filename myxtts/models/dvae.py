@@ -57,7 +57,7 @@ class VectorQuantizer(Layer):
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
     def update(self, count: Tensor, vector_sum: Tensor):
-        """Updates the moving averages and the codebook with summed `statistics`."""
+        """Updates the moving averages and the codebook with `count` and `sum` of `statistics`, summed over batches."""
         self.cluster_size.assign(DECAY * self.cluster_size + (1.0 - DECAY) * count)
         self.codebook_sum.assign(DECAY * self.codebook_sum + (1.0 - DECAY) * vector_sum)
         total = ops.sum(self.cluster_size)
@@ -110,7 +110,7 @@ class DVAE(Layer):
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
         policy, wide, width = self.dtype_policy, 2 * hidden, codebook_width
         self.reach = 2 * residual_blocks + 1
-        """Receptive field of a code to its right, in codes: 2 per residual block, and 1 for strided layers and STFT."""
+        """How far ahead a code depends on audio, in codes: 2 per residual block, and 1 for strided layers and STFT."""
 
         def conv(name, *options, stride=1):
             return Conv1D(*options, stride=stride, dtype=policy, name=name)

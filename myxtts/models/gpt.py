@@ -16,7 +16,7 @@ from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, normal, torch_linear
 
 TRAILING_STOPS = 3
-"""Number of unmasked stop codes in training after the first one."""
+"""Number of stop codes after the first one that count in the training loss."""
 LONGEST_PERIOD = 1000.0
 """Ratio of the longest to the shortest period of the initial position embeddings."""
 
@@ -139,7 +139,7 @@ class GPT(Layer):
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        `run_block(x, number=number)` runs a block of the conditioning encoder; None runs it as it is.
+        `run_block(x, number=number)` replaces the call of a block of the conditioning encoder; None calls the blocks.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
@@ -162,7 +162,7 @@ class GPT(Layer):
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
         `see_input(number, x)` is called with the input of each block, `(B, num_latents + L + C, width)`.
-        `run_block(x, number=number, key_mask=key_mask, seed=seed)` runs a block; None runs it as it is.
+        `run_block(x, number=number, key_mask=key_mask, seed=seed)` replaces the call of a block; None calls the blocks.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:

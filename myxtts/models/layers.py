@@ -56,7 +56,7 @@ class Dropout(Layer):
         return self.apply(x, self.keep_mask(ops.shape(x), seed))
 
     def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
-        """Returns a bool mask of this shape, True for values to keep; None if there is no dropout.
+        """Returns a bool mask of this shape, True for values to keep; None if `seed` is None or the rate is 0.
 
         `part` is the number of a chunk, below 1,024, if the values are computed in chunks.
         """
@@ -75,7 +75,7 @@ class Dropout(Layer):
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
     """Returns an offset `(2,)` int32 for the seed of a step, different for each dropout site and chunk.
 
-    The seed of a step is (replica, step); offsets of the first number are larger than any replica number.
+    The seed of a step is (replica, step). Offsets change its first number by more than the largest replica number.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 

@@ -31,7 +31,7 @@ class BatchNormalization(Layer):
         super().__init__(**kwargs)
         self.momentum, self.epsilon = momentum, epsilon
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
-        """Sums a value over the replicas that share a batch."""
+        """Function that sums a value over the replicas that share a batch."""
 
         def weight(name, start, trainable=True):
             options = dict(name=name, trainable=trainable, dtype="float32", autocast=False)

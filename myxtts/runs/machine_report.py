@@ -29,7 +29,7 @@ CLIP_SECONDS = 6.0
 """Clip length in seconds for timing training steps; about the mean of read-speech corpora."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
-"""Bytes per second below which a disk is reported as slow. A GPU needs about 4 MB per second, 100 s of 16-bit audio."""
+"""Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB (100 s of audio) per second."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 """Sizes in MB of the measured sums over workers, repetitions of each, and number of measured messages."""
 TEXT_TOKENS = 5000

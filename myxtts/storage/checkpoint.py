@@ -185,11 +185,11 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns a file of the newest checkpoint, or of an earlier one if it is damaged; None if there is none."""
+        """Returns a file of the newest checkpoint in which it is intact; None if there is no checkpoint or file."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns `read(step)` for the newest step where it does not raise an error; None if there is none."""
+        """Returns `read(step)` for the newest step for which it raises no `CheckpointError`; None if there is none."""
         for step in reversed(self.steps()):
             try:
                 return read(step)

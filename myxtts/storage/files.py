@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` to `path` if it is the temporary file's or missing (on a full disk)."""
+    """Sets the file name of an `OSError` to `path` if the error names the temporary file, or none (full disk)."""
     try:
         yield
     except OSError as error:

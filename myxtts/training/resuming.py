@@ -174,9 +174,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and their order, without `start`. Equal digests mean equal batches."""
     start: EpochStart
-    """Start of the epoch at the checkpoint, from which an order of the same clips continues."""
+    """Start of the checkpoint's epoch, from which an order of the same clips is built again."""
     cut: EpochStart
-    """Place within that epoch at the checkpoint, from which an order of other clips continues."""
+    """Position of the checkpoint and clips used so far in its epoch, from which an order of other clips continues."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Returns the tensors of the checkpoint's file `CLIPS`, and JSON values for its state."""

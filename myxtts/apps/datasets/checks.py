@@ -137,7 +137,7 @@ def steadiness(survey: Survey, start: int, end: int) -> str:
 
 
 def _rate_deviations(clips):
-    """Returns the median speech rate and each clip's robust z-score; short texts may deviate more."""
+    """Returns the median speech rate and each clip's robust z-score, with more tolerance for short texts."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:

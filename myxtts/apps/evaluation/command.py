@@ -41,7 +41,7 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
     A plain `FOLDER` gets the checkpoint `which`. Models of the Hugging Face hub are downloaded.
 
     Raises:
-        UserError: A folder does not exist, or the errors of `local_folder`.
+        UserError: A folder does not exist, or a model cannot be loaded (see `local_folder`).
     """
     found, names, what = [], Counter(), "FOLDER (or spoken files with a metadata.csv)"
     for one in folders:

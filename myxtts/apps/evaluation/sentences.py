@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a recording."""
 KNOWN_SHARE = 0.5
-"""A run counts as trained on a data set if they share at least this fraction of the shorter list of clips."""
+"""Minimum share of common clips, relative to the shorter list, for a run to count as trained on a data set."""
 
 
 def choose_sentences(

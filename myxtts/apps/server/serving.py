@@ -30,7 +30,7 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the head of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Maximum number of texts that an exported model alternates between, and of bytes for their caches (2 always fit)."""
+"""Maximum number of texts that an exported model alternates between, and of bytes for the caches of more than two."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses."""
 

@@ -116,8 +116,8 @@ class DataSets:
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
-        """Writes texts that differ from the `loaded` ones into the lists of a data set, drops clips without a text, and
-        returns the number of changes. Raises `UserError` if the lists no longer have the loaded text of such a clip."""
+        """Writes edited texts into the lists of a data set, and removes clips with no text. Rows are clip and text,
+        `loaded` before the edit. Returns the number of edits; raises `UserError` if a list was changed meanwhile."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -185,7 +185,7 @@ def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote to the CSV file: `better` is the index of the better of the two models `sides`, None for a tie."""
+    """Appends a vote on two models, `sides`, to the CSV file; `better` is the winner's index, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -26,7 +26,7 @@ from myxtts.storage.run_folder import METRICS, read_metrics
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
 POLL_SECONDS = 0.5
 ENDING_SECONDS = 60.0
-"""How long a new training waits for the process of one that has ended."""
+"""Time that a new training waits for the process of the previous one to end."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")

@@ -85,7 +85,7 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
+        """Makes a data set from uploaded files; on failure, deletes them and restores the files they replaced. Yields
         the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -128,13 +128,13 @@ class Studio:
         return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
 
     def speakers(self, language: str, *names: str) -> list[str]:
-        """Returns voices that all models have: those of `language` first, in each group trained speakers first."""
+        """Returns the voices that all models have: those of `language` first, trained speakers before others."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of the first trained speaker. Without one, `before` if a voice speaks it, else ""."""
+        """Returns the language of a model's first trained speaker, else `before` if a voice speaks it, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
@@ -151,7 +151,7 @@ class Studio:
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
-        """Speaks a text as `speak` does, but yields the audio in parts and does not retry sentences."""
+        """Yields the result of `speak` in parts, as they are generated; does not retry sentences."""
         synthesizer, *manner = self._opened(run, text, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)

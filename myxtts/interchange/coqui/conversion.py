@@ -46,11 +46,11 @@ class CoquiFiles:
     """The weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """None takes the DVAE from a checkpoint of the trainer, if it contains one."""
+    """If None, the DVAE is taken from a checkpoint of the trainer, if that contains one."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """None takes the settings from the checkpoint, or else from the released model."""
+    """If None, the settings are taken from the checkpoint, or else from the released model."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
@@ -233,7 +233,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads voices by name, each latents and speaker vector; like the reference, relies on the order of these two."""
+    """Reads voices by name. As in the reference, the first value of a voice is its latents, the second its vector."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")

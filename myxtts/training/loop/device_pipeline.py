@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches tf.data prefetches; with memory isolation, 64 clips in at most 8 batches."""
+    """Returns how many batches tf.data prefetches; with memory isolation, by default 64 clips in 2 to 8 batches."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -74,7 +74,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """Seconds spent in each of the producer's `PHASES`, and `stall`: seconds that the consumer waited for data."""
+        """`seconds` spent in each of the producer's `PHASES`, and as `stall` in the consumer's wait for data."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -160,7 +160,7 @@ class StepClock:
         self.warmup_steps, self.step_times = warmup_steps, []
         self._pipeline = self._last = None
         self.skipped, self._reported, self._fills = 0, 0, []
-        """Number of warm-up steps so far."""
+        """`skipped` is the number of warm-up steps so far."""
 
     def start(self, pipeline) -> None:
         """Starts the timer for steps on the batches of `pipeline`."""
@@ -186,7 +186,7 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns timing figures of the steps since the last report, or of all; empty before the first timed step.
+        """Returns the timing of steps since the last report, or of all (`whole_run`); empty before any timed step.
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;

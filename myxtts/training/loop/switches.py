@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
 SLOWER_BY = 1.05
-"""Memory-efficient attention is chosen up to this multiple of the time of standard attention."""
+"""Memory-efficient attention is chosen if it takes at most this multiple of the time of standard attention."""
 STEPS_PER_PROGRAM = 2000
 """Steps after which compiling a batch shape by XLA pays off, except in tiny models: on an H100, a shape of the GPT took
 65 to 100 s and saved 0.01 s (nano) to 0.1 s per step."""
@@ -68,8 +68,8 @@ def settle_switches(
 
     Args:
         applicable: Names of the switches that the stage has; the others keep their defaults.
-        before: `Switches.applied` of the run to resume. Automatic selection keeps its attention implementation, because
-            the other one rounds differently. The same holds for XLA.
+        before: `Switches.applied` of the run to resume. Where a switch is `auto`, its attention implementation and XLA
+            are kept, because others round differently.
         default_ema: Decay of the weight averages if neither the settings nor the preset name one.
         steps_per_shape: Steps of the stage per batch shape, each of which XLA compiles; 0 if they are not known.
     """
@@ -97,7 +97,7 @@ def settle_switches(
 
 
 def _choose_xla(device, before, requested, deterministic, steps_per_shape):
-    """Chooses whether to compile, where this is left open; returns the choice and its reason in words."""
+    """Chooses whether to compile with XLA, if the settings do not; returns the choice and its reason in words."""
     if before and "xla" in before:
         return before["xla"], RESUMED
     if runs_on_cpu(device):

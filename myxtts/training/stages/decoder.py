@@ -28,13 +28,13 @@ SILENCE = 1e-3
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segment for a speaker vector in training. Longer ones are slow and hardly better."""
 FEWEST_VOICE_FRAMES = 94
-"""Decoder frames of one second, the shortest slice for a speaker vector."""
+"""Minimum length of a slice for a speaker vector: one second, in decoder frames."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of one discriminator at chance level, by decoder type."""
 WON_SHARE = 0.05
-"""Share of the `CHANCE` loss below which the discriminators are too strong for the decoder."""
+"""Minimum loss of the discriminators, as a share of `CHANCE`; below it, the decoder learns little from them."""
 COLLAPSE_FACTOR = 1.5
-"""Log-mel distance, as a multiple of the lowest so far, above which the decoder has collapsed."""
+"""Maximum log-mel distance, as a multiple of the lowest so far; above it, the decoder has collapsed."""
 Maps = list[list[tf.Tensor]]
 """Feature maps of each discriminator, `(B, ...)`; the last one is the score."""
 BANDWIDTH_SHARE = 0.46
@@ -42,7 +42,7 @@ BANDWIDTH_SHARE = 0.46
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
-"""Lower limit above a recording's bandwidth (-60 dBFS), so that the level of silence does not matter there."""
+"""Lower limit (-60 dBFS) of magnitudes above a recording's bandwidth, where the level of silence must not matter."""
 STFT_LENGTHS = (512, 1024, 2048)
 MEL_LENGTH = 1024
 _MEL = MelSpec(DECODER_SAMPLE_RATE, MEL_LENGTH, MEL_LENGTH, MEL_LENGTH // 4, num_mels=80, f_max=DECODER_SAMPLE_RATE / 2)

@@ -27,7 +27,7 @@ STEP_WIDTH = 80
 MINUTE = 60.0
 """Seconds of training after which a run logs its bottleneck, and of silence after which it logs its progress."""
 TRIAL_SECONDS = 10.0
-"""Seconds of a step's first batches after which a run logs how long the step will take, once per stage."""
+"""A run logs the time of a step of several batches if it is longer than this many seconds, once per stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",

@@ -25,9 +25,9 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Number of steps to which `try_stage` applies the schedule of a stage's phases."""
+"""Number of steps over which `try_stage` samples the phases of a stage."""
 COMPILED_SHARES = 0.3, 0.5
-"""Time of a compiled preparation and step relative to eager ones, fitted to five runs (docs/benchmarks.md)."""
+"""Ratio of compiled to eager time, for preparation and for train step, fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted: they trace and fill caches."""
 PRODUCT_SIZE = 1024
@@ -128,7 +128,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise of `seconds`, or the model's maximum length, with texts of the usual length."""
+    """Creates a batch of noise clips of `seconds`, or of the model's maximum if shorter, with random texts to match."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
