@@ -113,8 +113,7 @@ def test_busy_counts_each_device_within_the_measured_time():
         ],
     )
     profile = profile_of(phases(), whole)
-    assert profile.data_busy == pytest.approx((0.5 + 0.1 + 0.2) / 2)
-    assert profile.model_busy == pytest.approx(1.7 / 2)
+    assert profile.busy == pytest.approx(((0.5 + 0.1 + 0.2) / 2, 1.7 / 2))
 
 
 @on_logical_devices

@@ -51,11 +51,9 @@ def data_seconds(phases):
 
 
 def measure_phases(trainer, dataset, num_steps):
-    """Times each phase alone over `num_steps` steps; trains the model. The trainer must not use accumulation.
+    """Returns the mean seconds per step of each phase, timed alone; trains the model, without accumulation.
 
-    Returns the mean seconds per step of each phase. `load`: reading, decoding and padding on the host, and the copy to
-    the data device; `preprocess`: mel spectrograms, codes and augmentation on that device; `transfer`: the copy to the
-    model device; `train`: the train step.
+    `load` is reading, padding and the copy to the data device, `preprocess` mels, codes and augmentation.
     """
     import tensorflow as tf
 
@@ -110,9 +108,8 @@ def judge(phases, variation, config, plan):
         fix = "Give every batch one shape: --enable-static-shapes."
         if config.data.static_shapes:
             size, depth = config.data.pipeline_buffer_size, config.training.pipeline_depth + 2
-            fix = (
-                f"Buffer more: --buffer-size {2 * size} (now {size}) and training.pipeline_depth: {depth} in --config."
-            )
+            deeper = f"training.pipeline_depth: {depth} in --config"
+            fix = f"Buffer more: --buffer-size {2 * size} (now {size}) and {deeper}."
         found.append(Verdict("variation", finding, fix))
     return found
 
@@ -158,14 +155,9 @@ class Profile:
         return sum(self.phases.values()) / self.pipeline.mean
 
     @property
-    def data_busy(self):
-        """Share of the time that the data device prepared or copied batches."""
-        return self.pipeline.busy({"preprocess", "transfer"})
-
-    @property
-    def model_busy(self):
-        """Share of the time that the model device trained."""
-        return self.pipeline.busy({"train"})
+    def busy(self):
+        """Shares of the time that the data device prepared or copied batches, and that the model device trained."""
+        return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):
         """Returns the profile as JSON types, with times in milliseconds."""
@@ -186,8 +178,8 @@ class Profile:
             "overlap_efficiency": self.efficiency,
             "speedup": self.speedup,
             "ceiling": self.speedup / self.efficiency,
-            "data_device_busy": self.data_busy,
-            "model_device_busy": self.model_busy,
+            "data_device_busy": self.busy[0],
+            "model_device_busy": self.busy[1],
             "gpu": {"available": bool(gpus), "reason": self.gpus.unavailable_reason, "gpus": gpus},
             "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
         }
@@ -209,8 +201,8 @@ class Profile:
         ]
         if self.efficiency > 1.005:  # only possible if the machine was busy
             lines.append("  Unreliable: both are more than is possible. Measure longer, on an idle machine.")
-        data, model = self.plan.data_device, ", ".join(self.plan.model_devices)
-        busy = f"Data device {data} busy {self.data_busy:.0%}, model device {model} busy {self.model_busy:.0%}"
+        (data, model), models = self.busy, ", ".join(self.plan.model_devices)
+        busy = f"Data device {self.plan.data_device} busy {data:.0%}, model device {models} busy {model:.0%}"
         lines += ["", "GPU UTILIZATION:", f"  {busy}; waited for data {pipeline.stall:.0%}"]
         for gpu in self.gpus.gpus:
             mean, greatest = gpu.mean_utilization, gpu.max_utilization

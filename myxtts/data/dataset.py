@@ -23,7 +23,7 @@ from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.data.doctor import ClipLimits, find_leakage, id_hash, inspect_corpus, split_by_hash, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
-from myxtts.storage.checkpoint import CheckpointStore, read_tensors
+from myxtts.storage.checkpoint import CheckpointStore, StoredTensors
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
 from myxtts.storage.run_folder import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
@@ -190,7 +190,7 @@ def _prepared(config, sides):
 def trained_on(home: Path) -> set[int]:
     """Returns the `id_hash` of each clip that the stages of a run were trained on, from their newest checkpoints."""
     paths = (CheckpointStore(home / stage).newest_file(f"{CLIPS}.safetensors") for stage in STAGES)
-    return {one for path in paths if path is not None for one in read_tensors(path, ["identity"])[0].ravel().tolist()}
+    return {one for path in paths if path is not None for one in StoredTensors(path)["identity"].ravel().tolist()}
 
 
 def _divide(sides, inspection, config):
