@@ -12,6 +12,7 @@ setup(
         RECIPES: ["*.yaml"],
         "myxtts": ["py.typed"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
+        "myxtts.cli": ["*.toml"],
         "myxtts.apps.datasets": ["*.html"],
         "myxtts.apps.evaluation": ["*.html"],
         "myxtts.apps.server": ["*.html"],

@@ -1,17 +1,19 @@
-"""Python API: train, plan and load. The command line, notebooks and the page call these functions."""
+"""Python API: train, plan and load. The command line, notebooks and the web page call these functions."""
 
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
+from myxtts.config.stages import STAGES
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 
 if TYPE_CHECKING:
@@ -81,19 +83,23 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 
 @contextmanager
-def _naming_arguments():
-    """Adds a note to a `UserError` that maps the flags in its message to arguments."""
+def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
+    """Adds a note to a `UserError`, with the Python argument for each flag in its message.
+
+    `parser` returns the argument parser with the flags; None means the flags of `myxtts train` and their settings.
+    """
     try:
         yield
     except UserError as error:
         known = {name: flag.settings for flag in all_flags() for name in flag.names}
+        known = dict.fromkeys(parser()._option_string_actions, ()) if parser else known
         found = [name for name in dict.fromkeys(re.findall("--[a-z][a-z0-9-]+", str(error))) if name in known]
         if notes := [" or the setting ".join((f"{one} is {one[2:].replace('-', '_')}=", *known[one])) for one in found]:
             error.add_note(f"From Python: {'; '.join(notes).replace(' stage.', ' training.STAGE.')}.")
         raise
 
 
-@_naming_arguments()
+@naming_arguments()
 def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
@@ -104,8 +110,8 @@ def train(config: Configuration = None, **options) -> "Run":
             callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
 
     Returns:
-        The run, with `history`, `best`, `finished` and `speak`. On Ctrl-C it saves a checkpoint and returns; the same
-        call resumes.
+        The run, with `history`, `best`, `finished` and `speak`. On Ctrl-C, training ends with a checkpoint; the same
+        call resumes it.
 
     Raises:
         UserError: An option or a recording cannot be used. A note maps the flags in the message to arguments.
@@ -119,7 +125,7 @@ def train(config: Configuration = None, **options) -> "Run":
     return run
 
 
-@_naming_arguments()
+@naming_arguments()
 def plan(
     config: Configuration = None,
     *,
@@ -131,10 +137,10 @@ def plan(
     """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
 
     Args:
-        config: As in `train`, like all options that are not listed here.
+        config: As in `train`, whose other options are accepted too.
         clip_seconds: Longest clip of the data; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
-        gpu_memory: Memory of the GPUs to find the largest batch for, in GB.
+        gpu_memory: GPU memory sizes in GB; the report has the largest batch for each.
 
     Returns:
         A report of JSON types; `print` shows it as tables.
@@ -153,7 +159,7 @@ def plan(
             from myxtts.runs.origin import with_shape
         config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
     elif name:
-        say(f"{name} is not downloaded to read its size. --model-size {config.model.size} is planned; XTTS v2 is big.")
+        say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
@@ -198,7 +204,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _require_sense(named, config, start):
-    """Raises `ConfigError` for options that have no effect or that exclude each other."""
+    """Raises `ConfigError` for options that have no effect or exclude each other, or need a stage that is missing."""
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
@@ -218,6 +224,12 @@ def _require_sense(named, config, start):
     for flag, (name, holds, other) in needed.items():
         if named.get(name) and not holds:
             raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
+    home = Path(training.checkpoint_dir)
+    for name in STAGES[training.stage].builds_on if training.stage != "all" and not training.workers else ():
+        is_taken = training.init_from and name not in training.tune
+        if not is_taken and not [*home.glob(f"{name}/step_*"), *home.glob(f"*/{name}/step_*")]:  # in `GATHERED`
+            fault = f"The {training.stage} stage needs a trained {name}, and {printable(str(home))} has none"
+            raise ConfigError(f"{fault}. Leave out --stage, or train it first with --stage {name}.")
     requested, source = named.get("model_size"), training.init_from
     if requested and source and (brought := _config_of_source(source)) and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"

@@ -22,7 +22,7 @@ from myxtts.data import download
 from myxtts.data.corpora import load_corpus
 from myxtts.interchange.coqui.settings import read_settings
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
-from myxtts.storage.checkpoint import CheckpointStore, read_tensors, write_manifest
+from myxtts.storage.checkpoint import CheckpointStore, StoredTensors, write_manifest
 from myxtts.storage.files import digest_file, read_json
 from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
 from myxtts.text.cleaners import split_sentences
@@ -199,7 +199,7 @@ def tensor_files(draw):
 def read_voices(folder):
     for name in speaker_names(folder):
         read_speaker(folder, name)
-    read_tensors(folder / "speakers.safetensors")
+    dict(StoredTensors(folder / "speakers.safetensors"))
 
 
 CONFIG = {

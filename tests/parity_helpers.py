@@ -59,9 +59,7 @@ def difference(actual, expected):
 
 def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
     """Decodes one row greedily with a cache; as in the reference, some codes count as already seen at the start."""
-    logits, _, state = gpt.prefill(
-        latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), config.start_audio_token, max_codes
-    )
+    logits, _, state = gpt.prefill(latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), max_codes)
     num_prompt = state.key_mask.shape[1] - max_codes
     seen = np.zeros((1, config.num_audio_tokens), bool)
     seen[0, [1, config.start_audio_token]] = True  # the reference's placeholders for the prompt, and the start code

@@ -12,9 +12,10 @@ from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.cli import train
+from myxtts.config.checks import ConfigError
 from myxtts.devices.device_plan import plan_devices
 from myxtts.training.loop import batching
-from myxtts.training.loop.batching import Batching, OutOfMemory, fit_batch_size
+from myxtts.training.loop.batching import Batching, fit_batch_size
 from myxtts.training.loop.device_pipeline import Replicas
 from myxtts.training.trainer import XTTSTrainer
 
@@ -123,7 +124,7 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
     ],
 )
 def test_out_of_memory_without_a_remedy_is_one_error_message(stub, words):
-    with pytest.raises(OutOfMemory, match=words):
+    with pytest.raises(ConfigError, match=words):
         batching_of(stub).take_step([Rows(tf.range(6))], 0.1, (0, 7))
 
 
@@ -176,7 +177,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     dvae_trainer(again).train(again, [recorders[1]])
     XTTSTrainer(by_hand.config, stage="dvae").train(by_hand, [recorders[2]])
     assert {**recorders[0].losses, **recorders[1].losses} == recorders[2].losses
-    assert recorders[1].ledgers[0].row("batch size").effective == "2 x 2"
+    assert recorders[1].ledgers[0]["batch size"].effective == "2 x 2"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (found, 4 // found)
     assert words in caplog.messages[-1]
     trainer.config.training.memory_budget_mb = 10
-    with pytest.raises(OutOfMemory, match="1 clip at once.*--memory-budget"):
+    with pytest.raises(ConfigError, match="1 clip at once.*--memory-budget"):
         fit_batch_size(trainer, dataset)
 
 

@@ -9,7 +9,7 @@ from tiny import make_tiny_corpus, untraced
 
 from myxtts.data.batch import BatchOrder, EpochStart
 from myxtts.data.pipeline import Clip
-from myxtts.storage.checkpoint import CheckpointError
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.resuming import ClipRecord, OrderedClips
 
 BATCH = 4
@@ -106,6 +106,18 @@ def test_invalid_record_is_refused(arrays, state):
     whole = ordered(OLD[:8]).record(1).saved()
     with pytest.raises(CheckpointError, match="here is damaged"):
         ClipRecord.restore(whole[0] | arrays, whole[1] | state, 1, "here")
+
+
+def test_trained_clip_never_becomes_a_validation_clip_while_there_are_others(tmp_path, caplog):
+    corpus, run = make_tiny_corpus(tmp_path / "corpus"), tmp_path / "run"
+    opened = lambda: open_run(corpus, run, data={"validation_share": 1e-6})
+    dataset = opened()
+    clips = OrderedClips(dataset.train, dataset.order("dvae")).record(2).saved()[0]
+    CheckpointStore(run / "dvae").write(2, {"clips": clips}, {})
+    assert opened().validation == dataset.validation
+    lines = (corpus / "metadata.csv").read_text().splitlines()
+    (corpus / "metadata.csv").write_text("\n".join(one for one in lines if dataset.validation[0].id not in one))
+    assert len(opened().validation) == len(dataset.train) and "Give --val-data" in caplog.text
 
 
 class Hearing(Recorder):

@@ -25,8 +25,8 @@ SAMPLED = SamplingConfig(temperature=1.1, top_k=12, top_p=0.95, repetition_penal
 TEXTS = [[5, 6, 7, 8], [9], [4, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], [20, 21], [7, 7, 7], [22, 5, 9, 8, 6, 4]]
 
 
-def engine_of(gpt, compiled=False):
-    return CodeEngine(TensorflowSteps(gpt, CONFIG, compiled), CONFIG)
+def engine_of(gpt, compiled=False, by_block=None):
+    return CodeEngine(TensorflowSteps(gpt, CONFIG, compiled, by_block=by_block), CONFIG)
 
 
 def make_gpt():
@@ -130,6 +130,10 @@ def test_codes_are_the_same_when_rows_join_and_leave(engine, alone):
         assert stream.codes == alone[number % len(TEXTS)][0]
 
 
+def test_codes_are_the_same_with_compiled_blocks(gpt, alone):
+    assert all_codes(engine_of(gpt, by_block=True)) == [codes for codes, _ in alone]
+
+
 def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
     monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
     engine = engine_of(gpt, compiled=True)
@@ -160,7 +164,7 @@ def test_limit_is_enforced_and_reported(gpt, engine, limit):
     engine.finish([stream, longer])
     assert len(stream.codes) == (limit or CONFIG.max_codes) and not stream.stopped and stream.finished
     text, codes = np.array([mark_text(TEXTS[0], CONFIG)], "int32"), np.array([[*stream.codes, STOP]], "int32")
-    expected = gpt.codes_to_latents(voice_latents(0), text, codes, START)
+    expected = gpt.codes_to_latents(voice_latents(0), text, codes)
     np.testing.assert_allclose(stream.latents(), keras.ops.convert_to_numpy(expected)[0], atol=1e-4)
 
 

@@ -81,10 +81,10 @@ def test_gpt_run_with_xla_reports_recomputed_blocks_and_takes_finite_steps(tiny_
     trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae(dataset.config)})
     trainer.train(dataset)
     assert trainer.step == 2 and trainer.train_step.bad_steps == 0
-    assert trainer.ledger.row("gradient checkpointing").effective == "on"
-    assert trainer.ledger.row("XLA").effective == "on"
+    assert trainer.ledger["gradient checkpointing"].effective == "on"
+    assert trainer.ledger["XLA"].effective == "on"
     # Forward and backward pass of trunk and encoder, whatever the number of blocks, and the update.
-    assert trainer.ledger.row("XLA").reason == "5 compiled programs in the step"
+    assert trainer.ledger["XLA"].reason == "5 compiled programs in the step"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundfile
 from released_model import MINIMAL, assert_same_weights, convert, weights, write_release
-from tiny import write_run
+from tiny import voiced, write_run
 
 from myxtts.config.config import XTTSConfig
+from myxtts.inference.voices import VoiceEncoder
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.files import read_json, write_json
@@ -74,10 +76,15 @@ def own_run(tmp_path_factory):
 
 def test_a_run_trained_from_scratch_is_exported_and_imported_unchanged(own_run, tmp_path, capsys):
     folder, model = own_run
-    write_speaker_clips(folder, {"Emma": (b"fLaC", "en", ("a",))})
+    soundfile.write(tmp_path / "emma.flac", voiced(3.0, 150, 1), 22050)
+    clips = {"Emma": (tmp_path / "emma.flac").read_bytes(), "Noah": b"fLaC"}
+    write_speaker_clips(folder, {name: (content, "en", ("a",)) for name, content in clips.items()})
     assert convert("--to-coqui", folder, "--output", tmp_path / "there") == 0
-    assert "Emma" in capsys.readouterr().err
+    assert "Noah is not in speakers_xtts.pth" in (said := capsys.readouterr().err) and "Emma" not in said
     assert convert("--from-coqui", tmp_path / "there" / "model.pth", "--output", tmp_path / "back") == 0
+    voice = VoiceEncoder(model, XTTSConfig(model=model.config), traced=False)(tmp_path / "emma.flac")
+    for found, expected in zip(read_speaker(tmp_path / "back", "Emma"), (voice.latents, voice.speaker)):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     found = weights(tmp_path / "back")
     assert found.keys() == set(PARTS)
     for part in PARTS:

@@ -142,7 +142,7 @@ def test_gradients_equal_the_reference(gradients, reference, synthesizer):
 
 def test_latents_of_the_second_pass_equal_the_reference(model, reference, text):
     codes = tf.constant(reference["lat/codes"], tf.int32)
-    latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes, 128)
+    latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes)
     assert difference(latents, reference["lat/latents"]) < 1e-3
 
 
@@ -171,7 +171,7 @@ def test_greedy_codes_under_a_repetition_penalty_equal_the_reference(model, synt
 
 def test_waveform_of_generated_codes_equals_the_reference(model, reference, text):
     codes = tf.constant(reference["gen/greedy_rep5"], tf.int32)
-    latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes, 128)
+    latents = model.gpt.codes_to_latents(tf.constant(reference["cond/latents_len30_chunk4"]), text, codes)
     assert difference(latents, reference["infer/gpt_latents"]) < 1e-3
     speaker = tf.constant(reference["spk/get_speaker_embedding"][..., 0])
     assert difference(model.decoder(latents, speaker)[0], reference["infer/wav"]) < 1e-3

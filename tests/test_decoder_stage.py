@@ -88,7 +88,7 @@ def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_in_synthesis(pr
         recorded = np.append(recorded, [[config.stop_audio_token]], axis=1)
         voice = preparation._conditioning_mel(waves.conditioning[row : row + 1])
         voice = gpt.mel_to_latents(foundations["dvae"].normalize_mel(voice))
-        latents = gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded, config.start_audio_token)
+        latents = gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded)
         frames = grid.latents_to_frames(latents)[0]
         actual = whole.frames[row, before : before + len(frames)]
         # The last codes of a clip depend on the padding after it.

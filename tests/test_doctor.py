@@ -17,6 +17,7 @@ from myxtts.data.doctor import (
     ClipLimits,
     Inspection,
     find_leakage,
+    id_hash,
     inspect_corpus,
     split_by_hash,
     summarize,
@@ -255,7 +256,8 @@ def test_neither_side_is_empty_from_two_clips_on(share, count):
     assert train and validation and len(train) + len(validation) == count
 
 
-def test_one_clip_or_none_goes_to_training():
+def test_one_clip_or_none_and_trained_clips_go_to_training():
+    assert ids(split_by_hash(utterances(16), 1e-9, {id_hash(f"clip{n}") for n in range(15)})[1]) == {"clip15"}
     assert [len(side) for side in split_by_hash(utterances(1), 0.5)] == [1, 0]
     assert split_by_hash([], 0.5) == ((), ())
 

@@ -72,7 +72,7 @@ def test_padding_adds_nothing_to_the_statistics(quantizer, vectors):
 def test_dead_codes_move_and_living_ones_stay(quantizer):
     before = to_numpy(quantizer.codebook).copy()
     candidates = np.arange(15, dtype="float32").reshape(5, 3)
-    assert int(quantizer.revive(candidates, 1.5)) == 2
+    quantizer.revive(candidates, 1.5)
     after, sizes = to_numpy(quantizer.codebook), to_numpy(quantizer.cluster_size)
     np.testing.assert_array_equal(after[[0, 1, 4]], before[[0, 1, 4]])
     np.testing.assert_array_equal(after[[2, 3]], candidates[[2, 3]])

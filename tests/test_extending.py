@@ -249,7 +249,7 @@ def check_training_switch():
     arguments = build_parser().parse_args(["--train-data", "unused", "--freeze-voice"])
     assert config_from_arguments(arguments).training.freeze_voice is True
     trainer, _, before = trained_gpt()
-    row = trainer.ledger.row("frozen voice")
+    row = trainer.ledger["frozen voice"]
     assert (row.requested, row.effective, row.as_requested) == ("on (given)", "on", True)
     still = {name for name, v in trainer.model.part_weights("gpt").items() if (v.numpy() == before[name]).all()}
     assert still == {name for name in before if name.startswith(("gpt/conditioning_encoder/", "gpt/perceiver/"))}

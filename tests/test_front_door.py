@@ -101,6 +101,11 @@ def test_flags_in_errors_of_plan_and_load_are_named_as_arguments(tmp_path):
     assert "--lora-rank is lora_rank=" in refusal.value.__notes__[0]
     with pytest.raises(UserError, match="^folder must be"):
         myxtts.load(tmp_path / "none")
+    for fails in (lambda: myxtts.make_dataset("a.wav", tmp_path, min_seconds=0), lambda: myxtts.evaluate("x", seed=-1)):
+        with pytest.raises(UserError) as refusal:
+            fails()
+        shown = refusal.value._render_traceback_()  # by IPython
+        assert str(refusal.value) in shown[0] and "From Python: --" in shown[1] and len(shown) == 2
 
 
 def test_size_by_keyword_does_not_go_with_the_shapes_of_a_configuration():

@@ -117,7 +117,7 @@ def prompt(text, text_lengths):
 def cached_decoding(gpt, latents, text, text_lengths, codes):
     """Decodes one code at a time; returns the logits after each of `start, codes...`, and the latents behind them."""
     text_inputs, text_mask = prompt(text, text_lengths)
-    logits, hidden, state = gpt.prefill(latents, text_inputs, text_mask, START, codes.shape[1] + 3)
+    logits, hidden, state = gpt.prefill(latents, text_inputs, text_mask, codes.shape[1] + 3)
     found = [(to_numpy(logits), to_numpy(hidden))]
     num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
     for index in range(codes.shape[1]):
@@ -138,7 +138,7 @@ def test_cached_decoding_gives_the_logits_of_teacher_forcing(gpt, inputs):
 def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     latents, text, text_lengths, codes, _ = inputs
     text_inputs, text_mask = prompt(text, text_lengths)
-    states = gpt.codes_to_latents(latents, text_inputs, codes, START, text_mask)
+    states = gpt.codes_to_latents(latents, text_inputs, codes, text_mask)
     assert states.shape == (2, codes.shape[1], CONFIG.width)
     logits, hidden = cached_decoding(gpt, latents, text, text_lengths, codes)
     np.testing.assert_allclose(to_numpy(gpt.audio_head(states)), logits[:, : codes.shape[1]], atol=1e-4)
@@ -151,7 +151,7 @@ def test_rows_of_different_age_share_cache_positions(gpt, inputs):
     latents, text, text_lengths, codes, _ = inputs
     alone = next(cached_decoding(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4]))
     text_inputs, text_mask = prompt(text, text_lengths)
-    late, (logits, _, state) = 3, gpt.prefill(latents, text_inputs, text_mask, START, 9)
+    late, (logits, _, state) = 3, gpt.prefill(latents, text_inputs, text_mask, 9)
     age, found = np.array([0, 0], "int32"), [to_numpy(logits)[1]]
     num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
     for step in range(late + 4):

@@ -93,6 +93,11 @@ def accepted(corpus, config, folder):
     return code, json.loads(Path(folder, "gpu_report.json").read_text())
 
 
+def test_one_gpu_with_both_roles_is_isolated_by_memory():
+    assert gpu_acceptance.parse(["--data-gpu", "0", "--model-gpu", "0"])[1][-1] == "--enable-memory-isolation"
+    assert gpu_acceptance.parse(PAIR)[1] == list(PAIR)
+
+
 def test_case_runs_on_virtual_devices(tiny_corpus, tiny_yaml, tmp_path):
     code, report = accepted(str(tiny_corpus), str(tiny_yaml), str(tmp_path))
     assert code == 0 and report["virtual"] and not any(row["verdict"] == "pass" for row in report["judgements"])

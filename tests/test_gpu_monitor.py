@@ -125,8 +125,6 @@ def test_gpus_are_reported_in_the_order_asked_with_their_roles(nvml):
     assert [usage.id for usage in report.gpus] == ["3", "1", "2"]
     figures = {"data_gpu_percent": 40, "model_gpu_percent": 25, "data_gpu_mb": 400, "model_gpu_mb": 300}
     assert report.figures(("data", "model", "model")) == figures
-    assert "GPU 3 (stand-in 3): utilization mean 40%, max 40%; memory mean 400MB" in report.describe()
-    assert report.as_dict()["gpus"][0]["max_memory_mb"] == 400
 
 
 def test_a_gpu_without_utilization_reports_memory_only(nvml):
@@ -135,7 +133,6 @@ def test_a_gpu_without_utilization_reports_memory_only(nvml):
         report = monitor.report()
     assert report.gpus[0].mean_utilization is None and report.gpus[0].max_memory_mb == 100
     assert report.figures(["model"]) == {"model_gpu_mb": 100}
-    assert "utilization not reported" in report.describe()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +152,6 @@ def test_without_a_gpu_the_report_is_not_available_rather_than_zero(nvml, count,
     report = monitor.report()
     assert report.gpus == () and report.unavailable_reason == reason
     assert report.figures(()) == {}
-    assert report.describe() == f"GPU utilization: not available ({reason})"
 
 
 def test_a_gpu_that_is_lost_before_the_start_is_a_reason_not_a_crash(nvml):

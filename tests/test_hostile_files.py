@@ -18,7 +18,7 @@ from test_torch_checkpoint import tensor_opcodes, write_zip
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.config import config_from_dict, read_yaml
 from myxtts.interchange.coqui.torch_checkpoint import TorchCheckpointError, Unpickler, read_torch_checkpoint
-from myxtts.storage.checkpoint import read_tensors
+from myxtts.storage.checkpoint import StoredTensors
 from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.cleaners import clean_text
 from myxtts.text.tokenizer import Vocabulary, XTTSTokenizer
@@ -258,7 +258,7 @@ def test_tensor_that_numpy_cannot_represent_is_an_error_message(dtype, num_bytes
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(num_bytes))
     with pytest.raises(CheckpointError, match="model.safetensors cannot be read"):
-        read_tensors(path)
+        dict(StoredTensors(path))
 
 
 @pytest.mark.parametrize("language", ["ja", "zh", "ko", "en", "am"])

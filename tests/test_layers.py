@@ -20,7 +20,7 @@ RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((2, 5, 16)).astype("float32")
 KEY_MASK = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], bool)
 SEED = np.array([1, 2], "int32")
-TINY_ENCODER = dict(num_mels=64, widths=(32, 32), num_blocks=(1, 2), embedding_width=12, attention_width=4)
+TINY_ENCODER = dict(num_mels=64, widths=(32, 32), num_blocks=(1, 2), embedding_width=12)
 TINY_HIFIGAN = dict(width=6, speaker_width=3, channels=16, upsampling=((4, 8), (2, 4)), code_stride=32)
 TINY_HIFIGAN |= dict(kernel_sizes=(3, 5), dilations=(1, 3))
 FLOAT32 = {"mixed_output_dtype": "float32"}

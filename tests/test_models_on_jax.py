@@ -48,7 +48,7 @@ def drawn_models():
     with blank_weights():
         model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
         decoder = HifiganGenerator(16, 16, 8, ((4, 8), (2, 4)), (3, 7), (1, 3), code_stride=32)
-        encoder = SpeakerEncoder(16, (8, 8), (1, 1), 16, 4)
+        encoder = SpeakerEncoder(16, (8, 8), (1, 1), 16)
         istft = IstftGenerator(16, 16, 3, 8, 128)
         discriminators = Discriminators(256, (3,), (512,))
     for layer in (model, decoder, encoder, istft, discriminators):
@@ -72,18 +72,18 @@ def inputs():
 def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
     """Returns the outputs of each part of the models, by name."""
     model, decoder, encoder, istft, discriminators = models
-    gpt, start, num_codes = model.gpt, model.config.start_audio_token, codes.shape[1]
+    gpt, num_codes = model.gpt, codes.shape[1]
     mel = model.normalize_mel(mel)
     found = {"encoded": model.dvae.encode(mel), "decoded": model.dvae.decode(codes), **model.dvae(mel)}
     latents = found["latents"] = gpt.mel_to_latents(mel)
     key_mask = ops.pad(text_mask, ((0, 0), (0, num_codes)), constant_values=True)
     found["text_logits"], found["audio_logits"] = gpt(latents, text, codes, key_mask=key_mask)
-    found["prefill"], found["first_state"], state = gpt.prefill(latents, text, text_mask, start, num_codes)
+    found["prefill"], found["first_state"], state = gpt.prefill(latents, text, text_mask, num_codes)
     for index in range(num_codes):
         position = model.config.num_latents + text.shape[1] + 1
         row = position + index
         found[f"advance_{index}"], _, state = gpt.advance(codes[:, index], index, row, state)
-    found["states"] = gpt.codes_to_latents(latents, text, codes, start, text_mask)
+    found["states"] = gpt.codes_to_latents(latents, text, codes, text_mask)
     found["speaker"] = encoder(speaker_mel)
     found["waveform"] = decoder(found["states"], found["speaker"])
     wav = istft(found["states"], found["speaker"])[:, :3072]

@@ -14,7 +14,7 @@ from tiny import tiny_run_config
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from myxtts.devices.device_plan import plan_devices  # noqa: E402
-from myxtts.devices.gpu_monitor import GPUReport  # noqa: E402
+from myxtts.devices.gpu_monitor import GPUReport, GPUUsage  # noqa: E402
 from utilities.dual_gpu_bottleneck_profiler import Profile, data_seconds, judge, main  # noqa: E402
 
 PAIR = plan_devices(data_gpu=0, model_gpu=1, num_gpus=2)
@@ -35,14 +35,16 @@ def verdicts(measured, variation=0.1, plan=PAIR, **settings):
     return {verdict.bottleneck: verdict for verdict in judge(measured, variation, tiny_run_config(**settings), plan)}
 
 
-def profile_of(measured, whole, plan=PAIR):
+def profile_of(measured, whole, plan=PAIR, gpus=()):
     config = tiny_run_config()
     found = judge(measured, whole.variation, config, plan)
-    return Profile(config, plan, measured, whole, GPUReport((), "this run uses no GPU"), found)
+    return Profile(config, plan, measured, whole, GPUReport(gpus, "this run uses no GPU"), found)
 
 
 def test_balanced_pipeline_is_reported_as_such():
-    profile = profile_of(phases(), pipeline())
+    profile = profile_of(phases(), pipeline(), gpus=(GPUUsage("3", "A", 1, 40, 60, 400), GPUUsage("1", "B", 1)))
+    assert "  GPU 3 (A): utilization mean 40%, max 60%; memory mean 400MB" in profile.describe()
+    assert "utilization not reported" in profile.describe() and profile.as_dict()["gpu"]["gpus"][0]["id"] == "3"
     assert profile.verdicts == [] and "NO MAJOR BOTTLENECKS DETECTED" in profile.describe()
     sections = ("TIMING BREAKDOWN:", "GPU UTILIZATION:", "BOTTLENECK ANALYSIS:", "RECOMMENDATIONS:")
     places = [profile.describe().index(section) for section in sections]

@@ -13,7 +13,7 @@ from tiny import tiny_run_config, train_step_of
 from myxtts.config.config import StageConfig
 from myxtts.devices.machine import short_name
 from myxtts.models.speaker_encoder import BatchNormalization
-from myxtts.training.loop.device_pipeline import Replicas, synchronize_statistics
+from myxtts.training.loop.device_pipeline import Replicas
 from myxtts.training.watching.watch import Evaluator
 
 ROWS, WIDTH = 8, 5
@@ -248,7 +248,7 @@ def normalized(rows):
     replicas = Replicas(plan_of("mirrored"))
     with replicas.scope():
         model = keras.Sequential([keras.Input((3, 2)), BatchNormalization(2, momentum=0.0, epsilon=0.0)])
-    synchronize_statistics(model)
+    model.layers[0].over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def on_each(inputs):
         with tf.GradientTape() as tape:

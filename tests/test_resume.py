@@ -110,9 +110,11 @@ def test_changed_training_set_is_reported_and_clips_are_reported_apart_by_their_
     assert "since the checkpoint" not in caplog.text
     shorter = dataclasses.replace(dataset.train[0], num_samples=5)
     assert data_digest([shorter, *dataset.train[1:]]) != data_digest(dataset.train)
-    fewer = dataclasses.replace(dataset, train=dataset.train[1:])
+    fewer, trainer.state.best = dataclasses.replace(dataset, train=dataset.train[1:]), (1.0, 1)
     trainer.state.take_up(fewer, "gpt")
-    assert "0 clips are new, and 1 are gone" in caplog.text
+    assert "0 clips are new, and 1 are gone" in caplog.text and trainer.state.best
+    trainer.state.take_up(dataclasses.replace(fewer, validation=dataset.train[:1]), "gpt")
+    assert "The validation clips changed" in caplog.text and trainer.state.best is None
 
 
 def test_checkpoint_of_the_gpt_has_vocabulary_and_speech_rates(stopped):

@@ -18,6 +18,7 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.training.stages.classes import STAGE_CLASSES
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -80,6 +81,15 @@ def test_front_end_starts_follows_stops_and_resumes_a_run(tiny_corpus, tmp_path,
     assert [validation["step"] for validation in again.run.history["dvae"]] == [last + 1]
     assert again.run.best == {"dvae": last + 1}
     assert capfd.readouterr().out == ""
+
+
+def test_repeated_run_speaks_the_last_sentences_that_a_stop_has_prevented(tiny_corpus, tmp_path, monkeypatch, caplog):
+    config, spoken = dvae_config(tiny_corpus, tmp_path, 1, gradient_accumulation=3), []
+    assert Run(config, PLAN).train() and "A step takes 12 clips, but there are only 10." in caplog.text
+    monkeypatch.setattr(STAGE_CLASSES["dvae"], "speaks", True)
+    monkeypatch.setattr("myxtts.runs.samples.speak_last_words", lambda *_: spoken.append(1))
+    config.training.sample_every_steps = 1
+    assert Run(config, PLAN).train() and spoken
 
 
 def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):

@@ -146,7 +146,7 @@ def test_small_second_pass_and_greedy_codes_equal_the_reference(arrays, small, b
     config = small_config.model
     latents = small.gpt.mel_to_latents(batch.conditioning_mel[:1])
     text = text_inputs(batch, config)
-    states = small.gpt.codes_to_latents(latents, text, batch.codes[:1], config.start_audio_token)
+    states = small.gpt.codes_to_latents(latents, text, batch.codes[:1])
     assert difference(states, arrays["small/second_pass"]) < 1e-3
     bias = small.gpt.audio_head.bias
     bias.assign_add(tf.one_hot(config.stop_audio_token, config.num_audio_tokens) * STOP_BIAS)
@@ -242,7 +242,7 @@ def test_gpt_of_the_released_shape_equals_the_reference(arrays):
     assert difference(audio_logits[..., ::41], arrays["full/mel_logits"]) < 1e-3
     losses, _ = objective.losses(batch)
     assert difference([losses["text"], losses["codes"]], arrays["full/losses"]) < 1e-5
-    states = model.gpt.codes_to_latents(latents, text_inputs(batch, FULL), batch.codes, FULL.start_audio_token)
+    states = model.gpt.codes_to_latents(latents, text_inputs(batch, FULL), batch.codes)
     assert difference(states[..., ::32], arrays["full/second_pass"]) < 1e-3
 
 

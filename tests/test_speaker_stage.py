@@ -91,7 +91,7 @@ def test_disturbance_is_a_function_of_seed_and_position_and_keeps_the_sound():
 
 def test_short_clips_are_repeated_and_end_in_no_silence():
     wav = tf.constant([[1.0, 2, 3, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7]])
-    assert repeated(wav, tf.constant([3, 7])).numpy().tolist() == [[1, 2, 3, 1, 2, 3, 1], [1, 2, 3, 4, 5, 6, 7]]
+    assert repeated(wav, tf.constant([3, 7]), 7).numpy().tolist() == [[1, 2, 3, 1, 2, 3, 1], [1, 2, 3, 4, 5, 6, 7]]
 
 
 @untraced()

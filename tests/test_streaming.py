@@ -197,7 +197,7 @@ def test_speech_cut_at_the_limit_keeps_its_last_audio_and_warns(synthesizer, voi
     finally:
         bias.assign(before)
     assert "100 codes" in caplog.text
-    assert len(samples) == synthesizer.model.decoder.num_samples(101)
+    assert len(samples) == 256 * synthesizer.model.decoder.num_frames(101)
 
 
 @pytest.mark.parametrize("speed", [0.5, 0.8, 1.7])

@@ -106,5 +106,6 @@ def test_both_decoders_share_lengths_and_frames():
     latents = normal(1, 9, WIDTH)
     np.testing.assert_array_equal(one.latents_to_frames(latents), other.latents_to_frames(latents))
     assert one.num_frames(9) == one.latents_to_frames(latents).shape[1]
-    assert keras.ops.shape(other(latents, normal(1, SPEAKER)))[1] == other.num_samples(9) == one.num_samples(9)
-    assert [HifiganGenerator(8, 8).num_samples(n) for n in (40, 32)] == [44544, 35584]  # those of the reference
+    assert one.num_frames(9) == other.num_frames(9) and one.hop_length == other.hop_length
+    assert keras.ops.shape(other(latents, normal(1, SPEAKER)))[1] == other.num_frames(9) * other.hop_length
+    assert [HifiganGenerator(8, 8).num_frames(n) * 256 for n in (40, 32)] == [44544, 35584]  # those of the reference

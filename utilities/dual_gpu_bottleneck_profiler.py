@@ -14,8 +14,10 @@ import json
 import os
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -46,6 +48,33 @@ class Verdict:
 def data_seconds(phases):
     """Returns the seconds per step of all phases but the train step."""
     return sum(seconds for phase, seconds in phases.items() if phase != "train")
+
+
+def measure_phases(trainer, dataset, num_steps):
+    """Times each phase alone over `num_steps` steps; trains the model. The trainer must not use accumulation.
+
+    Returns the mean seconds per step of each phase. `load`: reading, decoding and padding on the host, and the copy to
+    the data device; `preprocess`: mel spectrograms, codes and augmentation on that device; `transfer`: the copy to the
+    model device; `train`: the train step.
+    """
+    import tensorflow as tf
+
+    from myxtts.training.watching.measurement import WARMUP_STEPS, take_step, timed
+
+    times, kept = {"preprocess": [], "transfer": [], "train": []}, []
+    for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
+        pass  # the first reads import the decoders
+    # Readers work in parallel and ahead of the steps, so the time per step is the mean over many reads.
+    began = time.perf_counter()
+    for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
+        kept = [*kept, wave][-8:]
+    tf.test.experimental.sync_devices()
+    load = (time.perf_counter() - began) / num_steps
+    for position in range(WARMUP_STEPS + num_steps):
+        batch = timed(times["preprocess"], trainer.preparation, kept[position % len(kept)], position)
+        batch = timed(times["transfer"], trainer.replicas.transfer, batch)
+        timed(times["train"], take_step, trainer, batch, position)
+    return {"load": load, **{phase: fmean(seconds[WARMUP_STEPS:]) for phase, seconds in times.items()}}
 
 
 def judge(phases, variation, config, plan):
@@ -140,6 +169,7 @@ class Profile:
 
     def as_dict(self):
         """Returns the profile as JSON types, with times in milliseconds."""
+        gpus = [dataclasses.asdict(usage) for usage in self.gpus.gpus]
         return {
             "devices": self.plan.describe(),
             "virtual": self.plan.virtual,
@@ -158,7 +188,7 @@ class Profile:
             "ceiling": self.speedup / self.efficiency,
             "data_device_busy": self.data_busy,
             "model_device_busy": self.model_busy,
-            "gpu": self.gpus.as_dict(),
+            "gpu": {"available": bool(gpus), "reason": self.gpus.unavailable_reason, "gpus": gpus},
             "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
         }
 
@@ -182,7 +212,13 @@ class Profile:
         data, model = self.plan.data_device, ", ".join(self.plan.model_devices)
         busy = f"Data device {data} busy {self.data_busy:.0%}, model device {model} busy {self.model_busy:.0%}"
         lines += ["", "GPU UTILIZATION:", f"  {busy}; waited for data {pipeline.stall:.0%}"]
-        lines += [f"  {line}" for line in self.gpus.describe().splitlines()]
+        for gpu in self.gpus.gpus:
+            mean, greatest = gpu.mean_utilization, gpu.max_utilization
+            busy = "not reported" if mean is None else f"mean {mean:.0f}%, max {greatest:.0f}%"
+            memory = f"mean {gpu.mean_memory_mb:.0f}MB, max {gpu.max_memory_mb:.0f}MB of {gpu.total_memory_mb:.0f}MB"
+            lines.append(f"  GPU {gpu.id} ({gpu.name}): utilization {busy}; memory {memory}")
+        if not self.gpus.gpus:
+            lines.append(f"  GPU utilization: not available ({self.gpus.unavailable_reason})")
         lines += ["", "BOTTLENECK ANALYSIS:"]
         lines += [f"  {verdict.finding}" for verdict in self.verdicts] or ["  NO MAJOR BOTTLENECKS DETECTED"]
         lines += ["", "RECOMMENDATIONS:"]
@@ -233,7 +269,7 @@ class DualGPUBottleneckProfiler:
 
     def run(self):
         """Measures the phases, then the pipeline; returns a `Profile`."""
-        from myxtts.training.watching.measurement import measure_phases, measure_pipeline
+        from myxtts.training.watching.measurement import measure_pipeline
 
         phases = measure_phases(self.trainer, self.dataset, self.num_steps)
         with self.monitor:

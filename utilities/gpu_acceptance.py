@@ -3,10 +3,11 @@
     python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
-Takes the flags of train_main.py; the default data is the sample corpus. Each case runs in its own process: the profiler
-(dual_gpu_bottleneck_profiler.py) with various flags, a run that is resumed, and a long run whose memory and threads are
-monitored. Writes gpu_report.md and gpu_report.json to --report; they have hardware, versions and figures, but no paths,
-so that they can be published. The exit code is 1 if a target is missed.
+One GPU may have both roles, isolated by memory. Takes the flags of train_main.py; the default data is the sample
+corpus. Each case runs in its own process: the profiler (dual_gpu_bottleneck_profiler.py) with various flags, a run that
+is resumed, and a long run whose memory and threads are monitored. Writes gpu_report.md and gpu_report.json to --report;
+they have hardware, versions and figures, but no paths, so that they can be published. The exit code is 1 if a target is
+missed.
 """
 
 import argparse
@@ -341,6 +342,8 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     if asked.virtual_devices is None and (asked.data_gpu is None or asked.model_gpu is None):
         hint = "On a machine without GPUs, try the command with --virtual-devices 2"
         raise ConfigError(f"--data-gpu and --model-gpu must name the two GPUs to test. {hint}.")
+    if asked.data_gpu == asked.model_gpu is not None:
+        flags.append("--enable-memory-isolation")
     return own, flags
 
 

@@ -28,7 +28,7 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
 
     Args:
         draw: Function with a stateless random operation, called as `draw(shape, *arguments)` with the shape of the
-            whole batch, because rounding depends on the shape, and a silent log-mel amplifies it.
+            whole batch. Rounding depends on the shape, and the logarithm of silence amplifies it.
         shape: Shape of this worker's part; the first dimension is the rows.
         share: Index of this worker's part, and the number of equal parts.
     """

@@ -116,7 +116,7 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
 
 
 def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
-    """Returns the samples as `load_samples` does, and the sample rate of the file in Hz."""
+    """Returns the samples `(S,)` as `load_samples` does, and the sample rate of the file in Hz."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate

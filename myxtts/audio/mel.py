@@ -189,24 +189,17 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     Band-limited interpolation (Smith, "Digital Audio Resampling Home Page"), with torchaudio's defaults as in the
     reference.
 
-    `wav` is `(B, S)`, the result `(B, num_resampled(S, from_rate, to_rate))` float32. The rates, in Hz, should have a
-    large common divisor, because the kernel grows with the numerator times the denominator of their ratio.
+    `wav` is `(B, S)`, the result `(B, ceil(S to_rate / from_rate))` float32. The rates, in Hz, should have a large
+    common divisor, because the kernel grows with the numerator times the denominator of their ratio.
     """
     wav = ops.convert_to_tensor(wav, "float32")
-    if from_rate == to_rate:
-        return wav
     kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
     padded = ops.pad(wav, [[0, 0], [pad, pad + stride]])
     # One output channel per phase: (B, S / stride, num_phases), read row by row, is the waveform.
     phases = ops.conv(padded[:, :, None], kernel, strides=stride, padding="valid", data_format="channels_last")
-    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * kernel.shape[2]))
-    return interleaved[:, : num_resampled(ops.shape(wav)[1], from_rate, to_rate)]
-
-
-def num_resampled(num_samples: Any, from_rate: int, to_rate: int) -> Any:
-    """Returns the number of samples after `num_samples` are resampled: an int, an array or a tensor."""
-    stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
-    return (num_samples * num_phases + stride - 1) // stride
+    num_phases = kernel.shape[2]
+    interleaved = ops.reshape(phases, (-1, ops.shape(phases)[1] * num_phases))
+    return interleaved[:, : (ops.shape(wav)[1] * num_phases + stride - 1) // stride]
 
 
 @functools.lru_cache(maxsize=32)

@@ -3,7 +3,10 @@
 import argparse
 import math
 import re
+import sys
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from myxtts.config.checks import UserError
@@ -13,7 +16,9 @@ from myxtts.config.settings import nearest
 GROUPS = ("data", "devices", "training", "optimizations")
 """Headings in `--help`, in order."""
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
-"""Options of `--accept-licence`, which each command has that takes a model of the hub."""
+"""Arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a model of the hub."""
+EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
+"""Ends of the help of commands, by their names."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -21,19 +26,29 @@ class PlainParser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` that raises `UserError`, and whose help shows defaults and keeps line breaks."""
 
     def __init__(self, **options):
-        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+        examples = {"epilog": EXAMPLES.get(options.get("prog"))}
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **examples | options)
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments; the error for an unknown flag suggests the nearest one of the command or sub-command."""
-        arguments, unknown = self.parse_known_args(args, namespace)
+        """Parses arguments; the error for an unknown flag suggests the nearest one of the command or a sub-command."""
+        args = sys.argv[1:] if args is None else args
+        subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
+        used = next((subjects[one] for one in args if one in subjects), self)
+        homes = {name: one for one in (*subjects.values(), self, used) for name in one._option_string_actions}
+        try:
+            arguments, unknown = self.parse_known_args(args, namespace)
+        except UserError:  # the value of an unknown flag can be taken for a sub-command
+            names = [one.partition("=")[0] for one in args if subjects and one.startswith("--")]
+            unknown = [name for name in names if homes.get(name) not in (self, used)]
+            if not unknown:
+                raise
         if unknown:
-            subjects = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
-            used = next((one.choices.get(getattr(arguments, one.dest, "")) for one in subjects), None) or self
-            flag = unknown[0].partition("=")[0]
-            known = [name for name in used._option_string_actions if name.startswith("--")]
-            near = [name for name in known if name.startswith(flag)] or known
-            hint = nearest(flag, near) if flag.startswith("-") else " Put a text or path with spaces in quotes."
+            flag, own = unknown[0].partition("=")[0], [name for name in used._option_string_actions if name[:2] == "--"]
+            known = homes if "mean" in nearest(flag, homes) else own
+            hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
+            hint = hint if flag.startswith("-") else " Put a text or path with spaces in quotes."
+            hint = f" It is one of {homes[flag].prog}." if flag in homes else hint
             raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
         return arguments
 
@@ -102,7 +117,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds the argument `name` and flags, which select a model. `more` is the end of the argument's help text."""
+    """Adds the argument `name`, whose help text ends in `more`, and two flags, which together select a model."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)

@@ -23,22 +23,6 @@ RELEASED_CONTENTS = {
 }
 """Help texts for the files in `RELEASED_NAMES`."""
 _flag = lambda option: f"--{option.replace('_', '-')}"
-EXPORT_EXAMPLES = """
-examples:
-  myxtts export --checkpoint runs/mine --format onnx --output exported
-  myxtts export --checkpoint runs/mine --format onnx --weights int8 --output exported
-  myxtts export --checkpoint base --format web --output page && python -m http.server --directory page
-  python exported/speak.py --text "Good morning." --voice emma --output morning.wav
-
-Each graph is checked against the model in ONNX Runtime before the output folder is created.
-"""
-PUSH_EXAMPLES = """examples:
-  hf auth login
-  myxtts push runs/mine hf://emma/persian-voice --private --licence cc-by-4.0
-  myxtts say --checkpoint hf://emma/persian-voice --reference-audio me.wav --text "Good morning."
-
-Local paths and recordings of the speakers are not uploaded. --card prints the card and uploads nothing.
-"""
 
 
 def convert_parser() -> PlainParser:
@@ -100,7 +84,7 @@ def convert(argv: Sequence[str] | None = None) -> int:
 def export_parser() -> PlainParser:
     """Returns the argument parser of `myxtts export`."""
     description = "Export a trained model to ONNX, for synthesis without MyXTTS."
-    parser = PlainParser(prog="myxtts export", description=description, epilog=EXPORT_EXAMPLES)
+    parser = PlainParser(prog="myxtts export", description=description)
     add_model(parser, required=True)
     forms = "; ".join(f"{name}: {words}" for name, (words, _) in FORMATS.items())
     parser.add_argument("--format", default="onnx", help=forms)
@@ -131,7 +115,7 @@ def export(argv: Sequence[str] | None = None) -> int:
 def push_parser() -> PlainParser:
     """Returns the argument parser of `myxtts push`."""
     description = "Upload the model in a folder to the Hugging Face hub, with a model card."
-    parser = PlainParser(prog="myxtts push", description=description, epilog=PUSH_EXAMPLES)
+    parser = PlainParser(prog="myxtts push", description=description)
     add_model(parser, name="folder")
     parser.add_argument("target", metavar="hf://owner/name", help="repository, created if needed; @branch can follow")
     parser.add_argument("--private", action="store_true", help="make a new repository private")

@@ -33,7 +33,7 @@ from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Texts of up to this many characters are spoken faster without tracing all graphs."""
+"""Texts of up to this many characters are spoken without tracing all graphs, which would take longer."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
 """File in the output folder: digests of the text, voice and settings of each audio file, by id."""
@@ -41,23 +41,12 @@ BATCH_SIZE = 16
 """Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
 MAX_ID_BYTES = 200
-EXAMPLES = """
-examples:
-  myxtts say --text "Good morning." --output hello.wav
-  myxtts say --checkpoint runs/mine --reference-audio me.wav --text "Good morning." --output morning.flac
-  myxtts say --checkpoint runs/mine --voice me.voice --text-file book.txt --output book.mp3 --subtitles book.srt
-  echo "Good morning." | myxtts say --checkpoint runs/mine --reference-audio a.wav b.wav --stream | aplay
-  myxtts say --checkpoint runs/mine --reference-audio me.wav --batch lines.txt --output-folder spoken --format ogg
-
-A batch file has one line `id|text|voice|language` per file to write. Voice (a recording, a .voice file or a speaker of
-the model) and language are optional. Run the same command again to resume after an interruption.
-"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts say`."""
     description = "Speak a text in the voice of a recording."
-    parser = PlainParser(prog="myxtts say", description=description, epilog=EXAMPLES)
+    parser = PlainParser(prog="myxtts say", description=description)
     add_model(parser, "; base has a default voice", default=BASE_NAME)
     parser.add_argument("words", nargs="?", metavar="TEXT", help="same as --text")
     text = parser.add_argument_group("text (default: standard input)")

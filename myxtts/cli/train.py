@@ -15,16 +15,6 @@ from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.storage.files import write_json
 
-PREPARE_EXAMPLES = """
-examples:
-  myxtts prepare --train-data DIR --checkpoint RUN --output SHARDS --shards 16
-  myxtts prepare --train-data DIR --checkpoint RUN --output SHARDS --shards 16 --shard 3
-  myxtts train --train-data DIR --checkpoint-dir RUN --prepared SHARDS
-
-Shards can be made in any order, by up to one process per shard, on any machines. Existing shards are kept, so the same
-command continues after a stop. docs/scaling.md explains what training reads from them.
-"""
-
 
 def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts train`."""
@@ -138,7 +128,7 @@ def launch(argv: list[str] | None = None) -> int:
 def prepare_parser() -> PlainParser:
     """Returns the argument parser of `myxtts prepare`."""
     description = "Encode a training set into shards."
-    parser = PlainParser(prog="myxtts prepare", description=description, epilog=PREPARE_EXAMPLES)
+    parser = PlainParser(prog="myxtts prepare", description=description)
     parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
     parser.add_argument("--checkpoint", metavar="RUN", required=True, help="a model whose DVAE is trained")
     parser.add_argument("--accept-licence", **LICENCE)

@@ -17,6 +17,10 @@ console_log = logging.getLogger("myxtts.console")
 class UserError(ValueError):
     """Error in the user's input. A command prints only the message and exits with code 2."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython and notebooks show instead of a traceback: the message and its notes."""
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
+
 
 class ConfigError(UserError):
     """Error for a setting with an invalid value; the message names the setting, the rule, the value and the fix."""
@@ -46,7 +50,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`, with `hint` if that names the package or has a `{}`."""
+    """Converts an `ImportError` in a block to `error`, with `hint` if it names the package or has `{}` for its name."""
     try:
         yield
     except ImportError as fault:

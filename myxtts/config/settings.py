@@ -15,7 +15,7 @@ MAX_NUMBER = 10**9
 """Maximum absolute value of a number whose setting has no `at_most`."""
 REMOVED: dict[str, tuple[Any, str]] = {
     "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out."),
-    "model.decoder_mel": (False, "Decoders read latents alone. Use the version that this model was trained with."),
+    "model.decoder_mel": (False, "Decoders read only latents. Use the version that this model was trained with."),
 }
 """Removed settings by dotted name: the former default, which is still accepted, and the hint for other values."""
 
@@ -101,7 +101,7 @@ class Settings:
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets all fields to `values`, else `defaults`, else declared defaults; for classes with an `__init__`."""
+        """Sets each field from `values`, else `defaults`, else its declared default; for classes with an `__init__`."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")

@@ -15,7 +15,7 @@ from myxtts.storage.files import new_hasher
 
 
 class WaveBatch(NamedTuple):
-    """Padded waveforms and token ids of B clips, created on the host: S and R samples at 22 050 Hz, L tokens.
+    """Padded batch of B clips, created on the host: S samples per clip, R per conditioning clip (22 050 Hz), L tokens.
 
     The last five fields are zeros or have width 0, unless the `StageEntry` needs them (`targets`, `speakers`, `codes`).
     """
@@ -257,7 +257,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start with which an order of other clips or batch size continues this one at `position`."""
+        """Returns the start of an order of other clips or batch size that continues this order at `position`."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))

@@ -20,9 +20,10 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMP
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import BatchOrder, EpochStart, SequentialOrder, WaveBatch
 from myxtts.data.corpora import CorpusError, load_corpus
-from myxtts.data.doctor import ClipLimits, find_leakage, inspect_corpus, split_by_hash, summarize, write_report
+from myxtts.data.doctor import ClipLimits, find_leakage, id_hash, inspect_corpus, split_by_hash, summarize, write_report
 from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
+from myxtts.storage.checkpoint import CheckpointStore, StoredTensors
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
 from myxtts.storage.run_folder import VOCABULARY, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
@@ -33,6 +34,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
+CLIPS = "clips"
+"""Name of the checkpoint's tensor file with the clips of a stage's training, see `training.resuming.ClipRecord`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 """Maximum silence inserted before a training clip, which shifts the audio relative to the frames of the codes."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
@@ -85,11 +88,11 @@ class SpeechDataset:
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
         prepared = _prepared(config, sides)
-        train, validation = _divide(sides, inspections[0], config.data.validation_share)
+        train, validation = _divide(sides, inspections[0], config)
         for leak in find_leakage(train, validation):
             logger.warning("Leakage: %s; its validation loss is not meaningful.", leak)
         if not validation:
-            logger.warning("The only clip is used for training and for validation.")
+            logger.warning("Validation uses the training clips, because there are no others. Give --val-data.")
             validation = train
         token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
@@ -184,19 +187,26 @@ def _prepared(config, sides):
     return found
 
 
-def _divide(sides, inspection, share):
+def trained_on(home: Path) -> set[int]:
+    """Returns the `id_hash` of each clip that the stages of a run were trained on, from their newest checkpoints."""
+    paths = (CheckpointStore(home / stage).newest_file(f"{CLIPS}.safetensors") for stage in STAGES)
+    return {one for path in paths if path is not None for one in StoredTensors(path)["identity"].ravel().tolist()}
+
+
+def _divide(sides, inspection, config):
     """Returns training and validation clips, from two data sets, the data set's own split, or a split by hash."""
-    kept = {utterance.id for utterance in inspection.accepted if utterance.validation}
+    trained = set() if config.training.reset_training else trained_on(Path(config.training.checkpoint_dir))
+    kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
     if not (train and held):
-        return sides if len(sides) == 2 else split_by_hash(*sides, share)
+        return sides if len(sides) == 2 else split_by_hash(*sides, config.data.validation_share, trained)
     unused = ", which --val-data replaces" if len(sides) == 2 else ""
     logger.info("The data set has its own validation split of %s%s.", counted(len(held), "clip"), unused)
     return train, sides[1] if len(sides) == 2 else held
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `DataConfig.conditioning_seconds`, limited to the usual clip length if short clips would be repeated."""
+    """Returns `DataConfig.conditioning_seconds`; if padding repeats clips, at most the length of most clips."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE

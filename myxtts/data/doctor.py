@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -176,20 +176,23 @@ def is_foreign(path: str | Path) -> bool:
         return file.read(1_024).split(b"\r\n")[0] not in (b"", ",".join(_COLUMNS).encode())
 
 
-def split_by_hash(utterances: Sequence, validation_share: float) -> tuple[tuple, tuple]:
+def id_hash(clip_id: str) -> int:
+    """Returns a 64-bit hash of a clip's id. Unlike Python's `hash`, it is the same in all processes."""
+    return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16)
+
+
+def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozenset()) -> tuple[tuple, tuple]:
     """Splits utterances, or other objects with an `id`, by a hash of the id, and returns `(train, validation)`.
 
-    The split has no seed, so clips stay in their part when others are added or removed. Each part has at least one
-    clip; a single utterance is a training clip.
+    The split has no seed, so clips stay in their part when others are added or removed. Those whose `id_hash` is in
+    `trained` are training clips. Of the others, at least one is a validation clip, unless it is the only utterance.
     """
-    # Uniform in [0, 1). Not Python's `hash`, which differs between processes.
-    digests = [digest_bytes(utterance.id.encode("utf-8", "surrogatepass"), 8) for utterance in utterances]
-    positions = [int(digest, 16) / 2**64 for digest in digests]
-    ranks = sorted(range(len(utterances)), key=positions.__getitem__)
-    expected = sum(position < validation_share for position in positions)
+    hashes = [id_hash(utterance.id) for utterance in utterances]
+    ranks = sorted(set(hashes) - trained)
+    expected = sum(one / 2**64 < share for one in ranks)
     chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
-    train = tuple(utterance for index, utterance in enumerate(utterances) if index not in chosen)
-    return train, tuple(utterance for index, utterance in enumerate(utterances) if index in chosen)
+    train, validation = ([u for u, one in zip(utterances, hashes) if (one in chosen) == side] for side in (False, True))
+    return tuple(train), tuple(validation)
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> list[str]:

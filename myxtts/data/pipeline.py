@@ -73,13 +73,7 @@ class ConditioningRule:
     padding: str
     """`repeat` or `zeros`."""
     grid: int = 1
-    """Grid of all starts, and of lengths below `max_samples`, in samples."""
-
-    def fill(self, samples: np.ndarray) -> np.ndarray:
-        """Pads `(S,)` to `(max_samples,)` by repetition or with zeros."""
-        if self.padding == "repeat":
-            return np.resize(samples, self.max_samples)
-        return np.pad(samples, (0, self.max_samples - len(samples)))
+    """All starts, and lengths below `max_samples`, are multiples of this number of samples."""
 
 
 @dataclass(eq=False)
@@ -160,7 +154,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes the conditioning clip of a row; the row's own `samples` (None if prepared) start at `shift`."""
+        """Writes the conditioning clip of a row; its own clip, `samples` (None if prepared), starts at `shift`."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
@@ -175,7 +169,8 @@ class BatchLoader:
         start, length = self._start(len(samples), length, rng, rule.grid), min(length, len(samples))
         if rule.grid <= length < rule.max_samples:
             length -= length % rule.grid
-        batch.conditioning[row] = rule.fill(samples[start : start + length])
+        filled = rule.max_samples if rule.padding == "repeat" else length
+        batch.conditioning[row, :filled] = np.resize(samples[start : start + length], filled)
         if other is None:
             batch.conditioning_span[row] = shift + start, shift + start + length
 

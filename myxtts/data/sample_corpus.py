@@ -158,7 +158,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Returns the digest of the plan and the digests by file; empty if the manifest is missing or damaged."""
+    """Returns the digest of the plan and of each file by name; empty if the manifest is missing or damaged."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]

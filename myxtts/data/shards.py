@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
+from myxtts.data.doctor import id_hash
 from myxtts.storage.files import digest_bytes, parse_json, read_json, remove_leftovers, write_json, write_whole
 
 FORMAT = 2
@@ -54,7 +55,7 @@ def shard_name(number: int, shards: int) -> str:
 
 def shard_of(clip_id: str, shards: int) -> int:
     """Returns the number of the shard of a clip; `shards` is the number of all shards."""
-    return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16) % shards
+    return id_hash(clip_id) % shards
 
 
 def write_shard(
@@ -170,7 +171,7 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` is the flag of `clips` for messages; the clips of `also` are added. Raises `UserError` if a clip differs.
+        `of` is the flag of `clips`. Adds the clips of `also`. Raises `UserError` if one is missing or stale.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:

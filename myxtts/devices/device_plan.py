@@ -87,7 +87,7 @@ class DeviceRequest(DeviceOptions):
 
     data_gpu: int | None = None
     model_gpu: int | None = None
-    """Needs `data_gpu`; `model_gpus` replaces it."""
+    """GPU that trains; requires `data_gpu`, and cannot be combined with `model_gpus`."""
     accelerator: str = "auto"
     """One of `ACCELERATORS`."""
 

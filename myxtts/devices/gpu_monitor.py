@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from types import ModuleType
 
@@ -61,21 +61,6 @@ class GPUReport:
 
     gpus: tuple[GPUUsage, ...]
     unavailable_reason: str | None = None
-
-    def as_dict(self) -> dict:
-        """Returns the report as JSON types."""
-        gpus = [asdict(usage) for usage in self.gpus]
-        return {"available": bool(gpus), "reason": self.unavailable_reason, "gpus": gpus}
-
-    def describe(self) -> str:
-        """Returns a text with a line per GPU, or a line with the reason why no GPU was monitored."""
-        lines = []
-        for gpu in self.gpus:
-            mean, greatest = gpu.mean_utilization, gpu.max_utilization
-            busy = "not reported" if mean is None else f"mean {mean:.0f}%, max {greatest:.0f}%"
-            memory = f"mean {gpu.mean_memory_mb:.0f}MB, max {gpu.max_memory_mb:.0f}MB of {gpu.total_memory_mb:.0f}MB"
-            lines.append(f"GPU {gpu.id} ({gpu.name}): utilization {busy}; memory {memory}")
-        return "\n".join(lines) or f"GPU utilization: not available ({self.unavailable_reason})"
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
         """Returns maximum memory and mean utilization by role: `data_gpu_mb`, `data_gpu_percent` and so on, if known.

@@ -227,7 +227,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
             return "mixed_float16", f"{hardware} has float16 tensor cores and no bfloat16"
         return "float32", f"{hardware} has no tensor cores"
     if requested == "mixed_bfloat16" and capability < BFLOAT16_CAPABILITY:
-        return "float32", f"{hardware} has no bfloat16; --precision auto takes what it has"
+        return "float32", f"{hardware} has no bfloat16; --precision auto selects a supported one"
     return requested, hardware
 
 
@@ -241,7 +241,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of the GPUs that train, from `device` to the last; None if unknown."""
+    """Returns the lowest compute capability of the visible GPUs from `device` on, which train; None if unknown."""
     import tensorflow as tf
 
     gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration

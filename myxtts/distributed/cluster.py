@@ -5,8 +5,6 @@ interface, so this module uses `tensorflow.python.eager.context` (TensorFlow 2.2
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
@@ -56,14 +54,19 @@ class Cluster:
 
     def write(self, key: str, value: str) -> None:
         """Stores a value for all workers; raises `ConnectionError` if worker 0 is gone or the key exists."""
-        with _reaching_worker_0():
+        try:
             context().set_config_key_value(key, value)
+        except tf.errors.OpError as error:
+            raise ConnectionError(error.message) from error
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
         """Returns a value, or None after `seconds` (0: no limit); raises `ConnectionError` if worker 0 is gone."""
-        with _reaching_worker_0(), suppress(tf.errors.DeadlineExceededError):
+        try:
             return context().get_config_key_value(key, int(1000 * seconds))
-        return None
+        except tf.errors.DeadlineExceededError:
+            return None
+        except tf.errors.OpError as error:
+            raise ConnectionError(error.message) from error
 
     def delete(self, key: str) -> None:
         """Removes a key and all keys below it."""
@@ -78,15 +81,6 @@ class Cluster:
         except tf.errors.OpError:
             return "is gone: it was killed, or its machine is down"
         return None
-
-
-@contextmanager
-def _reaching_worker_0() -> Iterator[None]:
-    """Converts TensorFlow's errors in a `with` block to `ConnectionError`."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise ConnectionError(error.message) from error
 
 
 def _make_strategy(addresses, index, plan):

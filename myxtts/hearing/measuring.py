@@ -226,7 +226,7 @@ class Measurer:
 
 
 def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
-    """Returns the number of repeated n-grams of `GROUP` codes, and of all n-grams; None for fewer codes."""
+    """Counts the repeated n-grams of `GROUP` codes, and all n-grams, in codes `(C,)`; None for fewer codes."""
     if codes is None or len(codes) < GROUP:
         return None
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)
@@ -245,7 +245,7 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 
 
 def ends_well(limit: float | None, length: float | None) -> bool:
-    """Returns whether a model ends its sentences: `limit` is at most 2 %, `length` at least 75 %; None means unknown.
+    """Whether a model ends its sentences: `limit` is at most 2 % and `length` at least 75 %, or unknown (None).
 
     `limit` is the share of sentences that reach the length limit, `length` the duration relative to the recordings.
     Speech that is cut off would hide recognition errors.

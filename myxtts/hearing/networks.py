@@ -22,7 +22,7 @@ TO_SCORES = {
     "background": np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
     "overall": np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
 }
-"""Polynomials from the outputs of DNSMOS to its scores by name, from 1 to 5, as in `speechmos`."""
+"""Polynomials by name of the score, which map the network's outputs to DNSMOS from 1 to 5, as in `speechmos`."""
 ENCODER_HINT = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160
@@ -112,7 +112,7 @@ class DVector:
         return unit(self.parts(samples, sample_rate).mean(axis=0))
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns unit-length speaker vectors `(N, E)` of segments of 1.6 s, one every 0.77 s."""
+        """Returns unit-length speaker vectors `(N, E)` of samples `(S,)`: one per 1.6 s, every 0.77 s."""
         import librosa  # takes a second or two
 
         sound = at_rate(samples, sample_rate)
@@ -159,7 +159,7 @@ class OnnxEncoder:
         self._name = inputs[0].name
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns unit-length speaker vectors `(N, E)` of segments of 1.6 s, one every 0.77 s."""
+        """Returns unit-length speaker vectors `(N, E)` of samples `(S,)`: one per 1.6 s, every 0.77 s."""
         size, step = (sample_rate * frames * HOP_SAMPLES // SAMPLE_RATE for frames in (PART_FRAMES, PART_STEP_FRAMES))
         starts = range(0, max(1, len(samples) - size + 1), step)
         return np.stack([self(samples[start : start + size], sample_rate) for start in starts])

@@ -40,7 +40,7 @@ class Listening:
         self.recognizer = recognizer
 
     def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
-        """Returns the character error rate of the audio, at most 1."""
+        """Returns the character error rate of audio `(S,)`, at most 1."""
         wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
         return min(1.0, wrong / max(1, expected))
 
@@ -141,13 +141,16 @@ class Whisper:
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
         """Returns the text of `(S,)` samples. Models for English ignore the language."""
-        return self.scored(samples, sample_rate, language)[0]
+        return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
 
-    def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float]:
-        """Returns the text, and the geometric mean of the token probabilities in its least certain segment."""
-        found = self._hear(samples, sample_rate, language)
+    def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float, str, float]:
+        """Returns the text, the mean token probability of its least certain segment, its least certain word, and that
+        word's probability. Means are geometric."""
+        found = self._hear(samples, sample_rate, language, word_timestamps=True)
         text = " ".join(segment.text.strip() for segment in found)
-        return text, float(np.exp(min((segment.avg_logprob for segment in found), default=0.0)))
+        words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
+        mean, (least, word) = min((one.avg_logprob for one in found), default=0.0), min(words, default=(1.0, ""))
+        return text, float(np.exp(mean)), word, least
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
         """Returns the words of `(S,)` samples; their times are accurate to about 0.1 s."""

@@ -75,7 +75,7 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends the first `taken` codes and latents of a call, up to the `stop` code or the limit."""
+        """Appends the first `taken` codes `(n,)` and latents `(n + 1, width)`, up to the `stop` code or the limit."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -202,7 +202,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on the prompts of B new sentences; returns their state and key mask `(B, P)`."""
+        """Runs the GPT on prompts of B new sentences; returns their state and the key mask of P positions, `(B, P)`."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
@@ -211,7 +211,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, key mask (B, F), rows of the state)` into one state, aligned at the end of the cache."""
+        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch; all end at one cache position."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

@@ -21,13 +21,13 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""Fewest codes (1.5 s) and repetitions of a loop, and its longest period in codes."""
+"""Minimum length in codes (1.5 s) and repetitions of a loop, and its maximum period in codes."""
 DOUBT = 0.5
 """Score below which a fault is listed; if there is no `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors beyond the limit of the usual duration, too long or too short, at which the score is 1 and 0.5."""
+"""Ratios of a duration to the usual maximum, or of the usual minimum to it, at which the score is 1 and 0.5."""
 LEAST_FOLLOWING = 0.5
 """Evenness and sharpness below which the attention does not follow the text and is ignored."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -155,7 +155,7 @@ def _score(value, full, half):
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Returns the length in codes of the longest segment with at least `LOOP_TURNS` equal periods, or 0."""
+    """Returns the length of the longest segment of codes `(C,)` with at least `LOOP_TURNS` equal periods, or 0."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])

@@ -15,7 +15,7 @@ from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE
-from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
+from myxtts.storage.checkpoint import StoredTensors, write_tensors
 from myxtts.storage.files import CheckpointError
 
 VOICE_SUFFIX = ".voice"
@@ -43,10 +43,10 @@ class Voice:
         Raises:
             CheckpointError: The file is missing, damaged or not a voice.
         """
-        names = tensor_names(path)
-        if not {"latents"} <= set(names) <= {"latents", "speaker"}:
+        stored = StoredTensors(path)
+        if not {"latents"} <= set(stored) <= {"latents", "speaker"}:
             raise CheckpointError(f"{path} is not a voice. Write one with `Voice.save`.")
-        arrays = {name: array.astype(np.float32) for name, array in zip(names, read_tensors(path, names))}
+        arrays = {name: array.astype(np.float32) for name, array in stored.items()}
         return cls(arrays["latents"], arrays.get("speaker"))
 
     @classmethod
@@ -135,7 +135,7 @@ class Spoken:
         """Result of the self-check in words, with a number if the model is calibrated."""
         if all(piece.is_calibrated for piece in self.pieces):
             return f"confidence {self.confidence:.2f}" + (f" ({self.reason})" if self.reason else "")
-        return f"possible fault: {self.reason}" if self.reason else "no fault found"
+        return f"possible fault: {self.reason}" if self.reason else "no fault found in the codes"
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
@@ -212,14 +212,14 @@ def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:
-    """Returns `seconds` of silence, float32 `(S,)`."""
+    """Returns `seconds` of silence at `sample_rate` Hz, `(S,)` float32."""
     return np.zeros(int(seconds * sample_rate), np.float32)
 
 
 SILENT = 0.05
 """Share of the highest RMS below which a frame is silent; used at both ends of a sentence."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
-"""Lengths of a word boundary and of a pause at punctuation, in phonemes or letters."""
+"""Durations of a word boundary and of a pause at punctuation, as multiples of a phoneme or letter."""
 
 
 class Word(NamedTuple):
@@ -235,7 +235,7 @@ def word_times(
 ) -> list[Word]:
     """Estimates when each word of a sentence is spoken.
 
-    Divides the time between the silent ends in proportion to the lengths of the words (accuracy: docs/serving.md).
+    Divides the time between the silences at both ends in proportion to the words (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.

@@ -113,7 +113,7 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """Returns a copy sampling with an engine of `choices.ENGINES`; itself if `engine` is None or in use already.
+        """Returns a copy that samples with the engine `name` of `choices.ENGINES`; itself if that is None or in use.
         Raises `UserError` if the engine is unknown or a package is missing."""
         if name in (None, self.engine_name):
             return self

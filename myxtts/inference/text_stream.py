@@ -53,12 +53,12 @@ class GriffinLim:
 
 
 def window_shape(decoder: WaveformDecoder) -> WindowShape:
-    """Returns the numbers of a waveform decoder that windows need."""
+    """Returns the `WindowShape` of a waveform decoder."""
     return WindowShape(decoder.factors(), decoder.hop_length, decoder.history_frames, decoder.lookahead_frames)
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context; decoding the whole sentence differs by at most 1e-6."""
+    """Decodes GPT latents in windows with context; decoding a sentence at once gives the same samples within 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 

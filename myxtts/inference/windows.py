@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 FIRST_FRAMES = 8
-"""Fewest frames in the first window of a sentence."""
+"""Minimum number of frames in the first window of a sentence."""
 LATER_FRAMES = 64
-"""Fewest frames in the second window, about one call of the engine; each later window is twice as long, up to
+"""Minimum frames in the second window, about one call of the engine; later windows are twice as long each, up to
 `MOST_FRAMES`. Shorter windows would mostly be context, which is computed twice."""
 MOST_FRAMES = 172
 FIRST_CODES = 8
@@ -30,7 +30,7 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context; decoding the whole sentence differs by rounding only.
+    """Decodes a sentence in windows with context; decoding it at once gives the same samples, except for rounding.
 
     `to_samples(latents, start, end)` decodes the frames `start` to `end` of latents `(n, width)`, to `(S,)`.
     """

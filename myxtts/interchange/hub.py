@@ -290,7 +290,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields for each stage: name, (last step, best step) or False if untrained, step of the best losses, losses."""
+    """Yields each stage's name, steps (last, best; False if untrained), and best losses with the step that had them."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

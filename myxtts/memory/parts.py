@@ -15,7 +15,7 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Layer sizes; must equal those in `models/waveform_decoders.py` and `models/discriminators.py`."""
+"""Layer sizes, like the lines above; must equal `models/waveform_decoders.py` and `models/discriminators.py`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' channels by model size, 1 for other sizes."""
 KEPT_MAPS = 1.94

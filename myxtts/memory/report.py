@@ -1,6 +1,7 @@
 """The estimate of each stage, and the report of `myxtts plan`: memory and largest batch under each optimization."""
 
 import shutil
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ SHOWN: dict[str, dict[str, Any]] = {
     "LoRA of rank 16": {"lora_rank": 16},
     "weight averaging (EMA)": {"ema": True},
 }
-"""Rows of the report, with what each adds to the request; rows that change nothing for a stage are omitted."""
+"""Rows of the report, with the settings that each adds to the request; rows without effect on a stage are omitted."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report."""
 
@@ -58,22 +59,25 @@ class MemoryReport(dict[str, Any]):
         width = max(map(len, variants))
         longest = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self["longest_clip"].items())
         # A narrow terminal shows the last columns only, which include the peak.
-        terms = TERMS[-max(1, (shutil.get_terminal_size((200, 24)).columns - width - 9) // 13) :]
-        lines = [f"{self['stage'].upper()} stage, size {self['model_size']}; longest clip {longest}", "", "MEMORY, MB:"]
+        columns = shutil.get_terminal_size((80, 24)).columns
+        terms = TERMS[-max(1, (columns - width - 9) // 13) :]
+        title = f"{self['stage'].upper()} stage, size {self['model_size']}; longest clip {longest}"
+        lines = [textwrap.fill(title, columns), "", "MEMORY, MB (--json FILE has all columns):"]
         lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in terms)]
         sizes = ["", f"LARGEST BATCH by GPU memory, {RESERVED_GB:g} GB of it left to CUDA and its libraries:"]
-        sizes += [f"  {'':{width}}" + "".join(f"{gb:>7g} GB" for gb in variants["none"]["largest_batch"])]
+        sizes += [f"  {'':{width}}" + "".join(f"{gb:>5g} GB" for gb in variants["none"]["largest_batch"])]
         for name, found in variants.items():
             figures = "".join(f"{found[term] / 2**20:13,.0f}" for term in terms)
             lines += [f"  {name:{width}}{found['batch']:7}{figures}"]
             batches = found["largest_batch"].values()
-            sizes += [f"  {name:{width}}" + "".join(f"{batch or 'none':>10}" for batch in batches)]
-        lines += [*sizes, ""]
-        for name, value in self["settled"].items():
-            lines += [f"Note: {name} auto is planned as {value or 'off'}, the choice that needs the most memory."]
+            sizes += [f"  {name:{width}}" + "".join(f"{batch or 'none':>8}" for batch in batches)]
+        settle = "Note: {} auto is planned as {}, the choice that needs the most memory.".format
+        notes = [settle(name, value or "off") for name, value in self["settled"].items()]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
-        work = f"On one device, add {' and '.join([*frozen, 'the data work'])}."
-        return "\n".join([*lines, work, "docs/benchmarks.md compares estimates with measured peaks."])
+        notes += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
+        notes += ["docs/benchmarks.md compares estimates with measured peaks."]
+        notes += ["The time depends on the machine: `myxtts train` prints its estimate at the start of a run."]
+        return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes)])
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:

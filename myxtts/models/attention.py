@@ -78,10 +78,10 @@ class _Chunks:
             weights = ops.exp(scores - log_sum[:, :, first:])
             keep = self.dropout.keep_mask(ops.shape(weights), self.seed, index + after)
             above = upstream[:, :, first:]
-            value_part = ops.matmul(transposed(ops.cast(self.dropout.apply(weights, keep), dtype)), above)
-            inner = self.dropout.apply(ops.cast(ops.matmul(above, transposed(value)), "float32"), keep)
+            value_part = ops.matmul(ops.swapaxes(ops.cast(self.dropout.apply(weights, keep), dtype), 2, 3), above)
+            inner = self.dropout.apply(ops.cast(ops.matmul(above, ops.swapaxes(value, 2, 3)), "float32"), keep)
             inner = ops.cast(weights * (inner - center[:, :, first:]), dtype)
-            key_part = ops.matmul(transposed(inner), query)
+            key_part = ops.matmul(ops.swapaxes(inner, 2, 3), query)
             query_part = query_gradient[:, :, first:] + ops.cast(ops.matmul(inner, key), "float32")
             query_gradient = self._replaced(query_gradient, first, query_part)
             key_gradient = ops.concatenate([key_gradient, key_part], axis=2)
@@ -118,7 +118,7 @@ class _Chunks:
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
         key, value = (ops.slice(of, corner, size) + ops.cast(after, of.dtype) for of in (self.key, self.value))
         query, mask = self.query[:, :, first:], None
-        scores = ops.cast(ops.matmul(query, transposed(key)), "float32")
+        scores = ops.cast(ops.matmul(query, ops.swapaxes(key, 2, 3)), "float32")
         if self.causal:
             mask = (ops.arange(start, stop)[None] <= ops.arange(first, self.num_queries)[:, None])[None, None]
         if self.key_mask is not None:
@@ -130,11 +130,6 @@ class _Chunks:
     def _replaced(self, old, first, new):
         """Returns `old` with the queries from `first` on replaced by `new`."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
-
-
-def transposed(x: Tensor) -> Tensor:
-    """Transposes the last two axes: `(B, heads, T, D)` -> `(B, heads, D, T)`."""
-    return ops.transpose(x, (0, 1, 3, 2))
 
 
 def _after(x):
@@ -153,12 +148,8 @@ class MemoryUse(NamedTuple):
 
     form: str = STANDARD
     """`STANDARD` or `MEMORY_EFFICIENT`."""
-    recompute: Callable[[Callable], Callable] | None = None
-    """Wraps a function so that its backward pass recomputes intermediate values; None stores them."""
-
-    def segment(self, function: Callable) -> Callable:
-        """Wraps `function` with `recompute`, if set; random values in it must come from a given seed."""
-        return function if self.recompute is None else self.recompute(function)
+    segment: Callable[[Callable], Callable] = lambda function: function
+    """Wraps a function to recompute values in its backward pass, random ones from a seed; by default stores them."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -189,7 +180,7 @@ def attention(
         `(B, heads, T, D)`.
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    scores = ops.cast(ops.matmul(query, transposed(key)), "float32")
+    scores = ops.cast(ops.matmul(query, ops.swapaxes(key, 2, 3)), "float32")
     mask = None if key_mask is None else key_mask[:, None, None, :]
     if causal:
         position = ops.arange(ops.shape(query)[2])
@@ -241,12 +232,6 @@ class CausalSelfAttention(Layer):
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
-
-    def first_head(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns scaled query and key of the first head, `(B, T, D)` each, for `x` `(B, T, C)`."""
-        query, key, _ = ops.split(self.qkv(x), 3, axis=-1)
-        width = query.shape[-1] // self.heads
-        return query[..., :width] / width**0.5, key[..., :width]
 
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor

@@ -57,15 +57,15 @@ class VectorQuantizer(Layer):
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
     def update(self, count: Tensor, vector_sum: Tensor):
-        """Updates the moving averages and the codebook with summed `statistics`."""
+        """Updates the moving averages and the codebook with `count` and `sum` of `statistics`, summed over batches."""
         self.cluster_size.assign(DECAY * self.cluster_size + (1.0 - DECAY) * count)
         self.codebook_sum.assign(DECAY * self.codebook_sum + (1.0 - DECAY) * vector_sum)
         total = ops.sum(self.cluster_size)
         smoothed = (self.cluster_size + SMOOTHING) / (total + self.num_codes * SMOOTHING) * total
         self.codebook.assign(self.codebook_sum / smoothed[:, None])
 
-    def revive(self, candidates: Tensor, threshold: Tensor) -> Tensor:
-        """Replaces rarely used codes; returns their number, int32.
+    def revive(self, candidates: Tensor, threshold: Tensor) -> None:
+        """Replaces rarely used codes.
 
         Args:
             candidates: Replacements of all codes, `(num_codes, width)`.
@@ -77,7 +77,6 @@ class VectorQuantizer(Layer):
         self.codebook.assign(keep[:, None] * self.codebook + dead[:, None] * candidates)
         self.cluster_size.assign(keep * self.cluster_size + dead * fresh_size)
         self.codebook_sum.assign(keep[:, None] * self.codebook_sum + dead[:, None] * candidates * fresh_size)
-        return ops.cast(ops.sum(dead), "int32")
 
 
 class DVAEResidualBlock(Layer):
@@ -109,7 +108,9 @@ class DVAE(Layer):
     def __init__(self, num_mels: int, num_codes: int, codebook_width: int, hidden: int, residual_blocks: int, **kwargs):
         super().__init__(**kwargs)
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
-        self.residual_blocks, policy, wide, width = residual_blocks, self.dtype_policy, 2 * hidden, codebook_width
+        policy, wide, width = self.dtype_policy, 2 * hidden, codebook_width
+        self.reach = 2 * residual_blocks + 1
+        """How far ahead a code depends on audio, in codes: 2 per residual block, and 1 for strided layers and STFT."""
 
         def conv(name, *options, stride=1):
             return Conv1D(*options, stride=stride, dtype=policy, name=name)
@@ -127,11 +128,6 @@ class DVAE(Layer):
         self.decoder_conv_0 = conv("decoder_conv_0", wide, wide, 3)
         self.decoder_conv_1 = conv("decoder_conv_1", wide, hidden, 3)
         self.decoder_output = conv("decoder_output", hidden, num_mels, 1)
-
-    @property
-    def reach(self) -> int:
-        """Receptive field of a code to its right, in codes: 2 per residual block, and 1 for strided layers and STFT."""
-        return 2 * self.residual_blocks + 1
 
     def mel_to_vectors(self, mel: Tensor) -> Tensor:
         """Encodes a normalized log-mel `(B, T, num_mels)` to vectors `(B, ceil(T / 4), codebook_width)`."""

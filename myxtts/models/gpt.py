@@ -16,7 +16,7 @@ from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, normal, torch_linear
 
 TRAILING_STOPS = 3
-"""Number of unmasked stop codes in training after the first one."""
+"""Number of stop codes after the first one that count in the training loss."""
 LONGEST_PERIOD = 1000.0
 """Ratio of the longest to the shortest period of the initial position embeddings."""
 
@@ -133,12 +133,13 @@ class GPT(Layer):
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
-                block.memory_use = MemoryUse(attention, recompute and partial(recompute, block=f"{name}_{number}"))
+                segment = [partial(recompute, block=f"{name}_{number}")] if recompute else []
+                block.memory_use = MemoryUse(attention, *segment)
 
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        `run_block(x, number=number)` runs a block of the conditioning encoder; None runs it as it is.
+        `run_block(x, number=number)` replaces the call of a block of the conditioning encoder; None calls the blocks.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
@@ -161,7 +162,7 @@ class GPT(Layer):
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
         `see_input(number, x)` is called with the input of each block, `(B, num_latents + L + C, width)`.
-        `run_block(x, number=number, key_mask=key_mask, seed=seed)` runs a block; None runs it as it is.
+        `run_block(x, number=number, key_mask=key_mask, seed=seed)` replaces the call of a block; None calls the blocks.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
@@ -190,14 +191,13 @@ class GPT(Layer):
             text_mask: `(B, L)` bool, False for padding.
         """
         block, first = self.blocks[number], self.config.num_latents
-        query, key = block.attention.first_head(block.attention_norm(x[:, first:]))
-        num_text = ops.shape(text_mask)[1]
+        query, key, _ = ops.split(block.attention.qkv(block.attention_norm(x[:, first:])), 3, axis=-1)
+        num_text, width = ops.shape(text_mask)[1], query.shape[-1] // block.attention.heads
+        query, key = query[..., :width] / width**0.5, key[..., :width]
         scores = ops.cast(ops.matmul(query[:, num_text:], ops.transpose(key[:, :num_text], (0, 2, 1))), "float32")
         return ops.softmax(ops.where(text_mask[:, None], scores, HIDDEN), axis=-1)
 
-    def codes_to_latents(
-        self, latents: Tensor, text_inputs: Tensor, codes: Tensor, start_audio_token: int, text_mask=None
-    ) -> Tensor:
+    def codes_to_latents(self, latents: Tensor, text_inputs: Tensor, codes: Tensor, text_mask=None) -> Tensor:
         """Returns the GPT latents that predict given codes, `(B, C, width)`, the input of the waveform decoder.
 
         Args:
@@ -206,14 +206,14 @@ class GPT(Layer):
             codes: `(B, C)`, including the final stop code.
             text_mask: `(B, L)` bool, False for padding; None without padding.
         """
-        audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=start_audio_token)[:, :-1]
+        audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=self.config.start_audio_token)[:, :-1]
         key_mask = None
         if text_mask is not None:
             key_mask = ops.concatenate([text_mask, ops.ones_like(audio_inputs, dtype="bool")], axis=1)
         return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1] :]
 
     def prefill(
-        self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, start_audio_token: int, max_codes: int
+        self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, max_codes: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """Processes the prompt and the start code, and creates a cache with `max_codes` free rows.
 
@@ -226,7 +226,7 @@ class GPT(Layer):
             Logits of the first code `(B, num_audio_tokens)`, GPT latent of the first code `(B, width)`, and
             `DecodingState`.
         """
-        start = ops.full((ops.shape(text_inputs)[0], 1), start_audio_token, dtype="int32")
+        start = ops.full((ops.shape(text_inputs)[0], 1), self.config.start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)
         key_mask = ops.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
         keys, values = [], []
@@ -239,7 +239,7 @@ class GPT(Layer):
         return *self._predict(x[:, -1]), DecodingState(tuple(keys), tuple(values), key_mask)
 
     def advance(
-        self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState
+        self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState, run_block=TransformerBlock.advance
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """Processes one code per row and predicts the next.
 
@@ -247,6 +247,7 @@ class GPT(Layer):
             codes: `(B,)` int32.
             index: Number of earlier codes, without the start code: `(B,)` or scalar int32.
             position: Cache row to write, scalar int32. Any free row works, because position embeddings use `index`.
+            run_block: `TransformerBlock.advance`, or a function with its arguments and results.
 
         Returns:
             Logits of the next code `(B, num_audio_tokens)`, its GPT latent `(B, width)`, and the new state.
@@ -257,7 +258,7 @@ class GPT(Layer):
         x = ops.cast(x, self.compute_dtype)[:, None]
         keys, values = [], []
         for block, key, value in zip(self.blocks, state.keys, state.values):
-            x, key, value = block.advance(x, key, value, position, key_mask)
+            x, key, value = run_block(block, x, key, value, position, key_mask)
             keys.append(key)
             values.append(value)
         return *self._predict(x[:, 0]), DecodingState(tuple(keys), tuple(values), key_mask)

@@ -56,7 +56,7 @@ class Dropout(Layer):
         return self.apply(x, self.keep_mask(ops.shape(x), seed))
 
     def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
-        """Returns a bool mask of this shape, True for values to keep; None if there is no dropout.
+        """Returns a bool mask of this shape, True for values to keep; None if `seed` is None or the rate is 0.
 
         `part` is the number of a chunk, below 1,024, if the values are computed in chunks.
         """
@@ -75,7 +75,7 @@ class Dropout(Layer):
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
     """Returns an offset `(2,)` int32 for the seed of a step, different for each dropout site and chunk.
 
-    The seed of a step is (replica, step); offsets of the first number are larger than any replica number.
+    The seed of a step is (replica, step). Offsets change its first number by more than the largest replica number.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -178,8 +178,7 @@ def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
     """Creates and builds an `AdaptableDense` layer with a normally distributed kernel and zero bias, as in GPT-2."""
-    start = normal(stddev)
-    return built(AdaptableDense(units, kernel_initializer=start, dtype=dtype, name=name), (None, fan_in))
+    return dense(units, fan_in, name, dtype, kernel_initializer=normal(stddev))
 
 
 def layer_norm(width: int, name: str, dtype=None, epsilon=1e-5, **options) -> keras.layers.LayerNormalization:
@@ -188,10 +187,19 @@ def layer_norm(width: int, name: str, dtype=None, epsilon=1e-5, **options) -> ke
     return built(norm, (None, None, width))
 
 
-class _Convolution(Layer):
-    """Base class of `Conv1D` and `Conv2D`; `rank` is the number of spatial axes."""
+class Conv1D(Layer):
+    """Convolution over time with zero padding on both sides, `(B, T, channels)` to `(B, ceil(T / stride), filters)`.
 
-    rank: int
+    The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
+    are initialized as in PyTorch, uniform within 1 / sqrt(fan in).
+
+    Args:
+        kernel_size: An odd number.
+        dilation: Distance between taps; must be 1 with a stride.
+    """
+
+    rank = 1
+    """Number of spatial axes."""
 
     def __init__(self, channels: int, filters: int, kernel_size: int, stride=1, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)
@@ -214,21 +222,7 @@ class _Convolution(Layer):
         return x if self.bias is None else x + self.bias
 
 
-class Conv1D(_Convolution):
-    """Convolution over time with zero padding on both sides, `(B, T, channels)` to `(B, ceil(T / stride), filters)`.
-
-    The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
-    are initialized as in PyTorch, uniform within 1 / sqrt(fan in).
-
-    Args:
-        kernel_size: An odd number.
-        dilation: Distance between taps; must be 1 with a stride.
-    """
-
-    rank = 1
-
-
-class Conv2D(_Convolution):
+class Conv2D(Conv1D):
     """`Conv1D` over two axes, with a square kernel: `(B, H, W, channels)` to `(B, H', W', filters)`."""
 
     rank = 2

@@ -31,7 +31,7 @@ class BatchNormalization(Layer):
         super().__init__(**kwargs)
         self.momentum, self.epsilon = momentum, epsilon
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
-        """Sums a value over the replicas that share a batch."""
+        """Function that sums a value over the replicas that share a batch."""
 
         def weight(name, start, trainable=True):
             options = dict(name=name, trainable=trainable, dtype="float32", autocast=False)
@@ -144,17 +144,10 @@ class SpeakerEncoder(Layer):
     Args:
         widths: Channels of each group of residual blocks; every group but the first halves both axes.
         num_blocks: Number of residual blocks of each group.
-        attention_width: As in `AttentiveStatisticsPooling`.
     """
 
     def __init__(
-        self,
-        num_mels: int,
-        widths: Sequence[int] = (32, 64, 128, 256),
-        num_blocks: Sequence[int] = SPEAKER_BLOCKS,
-        embedding_width: int = 512,
-        attention_width: int = 128,
-        **kwargs,
+        self, num_mels: int, widths: Sequence[int], num_blocks=SPEAKER_BLOCKS, embedding_width: int = 512, **kwargs
     ):
         # No autocast: the log-mel is normalized in float32.
         super().__init__(autocast=False, **kwargs)
@@ -172,7 +165,7 @@ class SpeakerEncoder(Layer):
                 self.blocks.append(block)
                 channels = width
         pooled = bands * channels
-        self.pooling = AttentiveStatisticsPooling(pooled, attention_width, dtype=dtype, name="pooling")
+        self.pooling = AttentiveStatisticsPooling(pooled, dtype=dtype, name="pooling")
         self.project = dense(embedding_width, 2 * pooled, "project", dtype)
 
     def call(self, log_mel: Tensor, training=False) -> Tensor:

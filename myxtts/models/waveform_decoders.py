@@ -22,10 +22,10 @@ from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, dense, 
 
 
 class WaveformDecoder(Layer):
-    """Base class: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, num_samples(n))` float32, 24 kHz.
+    """Base class: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
 
     Latents are interpolated to frames of `hop_length` samples; a window of frames can be decoded alone. Padding is also
-    decoded: the audio of `n` latents ends at `num_samples(n)`.
+    decoded: the audio of `n` latents ends after `num_frames(n)` frames.
 
     Args:
         code_stride: Number of samples per latent, at `MODEL_SAMPLE_RATE`.
@@ -66,10 +66,6 @@ class WaveformDecoder(Layer):
         for factor in self.factors():
             num_latents = _scaled_length(num_latents, factor)
         return num_latents
-
-    def num_samples(self, num_latents: int | Tensor) -> int | Tensor:
-        """Returns the number of audio samples for `num_latents` latents."""
-        return self.num_frames(num_latents) * self.hop_length
 
     def factors(self) -> tuple[float, ...]:
         """Returns the factors of the two interpolations: from latents to frames, and to the audio's sample rate."""
@@ -285,7 +281,7 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)` to audio `(B, F hop)`, divided by the squared windows."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)`, then divides by the sum of squared windows: `(B, F hop)`."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)

@@ -34,7 +34,7 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Untimed first steps of a stage, which trace and compile, and timed steps before the first `seconds_left`."""
+"""Number of untimed first steps of a stage, which trace and compile, then of timed ones before `seconds_left`."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """Minimum steps and maximum memory in bytes of runs whose time is estimated by a trial."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
@@ -92,7 +92,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Why the stages in `needed_by` keep this one from continuing, and how to start it over; for messages."""
+        """Parts of a message: why the stages in `needed_by` prevent further training, and how to start over."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -250,7 +250,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Estimates the seconds of a step and of all work by stage, by a trial; empty for short, large and GPU runs."""
+    """Measures by trial the seconds of a step and of all work, by stage; empty for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # a clip of a trial cannot be shared

@@ -22,14 +22,14 @@ from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus,
 from myxtts.devices.machine import BYTES_PER_GB, choose_precision, probe_files, read_memory, read_processor
 from myxtts.distributed.workers import join_workers, leaving_together
 from myxtts.memory.estimates import RESERVED_GB, Optimizations, Shapes, count_gpt, largest_batch
-from myxtts.storage.files import new_hasher
+from myxtts.storage.files import digest_bytes
 
 PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers", "safetensors")
 CLIP_SECONDS = 6.0
 """Clip length in seconds for timing training steps; about the mean of read-speech corpora."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
-"""Bytes per second below which a disk is reported as slow. A GPU needs about 4 MB per second, 100 s of 16-bit audio."""
+"""Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB (100 s of audio) per second."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 """Sizes in MB of the measured sums over workers, repetitions of each, and number of measured messages."""
 TEXT_TOKENS = 5000
@@ -187,11 +187,10 @@ def examine_workers(config: XTTSConfig) -> list[str]:
     with leaving_together(workers):
         lines = [f"All {workers.count} workers are connected, with the same code and versions, on {plan.model_device}"]
         if config.data.train_data:
-            hasher, clips = new_hasher(), load_corpus(config.data.train_data).utterances
-            for clip in clips:
-                size = clip.wav_path.stat().st_size if clip.wav_path.is_file() else -1
-                hasher.update(f"{clip.id}|{clip.text}|{size}\n".encode())
-            found = [len(clips), hasher.hexdigest()[:12]]
+            clips = load_corpus(config.data.train_data).utterances
+            sizes = (clip.wav_path.stat().st_size if clip.wav_path.is_file() else -1 for clip in clips)
+            listed = "".join(f"{clip.id}|{clip.text}|{size}\n" for clip, size in zip(clips, sizes))
+            found = [len(clips), digest_bytes(listed.encode())[:12]]
             workers.require_equal("recordings", found, "Give each a copy of one data set in --train-data.")
             lines.append(f"Recordings: the same {found[0]} on all, by name, text and size (digest {found[1]})")
         workers.gather()

@@ -86,6 +86,10 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
+    sizes = [config.stage(work.stage).batch_size * training.gradient_accumulation for work in works if work.trains]
+    if (clips := max(sizes, default=0)) > (count := len(dataset.train)):
+        message = "A step takes %d clips, but there are only %d. Set --batch-size times --grad-accum to at most %d."
+        logger.warning(message, clips, count, count)
     if (needs := find_needs(dataset.config, works, dataset)) is not None:
         notify("on_needs", needs)
     shards = config.data.prepared or config.data.val_prepared

@@ -1,4 +1,4 @@
-"""`Run`, with which the command line, the Python API and the page train all stages in one folder.
+"""`Run`, which trains all stages in one folder, for the command line, the Python API and the web page.
 
 TensorFlow is imported only by `Run.train`, so that `Run.open` can configure the devices first.
 """
@@ -171,7 +171,7 @@ class Run:
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
         """Trains the stages in `training.stage`, or continues after a stop. Returns False if it was stopped.
 
-        `guard` returns a context manager for the training of a stage, given its trainer, like `stops_on_signals`.
+        `guard(trainer)` returns a context manager for the training of a stage, such as `stops_on_signals`.
         """
         workers = current_workers()
         try:
@@ -211,7 +211,8 @@ class Run:
             self._notify("on_stopped", stopped_in)
             return False
         speaks = any(STAGE_CLASSES[name].speaks for name in self.history)
-        if stages and speaks and self.config.training.sample_every_steps and workers.is_chief:
+        is_new = stages or not any(self.folder.glob("samples/final_*.wav"))  # none after a stop in the last step
+        if is_new and speaks and self.config.training.sample_every_steps and workers.is_chief:
             self.trainer = None  # frees the memory of its model
             self._notify("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))
         self._notify("on_finished", dataset)

@@ -22,18 +22,18 @@ KINDS = {
     RUNS: "contains models: give one of them",
     FOLDER: "has no config.json. --train-data takes recordings",
     BASE_NAME: "is the bundled model: --init-from base starts from it, ./base is a folder",
-    FILE: "is a file, or in one",
+    FILE: "is a file, or a path below one",
     NEW: "is not a folder or a file",
 }
-"""Kinds of folders by the first file that they have, other kinds of paths and names, and what errors say of them."""
+"""Error texts by kind of path. Folders are of the first kind whose key, a glob pattern, matches one of their files."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
-"""Kinds of models, of folders without a model, and of folders that runs can be written to."""
+"""Groups of kinds: models, folders without a model (`PLACES`), and folders that a run can be written to (`HOMES`)."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the key in `KINDS` of a path or name; a `Path` is never a name, and "" is `NEW`."""
+    """Returns the key in `KINDS` of a path or name. A `Path` is never a name; an empty string is `NEW`."""
     path = Path(source)
     other = FILE if any(map(os.path.isfile, (path, *path.parents))) else NEW
     return BASE_NAME if is_base(source) else next((mark for mark in KINDS if source and any(path.glob(mark))), other)

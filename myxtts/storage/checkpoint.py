@@ -63,48 +63,40 @@ def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: It
         return _manifest_entry(temporary)
 
 
-def tensor_names(path: AnyPath) -> list[str]:
-    """Returns the names of the tensors in a file. Raises `CheckpointError` if the file is missing or damaged."""
-    with _open(path) as file:
-        return list(file.keys())
-
-
-def read_tensors(path: AnyPath, names: Iterable[str] | None = None) -> list[np.ndarray]:
-    """Reads the tensors `names`, by default all. Raises `CheckpointError` if the file is missing or damaged."""
-    with _open(path) as file:
-        try:
-            arrays = [file.get_tensor(name) for name in (file.keys() if names is None else names)]
-            if foreign := [array.dtype for array in arrays if array.dtype.isbuiltin != 1]:  # ml_dtypes adds bfloat16
-                raise TypeError(f"data type '{foreign[0]}' not understood")
-            return arrays
-        # NumPy itself has no bfloat16, no float8 and no arrays of more than 64 axes.
-        except (AttributeError, TypeError, ValueError, SafetensorError) as error:
-            stored = "MyXTTS stores float32 and whole numbers."
-            raise CheckpointError(f"{path} cannot be read: {error!s:.300}. {stored}") from None
+_DTYPES = {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)} | {"BOOL": "?"}
+"""NumPy's data types by their names in safetensors files; it has no bfloat16 and no float8."""
 
 
 class StoredTensors(Mapping):
-    """Tensors of a file by name, each read when it is looked up; raises `CheckpointError` as `read_tensors` does."""
+    """Tensors of a file by name, each read when it is looked up.
+
+    The constructor and lookups raise `CheckpointError` if the file is missing or damaged, lookups also for tensors that
+    NumPy cannot represent.
+    """
 
     def __init__(self, path: AnyPath):
         self.path = path
-        with _open(path), open(path, "rb") as file:  # the library checks the header
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            self._begin = file.tell()
+        try:
+            with safe_open(path, framework="numpy"), open(path, "rb") as file:  # the library checks the header
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                self._begin = file.tell()
+        except (FileNotFoundError, SafetensorError) as error:  # its message may quote the whole file
+            raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None
         header.pop("__metadata__", None)
         self._entries = header
         self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
         """Shape of each tensor, by name."""
 
     def __getitem__(self, name: str) -> np.ndarray:
-        entry, kinds = self._entries[name], {"F32": "<f4", "F16": "<f2"}
-        if entry["dtype"] not in kinds:
-            return read_tensors(self.path, [name])[0]
+        entry = self._entries[name]
+        if (dtype := _DTYPES.get(entry["dtype"])) is None:
+            reason = f"data type {entry['dtype']!r} not understood. MyXTTS stores float32 and whole numbers"
+            raise CheckpointError(f"{self.path} cannot be read: {reason}.")
         # Unlike the library, this opens the file without reading its header again.
         where = dict(count=math.prod(entry["shape"]), offset=self._begin + entry["data_offsets"][0])
         try:
-            return np.fromfile(self.path, kinds[entry["dtype"]], **where).reshape(entry["shape"])
-        except (OSError, ValueError) as error:  # such as a file that was removed since
+            return np.fromfile(self.path, dtype, **where).reshape(entry["shape"])
+        except (OSError, ValueError) as error:  # a file that was removed since, or more than 64 axes
             raise CheckpointError(f"{self.path} cannot be read: {error}.") from None
 
     def __iter__(self) -> Iterator[str]:
@@ -112,13 +104,6 @@ class StoredTensors(Mapping):
 
     def __len__(self) -> int:
         return len(self.shapes)
-
-
-def _open(path):
-    try:
-        return safe_open(path, framework="numpy")
-    except (FileNotFoundError, SafetensorError) as error:  # its message may quote the whole file
-        raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None
 
 
 class CheckpointVersionError(CheckpointError):
@@ -200,11 +185,11 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns a file of the newest checkpoint, or of an earlier one if it is damaged; None if there is none."""
+        """Returns a file of the newest checkpoint in which it is intact; None if there is no checkpoint or file."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns `read(step)` for the newest step where it does not raise an error; None if there is none."""
+        """Returns `read(step)` for the newest step for which it raises no `CheckpointError`; None if there is none."""
         for step in reversed(self.steps()):
             try:
                 return read(step)

@@ -74,27 +74,23 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
         return
     target = Path(os.path.realpath(path))
     temporary = temporary_path(target)
-    try:
+    with _named(path, temporary):
         # A private file must not become readable while it is written.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    except OSError as error:
-        error.filename = str(path)  # instead of the temporary name
-        raise
-    try:
-        with _named(path, temporary):
+        try:
             yield temporary
             if target.exists():
                 shutil.copymode(target, temporary)
             sync_path(temporary)
             os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` to `path` if it is the temporary file's or missing (on a full disk)."""
+    """Sets the file name of an `OSError` to `path` if the error names the temporary file, or none (full disk)."""
     try:
         yield
     except OSError as error:

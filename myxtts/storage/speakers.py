@@ -11,7 +11,7 @@ import numpy as np
 
 from myxtts.config.checks import UNPRINTABLE, read_bounded
 from myxtts.storage import files
-from myxtts.storage.checkpoint import read_tensors, tensor_names, write_tensors
+from myxtts.storage.checkpoint import StoredTensors, write_tensors
 from myxtts.storage.files import AnyPath, CheckpointError
 
 SPEAKERS_FILE = "speakers.safetensors"
@@ -45,7 +45,7 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
 def speaker_names(folder: AnyPath) -> list[str]:
     """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty if there is no such file."""
     path = Path(folder) / SPEAKERS_FILE
-    names = tensor_names(path) if path.is_file() else ()
+    names = StoredTensors(path) if path.is_file() else ()
     return sorted(name.removesuffix(_LATENTS) for name in names if name.endswith(_LATENTS))
 
 
@@ -83,8 +83,10 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
-    latents, vector = read_tensors(Path(folder) / SPEAKERS_FILE, (name + _LATENTS, name + _VECTOR))
-    return latents, vector
+    stored = StoredTensors(Path(folder) / SPEAKERS_FILE)
+    if name + _VECTOR not in stored.shapes:
+        raise CheckpointError(f"{stored.path} is damaged: it has no {name}{_VECTOR}.")
+    return stored[name + _LATENTS], stored[name + _VECTOR]
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:

@@ -122,7 +122,7 @@ class SpelledNumbers:
     max_integer: int
     """Largest number for `cardinal`; larger ones are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of the ending after the digits of an ordinal; a group in it is kept after the words."""
+    """Regular expression of an ordinal's ending after the digits; a group in it matches what follows the words."""
     to_ordinal: Callable[[str, int], str]
     """Function from the words of a cardinal and its number to the words of the ordinal."""
     point: str

@@ -21,7 +21,8 @@ import myxtts
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import BatchOrder, EpochStart
-from myxtts.data.dataset import SpeechDataset
+from myxtts.data.dataset import CLIPS, SpeechDataset
+from myxtts.data.doctor import id_hash
 from myxtts.data.pipeline import Clip
 from myxtts.data.shards import PreparedClips
 from myxtts.devices.machine import read_processor
@@ -33,14 +34,13 @@ from myxtts.storage.run_folder import chosen_step, is_start
 from myxtts.storage.saved_state import config_of, is_count, refusing_damage
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.classes import STAGE_CLASSES
+from myxtts.training.watching.watch import OvertrainingDetector
 
 if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 
-CLIPS = "clips"
-"""Name of the checkpoint's tensor file with the arrays of a `ClipRecord`."""
 _ARRAYS = {"identity": "uint64", "heard_at_start": "uint8", "heard": "uint8"}
 
 
@@ -60,6 +60,8 @@ class TrainingState:
     """The training clips in their order, once training has begun."""
     record: "ClipRecord | None" = None
     """Record of the clips in the resumed checkpoint, if it has one."""
+    validation: str | None = None
+    """`data_digest` of the validation clips that losses and scores are of, once training has begun."""
     history: list[dict] = field(default_factory=list)
     """Results of each validation: `step`, and losses and metrics by name."""
     best: tuple[float, int] | None = None
@@ -91,7 +93,7 @@ class TrainingState:
 
     def as_dict(self) -> dict:
         """Returns JSON values for a checkpoint."""
-        names = "finished lineage best best_by stale_evaluations least_score position".split()
+        names = "finished lineage best best_by stale_evaluations least_score position validation".split()
         parts = {name: part.state() for name, part in self.parts.items()}
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
@@ -112,13 +114,18 @@ class TrainingState:
         same = saved["best_by"] == self.best_by and not moved
         self.best = tuple(saved["best"]) if saved["best"] and same else None
         self.stale_evaluations, self.least_score = saved["stale_evaluations"], saved["least_score"]
-        self.finished = saved["finished"]
+        self.finished, self.validation = saved["finished"], saved.get("validation")
         with refusing_damage(where):
             for name, part in self.parts.items():
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with an order of clips that continues from this state."""
+        """Returns the data set in the order that continues from this state; drops best results of other clips."""
+        before, self.validation = self.validation, data_digest(dataset.validation)
+        if before not in (None, self.validation):
+            logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
+            self.best, self.least_score, self.stale_evaluations = None, None, 0
+            self.parts["overtraining"].restore(OvertrainingDetector(0).state())
         self.clips, start = OrderedClips(dataset.train, dataset.order(stage)), EpochStart()
         if self.record is not None:
             start, changed = self.clips.continuing(self.record)
@@ -167,9 +174,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and their order, without `start`. Equal digests mean equal batches."""
     start: EpochStart
-    """Start of the epoch at the checkpoint, from which an order of the same clips continues."""
+    """Start of the checkpoint's epoch, from which an order of the same clips is built again."""
     cut: EpochStart
-    """Place within that epoch at the checkpoint, from which an order of other clips continues."""
+    """Position of the checkpoint and clips used so far in its epoch, from which an order of other clips continues."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Returns the tensors of the checkpoint's file `CLIPS`, and JSON values for its state."""
@@ -198,8 +205,7 @@ class OrderedClips:
     """Clips of a run with the order of a stage's batches; the indices in batches are positions in `clips`."""
 
     def __init__(self, clips: Sequence[Clip], order: BatchOrder):
-        digests = (digest_bytes(clip.id.encode("utf-8", "surrogatepass"), 8) for clip in clips)
-        self.identities = np.array([int(digest, 16) for digest in digests], np.uint64)
+        self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)
         self.order = order
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
@@ -268,7 +274,7 @@ class Checkpointer:
             tensors[TRAINED] = arrays_of(step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": TRAINED in tensors}
         saved |= {"bad_steps_in_row": step.bad_steps_in_row, "versions": versions(), "config": trainer.config.to_dict()}
-        ledger = trainer.ledger and [row._asdict() for row in trainer.ledger.rows]
+        ledger = trainer.ledger and [row._asdict() for row in trainer.ledger.values()]
         saved |= {"ledger": ledger, "switches": trainer.switches.applied()}
         if self.state.clips is not None:
             tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()

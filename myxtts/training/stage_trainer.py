@@ -270,7 +270,7 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Returns a prepared batch of `size` clips of noise, as long as the stage's longest (`pick=min`: shortest)."""
+        """Returns a prepared batch of `size` noise clips, as long as the longest clip (`pick=min`: the shortest)."""
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
         conditioning = loader.conditioning.max_samples if loader.conditioning else 0

@@ -162,7 +162,7 @@ def speaking_model(size):
     inputs = cases.spoken_inputs(config.width)
     text = np.array([mark_text(inputs["text"][0].tolist(), config)], np.int32)
     codes = np.append(inputs["codes"], [[config.stop_audio_token]], axis=1).astype(np.int32)
-    states = model.gpt.codes_to_latents(inputs["latents"], text, codes, config.start_audio_token)
+    states = model.gpt.codes_to_latents(inputs["latents"], text, codes)
     bias = model.gpt.audio_head.bias
     bias.assign(bias + STOP_BIAS * np.eye(config.num_audio_tokens)[config.stop_audio_token])
     voice = Voice(inputs["latents"], inputs["speaker"])

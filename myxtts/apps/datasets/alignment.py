@@ -18,9 +18,9 @@ from myxtts.hearing.recognizers import Recognizer, normalized
 from myxtts.inference.speech import Word
 
 LOW_CONFIDENCE = "low-confidence text"
-"""Reason to drop an atom whose text may be wrong."""
+"""Reason to drop an `Atom` whose text may be wrong."""
 NOT_HEARD = "text not recognized"
-"""Fault of a sentence that was not recognized in the recording."""
+"""`Piece.fault` of a sentence that was not recognized in the recording."""
 _NEAR_SECONDS = 0.25  # tolerance around the times of a piece
 _SHARE_OF_SPEECH, _SHARE_OF_TEXT, _LINKED_SECONDS = 0.3, 0.5, 0.6
 _TOUCHED_SHARE_OF_TEXT, _TOUCHED_SECONDS = 0.25, 0.3
@@ -88,9 +88,9 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the lengths of texts and speech match clearly better in this order of texts than in two wrong orders.
+    """Whether text and speech lengths match clearly better in this order of the texts than in two wrong orders.
 
-    True if there are too few texts to decide.
+    `starts` and `ends` are segments, `(N,)` seconds. True if there are too few texts to decide.
     """
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
@@ -108,7 +108,7 @@ def _lengths(atoms, starts, ends):
 
 
 def _deviations(seconds, counts):
-    """Returns how far seconds per character deviate from their median, `(A,)` in standard deviations."""
+    """Returns how far each atom's seconds per character are from the median, `(A,)` in standard deviations."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
@@ -232,7 +232,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Fills in missing times between recognized sentences, in gaps of plausible length with at most `most` letters."""
+    """Interpolates times between recognized sentences, in gaps of plausible length with at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -245,7 +245,7 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Estimates start and end of a sentence from its recognized words; returns None if its length is implausible."""
+    """Estimates start and end of a sentence from its recognized words; None if the duration would be implausible."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

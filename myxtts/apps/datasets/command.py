@@ -6,27 +6,17 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from myxtts.api import naming_arguments
 from myxtts.cli.arguments import PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.storage.files import AnyPath
 
-EXAMPLES = """examples:
-  myxtts make-dataset talk.mp3 --subtitles talk.srt --output set
-  myxtts make-dataset audiobook/ --language de --speaker anna --output set
-  myxtts make-dataset book.wav --transcript book.txt --recognizer base --output set
-  myxtts make-dataset notes.flac --recognizer "whisper-cli --file {wav}" --output set
-
-The text is a file next to the recording (same name, .srt, .vtt, .ass, .txt or .lab), the file of --subtitles or
---transcript, or comes from the recognizer, which also aligns transcripts and checks subtitles. segments.csv and
-report.html account for every second of the input.
-"""
-
 
 def build_parser() -> PlainParser:
     """Builds the argument parser of `myxtts make-dataset`."""
     description = "Cut long recordings at pauses into clips with texts, and check them."
-    parser = PlainParser(prog="myxtts make-dataset", description=description, epilog=EXAMPLES)
+    parser = PlainParser(prog="myxtts make-dataset", description=description)
     add, file = parser.add_argument, dict(metavar="FILE")
     add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders")
     add("--output", required=True, metavar="DIR", help="new folder, or an earlier data set to add to")
@@ -68,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@naming_arguments(build_parser)
 def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **options) -> Path:
     """Creates a checked training set from long recordings, like `myxtts make-dataset`; returns its folder.
 
@@ -77,7 +68,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
-        UserError: A recording, text or option cannot be used.
+        UserError: A recording, text or option cannot be used. A note maps the flags in the message to arguments.
     """
     several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
     named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.apps.datasets.alignment import align, find_sentences, fits_better_than_chance
-from myxtts.apps.datasets.checks import Segment, cached, is_steady, judge, listen, measure_clip
+from myxtts.apps.datasets.checks import Segment, cached, judge, listen, measure_clip, steadiness
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
@@ -41,8 +41,10 @@ def make_dataset(
             raise AudioError(path, "missing file", "it does not exist.")
         found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
-            hint = f"If it is a data set with texts, train on it: `myxtts train --train-data {shlex.quote(str(path))}`"
-            raise UserError(f"{path} contains no recordings ({' '.join(MEDIA_EXTENSIONS)}). {hint}.")
+            hint = f"Give recordings ({' '.join(MEDIA_EXTENSIONS)}), or a folder with recordings directly in it"
+            if path.is_file() or any(one.suffix.lower() in TEXTS for one in path.glob("*")):
+                hint = f"To train on its texts: `myxtts train --train-data {shlex.quote(str(path))}`"
+            raise UserError(f"{path} contains no recordings. {hint}.")
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
@@ -133,9 +135,9 @@ def plan_source(
     spoken = to_stretches(surveyed.speech, seconds)
     if options.force_cut:
         spoken = force_cuts(spoken, surveyed.levels_db, seconds, options.max_seconds)
-    steady = np.array([is_steady(surveyed, *one) for one in spoken], bool)
-    left = [Segment(int(a) * size, int(b) * size, reason="not like speech") for a, b in spoken[steady]]
-    spoken = spoken[~steady]
+    steady = [steadiness(surveyed, *one) for one in spoken]
+    left = [Segment(*one, "", "not like speech", why) for one, why in zip((spoken * size).tolist(), steady) if why]
+    spoken = spoken[np.array(steady, str) == ""]
     if not len(spoken):
         reason = "no speech found"
         return surveyed, [Segment(0, count, reason=reason)], [reason]

@@ -169,8 +169,9 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines about the doubtful texts of a speaker's clips: their number, and the worst of them."""
+    """Returns lines about the doubtful texts of a speaker's clips: their number, and those with the worst words."""
     found = [clip for clip in clips if clip["detail"] and clip["speaker"] == speaker]
+    found.sort(key=lambda clip: clip["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
     head = f"Doubtful texts: {len(found)} of {counted(len(clips), 'clip')}; {SEGMENTS} lists all. The worst:"
     return [head, *lines] if found else []
@@ -182,7 +183,8 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
     for record in records:
         for row in record["rows"]:
             if not row["clip"]:
-                left[row["reason"]].append((row["end"] - row["start"]) / record["sample_rate"])
+                times = row["start"] / record["sample_rate"], row["end"] / record["sample_rate"]
+                left[row["reason"]].append((record["name"], *times, row["detail"] or row["text"]))
         seconds = record["num_samples"] / record["sample_rate"]
         count = min(rows_left, -int(-seconds // _ROW_SECONDS))
         rows_left -= count
@@ -192,7 +194,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
     page = template.render(
         clips=clips,
         lengths=np.bincount(np.array([clip["seconds"] for clip in clips], int)).tolist(),
-        left=sorted(left.items(), key=lambda one: -sum(one[1])),
+        left=sorted(left.items(), key=lambda one: -sum(end - start for _, start, end, _ in one[1])),
         waves=waves,
         **{"most": _WORST, "width": _WIDTH, "height": _HEIGHT, "counted": counted, "duration": duration},
     )

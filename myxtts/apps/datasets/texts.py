@@ -74,12 +74,12 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     """
     if text is None:
         if options.recognizer is None:
-            raise UserError(f"{recording} has no text. Put subtitles of its name next to it, or give a --recognizer.")
+            raise UserError(f"{recording} has no text. Put subtitles named like it next to it, or give --recognizer.")
         return []
     if is_subtitles(text):
         return read_subtitles(text)
     if options.aligner is None:
-        hint = "Give a --recognizer, or make subtitles with a tool of docs/make-dataset.md"
+        hint = "Give --recognizer, or make subtitles with a tool listed in docs/make-dataset.md"
         raise UserError(f"{text} has no times and needs a recognizer to align it with {recording.name}. {hint}.")
     return read_transcript(text, options.language)
 
@@ -190,7 +190,7 @@ def _one_line(text):
 def synchronize(
     cues: Sequence[Piece], starts: np.ndarray, ends: np.ndarray, path: Path | None = None
 ) -> tuple[list[Piece], str]:
-    """Corrects the offset and drift of subtitles; `starts` and `ends` are the times of speech segments in seconds.
+    """Corrects offset and drift of subtitles; `starts` and `ends` are the times of speech segments, `(N,)` seconds.
 
     Four-minute windows of cues are correlated with the speech. A robust line is fitted through the peaks, then refined
     to match the starts of segments. The same fit with reversed cues estimates how many cues match by chance.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from myxtts.api import naming_arguments
 from myxtts.cli.arguments import LICENCE, PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, counted, printable, require
@@ -23,16 +24,6 @@ from myxtts.utils.commons import setup_logging
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 WHICH = ("best", "last")
 SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
-EXAMPLES = """
-examples:
-  myxtts evaluate runs/mine --quick
-  myxtts evaluate runs/a runs/b runs/b@last --data recordings --recognizer base
-  myxtts evaluate runs/mine --texts lines.txt --voices me.wav --recognizer "./hear.sh {wav}"
-  myxtts evaluate spoken_by_others --data recordings
-
-A folder of audio files needs a metadata.csv with their texts. All models speak the same held-out texts.
-docs/evaluation.md explains the metrics.
-"""
 
 
 class Subject(NamedTuple):
@@ -50,7 +41,7 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
     A plain `FOLDER` gets the checkpoint `which`. Models of the Hugging Face hub are downloaded.
 
     Raises:
-        UserError: A folder does not exist, or the errors of `local_folder`.
+        UserError: A folder does not exist, or a model cannot be loaded (see `local_folder`).
     """
     found, names, what = [], Counter(), "FOLDER (or spoken files with a metadata.csv)"
     for one in folders:
@@ -82,7 +73,7 @@ def check_output(folder: Path) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts evaluate`."""
-    parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.", epilog=EXAMPLES)
+    parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.")
     what = "run, converted model or folder of audio files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=what)
     parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint for names without @best or @last")
@@ -114,10 +105,11 @@ def main(argv: list[str] | None = None) -> int:
     judged = _check(arguments)
     import_tensorflow()
     setup_logging()
-    print(f"\n{_evaluate(arguments, judged)}\n\nWrote {printable(str(Path(arguments.output) / PAGE))}")
+    _evaluate(arguments, judged)
     return 0
 
 
+@naming_arguments(build_parser)
 def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
     """Evaluates the speech of models like `myxtts evaluate`; returns the content of its `evaluation.json`.
 
@@ -126,10 +118,10 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option is invalid, or a model, file or package is missing.
+        UserError: An option is invalid, or a model, file or package is missing. A note maps flags to arguments.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
-    print(_evaluate(arguments, _check(arguments)))
+    _evaluate(arguments, _check(arguments))
     return read_json(Path(arguments.output) / JSON_FILE)
 
 
@@ -154,7 +146,7 @@ def _check(arguments):
 
 
 def _evaluate(arguments, judged):
-    """Synthesizes and measures the speech and writes the reports; returns the table for the terminal."""
+    """Synthesizes and measures the speech, writes the reports, and prints the table and their place."""
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
@@ -177,4 +169,5 @@ def _evaluate(arguments, judged):
             **{name: getattr(arguments, name) for name in ("seed", "data", "texts", "recognizer", "decoder")},
         }
         print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
-        return evaluate_into(Path(arguments.output), sources, sentences, tools, settings)
+        table = evaluate_into(Path(arguments.output), sources, sentences, tools, settings)
+        print(f"\n{table}\n\nWrote {printable(str(Path(arguments.output).resolve() / PAGE))}")

@@ -44,7 +44,7 @@ class Metric(NamedTuple):
     is_share: bool = False
     """Whether the metric is a proportion of samples: numerators are 0 or 1, denominators 1."""
     measure: Callable[[Measured], tuple[float, float] | None] | None = None
-    """Returns the `parts` of a sentence, or None; not needed for the metrics that `Measurer` measures."""
+    """Function that returns the `parts` of a sentence, if any; None for metrics that `Measurer` computes."""
 
     @property
     def scale(self) -> float:
@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model: 0 is like a different speaker, 1 like a recording of the speaker."""
+"""Minimum speaker similarity of the best model, scaled so that different speakers have 0 and the same speaker 1."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that select the best model, by priority."""
 
@@ -109,7 +109,7 @@ def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
 
 
 def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second ratio minus the first, by a paired bootstrap over the same sentences."""
+    """Estimates the second ratio minus the first by a paired bootstrap; arguments are pairs as in `ratio`."""
     statistic = lambda a, b, c, d, axis=-1: c.sum(axis) / d.sum(axis) - a.sum(axis) / b.sum(axis)
     return _bootstrapped(statistic, *first, *second)
 
@@ -137,7 +137,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second proportion minus the first, by Newcombe's hybrid interval (1998), which is conservative."""
+    """Estimates the second proportion (as in `share`) minus the first, with Newcombe's conservative interval (1998)."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -314,7 +314,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources.
 
-    `on_measured` is called with the row after each measurement, while that measurement still has its samples.
+    `on_measured` is called with the row after each measurement, before the samples of that measurement are dropped.
     """
     measure, rows = Measurer(tools), []
     for source in sources:

@@ -16,17 +16,17 @@ from myxtts.apps.evaluation.command import Subject
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.cli.errors import read_input
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, counted
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Utterance, load_corpus
-from myxtts.data.doctor import split_by_hash
+from myxtts.data.dataset import trained_on
+from myxtts.data.doctor import id_hash
 from myxtts.data.sample_corpus import VOICES, Clip, speak_clips, unheard_sentences
 from myxtts.hearing.measuring import Sentence, Spoken, speak_all, spread, voice_of
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.storage.base_model import is_base, model_name
-from myxtts.storage.files import CheckpointError
 from myxtts.storage.run_folder import read_config
 from myxtts.text.languages import get_language
 
@@ -36,8 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a recording."""
 KNOWN_SHARE = 0.5
-"""A run counts as trained on a data set if they share at least this fraction of the shorter list of clips."""
-CLIP_LIST = "clips_train.csv"
+"""Minimum share of common clips, relative to the shorter list, for a run to count as trained on a data set."""
 
 
 def choose_sentences(
@@ -95,24 +94,30 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    The voice of a sentence is the longest other clip of its speaker; training clips are preferred.
+    Clips that a run rejected are left out. The voice of a sentence is the longest other clip of its speaker; training
+    clips are preferred.
 
     Raises:
         UserError: No clip is held out and readable.
     """
-    corpus = load_corpus(folder, language)
-    trained = set().union(*(trained_ids(run, corpus.utterances, Path(folder)) for run in runs))
-    held = [one for one in corpus.utterances if one.id not in trained]
+    utterances, trained, rejected = load_corpus(folder, language).utterances, set(), set()
+    for run in runs:
+        ids = clips_of_run(run, utterances, Path(folder))
+        trained, rejected = trained | ids[0], rejected | ids[1]
+    usable = [one for one in utterances if one.id not in rejected - trained]
+    if left := len(utterances) - len(usable):
+        logger.info("Left out: %s of %s that a run rejected, see its clips_*.csv.", counted(left, "clip"), folder)
+    held = [one for one in usable if one.id not in trained]
     held = [one for one in held if one.validation] or held
     if not held:
-        raise UserError(f"Every clip of {folder} was trained on. Give another data set with --data, or give --texts.")
+        raise UserError(f"Every clip of {folder} was trained on or rejected. Give other --data, or give --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
     longest = {}  # the two longest clips of each speaker and language, training clips if there are any
     for key in {(one.speaker, one.language) for one in chosen}:
-        same = [one for one in corpus.utterances if (one.speaker, one.language) == key]
+        same = [one for one in usable if (one.speaker, one.language) == key]
         same = [one for one in same if one.id in trained] or same
         longest[key] = sorted(same, key=_usable_seconds, reverse=True)[:2]
-    trained_speakers = {one.speaker for one in corpus.utterances if one.id in trained}
+    trained_speakers = {one.speaker for one in usable if one.id in trained}
     for one in chosen:
         try:
             read_audio(one.wav_path, max_seconds=MOST_SECONDS)
@@ -144,25 +149,20 @@ def _espeak_data(folder, language):
     return folder
 
 
-def trained_ids(run: Path, utterances: Sequence[Utterance], folder: Path) -> set[str]:
-    """Returns the ids of the clips that a run was trained on; empty if it was trained on another data set."""
-    try:
-        data = read_config(run).data
-        with open(run / CLIP_LIST, encoding="utf-8", newline="") as file:
-            rows = [(row["id"], row["verdict"] != "rejected") for row in csv.DictReader(file)]
-    except (OSError, CheckpointError, KeyError):
-        return set()
-    # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
-    accepted = {re.sub("^'(?=[=+@-])", "", name): is_accepted for name, is_accepted in rows}
-    known = {one.id for one in utterances} & accepted.keys()
-    is_same = Path(data.train_data).exists() and Path(data.train_data).resolve() == folder.resolve()
-    if not known or not (is_same or len(known) >= KNOWN_SHARE * min(len(utterances), len(accepted))):
-        return set()
-    validation = {one.id for one in utterances if one.validation} & accepted.keys()
-    if validation and validation != accepted.keys():
-        return known - validation
-    clips = [Utterance(name, Path(), "", "", "") for name, is_accepted in accepted.items() if is_accepted]
-    return known & {one.id for one in (clips if data.val_data else split_by_hash(clips, data.validation_share)[0])}
+def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
+    """Returns the ids of clips that a run was trained on, and of those that it rejected; none of another data set."""
+    data, ids, rejects = read_config(run).data, {one.id for one in utterances}, {}
+    is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
+    name = "validation" if is_here(data.val_data) and not is_here(data.train_data) else "train"
+    with suppress(OSError, KeyError), open(run / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
+        # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
+        rejects = {re.sub("^'(?=[=+@-])", "", row["id"]): row["verdict"] == "rejected" for row in csv.DictReader(file)}
+    known = ids & rejects.keys()
+    is_same = name == "validation" or is_here(data.train_data)
+    if not is_same and len(known) < KNOWN_SHARE * min(len(ids), len(rejects)):
+        return set(), set()
+    hashes = trained_on(run) if name == "train" else ()
+    return {one for one in ids if id_hash(one) in hashes}, {one for one in known if rejects[one]}
 
 
 def _usable_seconds(clip):
@@ -249,7 +249,7 @@ def copy_speech(
     codes = np.asarray(model.dvae.encode(model.normalize_mel(mel)))[0].astype(np.int32)
     ended = np.append(codes, config.stop_audio_token).astype(np.int32)[None]
     text = np.array([mark_text(list(text_ids), config)], np.int32)
-    latents = np.asarray(model.gpt.codes_to_latents(voice.latents, text, ended, config.start_audio_token))[0]
+    latents = np.asarray(model.gpt.codes_to_latents(voice.latents, text, ended))[0]
     return synthesizer.to_waveform.begin(voice)(codes.tolist(), latents, True), codes
 
 

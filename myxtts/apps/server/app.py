@@ -108,8 +108,7 @@ def _add_state(app, speaker, voices, settings):
         async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
             """Adds the voice of a recording; the body is a wav, flac, ogg or mp3 file."""
             made = await asyncio.to_thread(voices.add, name, await request.body())
-            created = made.version[0] // 10**9
-            return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": created}
+            return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": made.version[0] // 10**9}
 
     @app.get("/health")
     async def health() -> JSONResponse:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
-from myxtts.cli.errors import language_code, require_port
-from myxtts.config.checks import UserError, read_bounded, require
+from myxtts.cli.errors import language_code, read_input, require_port
+from myxtts.config.checks import UserError, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import check_model
@@ -23,21 +23,12 @@ LIMITS = {
     "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
 }
 """Numeric options: default, minimum, maximum and help."""
-EXAMPLES = """
-examples:
-  myxtts serve --checkpoint runs/mine --voices voices
-  curl http://127.0.0.1:8000/v1/audio/speech -H "Content-Type: application/json" \\
-      -d '{"model": "tts-1", "input": "Good morning.", "voice": "me", "response_format": "wav"}' --output out.wav
-
-A voice is a file NAME.voice, NAME.wav, NAME.flac, NAME.mp3 or NAME.ogg in the folder of --voices, or a speaker that the
-model was trained on. /docs lists the fields of a request.
-"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of `myxtts serve`."""
     about = "Serve a model over HTTP, with an API compatible with OpenAI's."
-    parser = PlainParser(prog="myxtts serve", description=about, epilog=EXAMPLES)
+    parser = PlainParser(prog="myxtts serve", description=about)
     add_model(parser, "; also the folder of `myxtts export`")
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
@@ -91,10 +82,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     language_code(arguments.language or None)
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     if arguments.api_key_file:
-        try:
-            key = (read_bounded(Path(arguments.api_key_file), 2**16).splitlines() or [""])[0].strip()
-        except ValueError as error:
-            raise UserError(f"--api-key-file {arguments.api_key_file} {error}.") from error
+        key = (read_input("--api-key-file", arguments.api_key_file, 2**16).splitlines() or [""])[0].strip()
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
         raise UserError("An API key must have 8 or more printable ASCII characters and no spaces.")
     if not key and not _is_local(arguments.host):

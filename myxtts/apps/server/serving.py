@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from myxtts.apps.server.app import make_app
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
-from myxtts.apps.server.voices import VoiceBook
+from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook
 from myxtts.config.checks import UserError
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
@@ -30,7 +30,7 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the head of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Maximum number of texts that an exported model alternates between, and of bytes for their caches (2 always fit)."""
+"""Maximum number of texts that an exported model alternates between, and of bytes for the caches of more than two."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses."""
 
@@ -38,10 +38,12 @@ MOST_CONNECTIONS = 500
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
     """Builds app, speaker, voices and settings from the options. Exported models do not import TensorFlow."""
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
-    model, speakers, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
+    model, speakers, trained, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")
-    voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), arguments.voice_map)
+    # The only trained speaker is the default voice, as of `myxtts say`.
+    usual = dict.fromkeys(("", *OPENAI_VOICES), trained[0]) if len(trained) == 1 else {}
+    voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), usual | arguments.voice_map)
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(model, *limits, arguments.warm, **options)
     name = arguments.model_name or Path(arguments.checkpoint).resolve().name
@@ -51,7 +53,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Returns the model, the language of each of its voices, and options for `Speaker`."""
+    """Returns the model, the language of each of its voices, its trained speakers, and options for `Speaker`."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")
@@ -60,7 +62,10 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
     except Exception as error:  # the errors of ONNX Runtime have no other common base class
         raise CheckpointError(f"{run} is not a complete export: {error}. Run `myxtts export` again.") from error
-    return model, model.speakers, {"most_texts": min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))}
+    # A voice that was copied from base or a release has its language in its name, or none.
+    trained = [name for name, its in model.speakers.items() if its and not name.startswith(f"{its}_")]
+    most = min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))
+    return model, model.speakers, trained, {"most_texts": most}
 
 
 def _open_trained(run, arguments):
@@ -72,7 +77,9 @@ def _open_trained(run, arguments):
     device = configure_for_speech(arguments.device)
     with device:
         model = load_synthesizer(run, arguments.which, arguments.engine, decoder=arguments.decoder)
-    return model, {name: one.language for name, one in read_speakers(run).items()}, {"device": device}
+    stored = read_speakers(run)
+    trained = [name for name, one in stored.items() if one.clip]
+    return model, {name: one.language for name, one in stored.items()}, trained, {"device": device}
 
 
 class _JSONLines(logging.Formatter):

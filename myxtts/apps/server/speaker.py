@@ -234,10 +234,8 @@ class Speaker:
 
     def _wait_for_work(self):
         """Waits until there are codes to decode, or a text to start or to end; returns False if stopped."""
-
-        def has_work():
-            return self._ended or self._can_begin() or any(job.cancelled or job.stream.ready() for job in self._running)
-
+        can_go_on = lambda: any(job.cancelled or job.stream.ready() for job in self._running)
+        has_work = lambda: self._ended or self._can_begin() or can_go_on()
         with self._changed:
             self._changed.wait_for(has_work, timeout=1.0 if self._running or self._waiting else None)
             return not self._ended

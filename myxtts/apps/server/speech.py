@@ -167,7 +167,7 @@ def make_job(
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns `requested` if given, else the default `usual`, unless the letters require another one of `among`."""
+    """Returns `requested`, else `usual`, else the language of the words; the last two are corrected by the letters."""
     if requested:
         try:
             return get_language(requested).code

@@ -29,7 +29,7 @@ KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", 
 """Language by the first letter of a Kokoro voice, as in `af_heart`; the second letter is `f` or `m`."""
 _KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
-"""Suffix of the names of female and male voices, as in `en_f1`."""
+"""End of a voice's name that tells its sex, female (f) or male (m), as in `en_f1`."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class VoiceBook:
         model: Loads and encodes voices.
         speakers: Names of the voices that come with the model, each with its language.
         folder: Folder with one file per voice; its content may change at any time.
-        aliases: Other names for voices. Without an alias, a name in `OPENAI_VOICES` selects a voice of the text's
-            language, and a Kokoro name a voice of the language in the name, both of the same sex if possible.
+        aliases: Other names for voices, "" for the default. Without an alias, a name in `OPENAI_VOICES` selects a
+            voice of the text's language, a Kokoro name one of the language in the name, of the same sex if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
@@ -70,7 +70,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name; for a name used twice, the `.voice` file, else the recording in the folder."""
+        """Returns all voices by name. `.voice` files replace recordings of the same name, and both the model's."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -133,7 +133,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of the voice to use for an OpenAI, Kokoro or empty name; any other name unchanged."""
+    """Maps a name of OpenAI or Kokoro, or an empty one, to the name of a served voice; keeps any other name."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -29,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     require_kind(Path(arguments.runs), "--runs", {*KINDS} - {FILE}, "the folder that contains the runs")
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
+    print("Starting the page …", flush=True)  # Gradio takes seconds to import, on a busy machine a minute
     with needing('The page needs: pip install "myxtts[ui]" ({} is missing.)'):
         import uvicorn
 

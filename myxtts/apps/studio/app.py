@@ -9,11 +9,11 @@ from pathlib import Path
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
 
 import gradio as gr
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse
 
 from myxtts.apps.studio.making_tabs import data_tab, models_tab, train_tab
 from myxtts.apps.studio.parts import Choices
@@ -127,10 +127,6 @@ def make_page_app(studio: Studio, password: str | None, token: str | None = None
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
-
-    @app.get("/")
-    def start(request: Request) -> Response:
-        return RedirectResponse(f"{PREFIX['en']}/?{request.query_params}")
-
+    app.add_route("/", lambda request: RedirectResponse(f"{PREFIX['en']}/?{request.query_params}"))
     mount_page(app, studio, password, token)
     return app

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.apps.studio.processes import process_of, trainings
+from myxtts.apps.studio.processes import Tasks, process_of, trainings
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -115,8 +115,8 @@ class DataSets:
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
-        """Writes texts that differ from the `loaded` ones into the lists of a data set, drops clips without a text, and
-        returns the number of changes. Raises `UserError` if the lists no longer have the loaded text of such a clip."""
+        """Writes edited texts into the lists of a data set, and removes clips with no text. Rows are clip and text,
+        `loaded` before the edit. Returns the number of edits; raises `UserError` if a list was changed meanwhile."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -158,8 +158,8 @@ def kept_in(home: Path) -> dict[str, Kept]:
     return kept
 
 
-def removable(home: Path, place: str | None) -> Kept:
-    """Returns the item of `kept_in` at a path; raises `UserError` if there is none or a running training uses it."""
+def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
+    """Returns the item of `kept_in` at a path; raises `UserError` if there is none or a running command uses it."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
@@ -170,12 +170,15 @@ def removable(home: Path, place: str | None) -> Kept:
         used = [Path(path).resolve() for path in (run, *filter(None, named))]
         if any(path.is_relative_to(one.folder.resolve()) for path in used):
             raise PageError("in_use", one.folder.name, run.name)
+    written = one.folder.with_name(one.folder.name.removesuffix(RECORDINGS))
+    if written in tasks.folders().values() or process_of(written):  # which another server may have started
+        raise PageError("in_work", one.folder.name)
     return one
 
 
-def to_trash(home: Path, place: str | None) -> Path:
+def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
     """Moves a `removable` item into the trash, and the recordings of a data set with it; returns the new folder."""
-    one = removable(home, place)
+    one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:
         if folder.is_dir():
@@ -184,7 +187,7 @@ def to_trash(home: Path, place: str | None) -> Path:
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote to the CSV file: `better` is the index of the better of the two models `sides`, None for a tie."""
+    """Appends a vote on two models, `sides`, to the CSV file; `better` is the winner's index, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,13 +1,14 @@
 """The tabs Data, Train and Models."""
 
-import html
+import shutil
+import tempfile
 from pathlib import Path
 
 import gradio as gr
 import pandas as pd
 
 from myxtts.apps.studio import parts, processes
-from myxtts.apps.studio.folders import kept_in, named_folder, removable, to_trash
+from myxtts.apps.studio.folders import kept_in, named_folder, removable, runs_in, to_trash
 from myxtts.apps.studio.parts import Choices, act
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PageError
@@ -15,10 +16,8 @@ from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import recipe_names
 from myxtts.config.stages import STAGES
+from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.storage.base_model import BASE_NAME
-
-RECOGNIZERS = ("", "base", "small", "medium", "large-v3", "pocketsphinx")
-"""Suggested values of `--recognizer`; the box takes any other value too."""
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
@@ -31,11 +30,10 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             look = dict(type="filepath", height=200, elem_id="data_files")
             files = gr.File(label=texts["drop"], file_count="multiple", **look)
         with gr.Column():
-            look = dict(info=texts["recognizer_help"], allow_custom_value=True, elem_id="data_recognizer")
-            names = [(one or texts["none"], one) for one in RECOGNIZERS]
-            recognizer = gr.Dropdown(names, value="", label=texts["recognizer"], **look)
-            keep, line = parts.command_buttons(studio, texts, "data_keep", "data", "make_data_set")
-            log = parts.log_box(texts["log"], "data_log", 4, visible=False)
+            look = dict(info=texts["transcribe_help"], allow_custom_value=True, elem_id="data_recognizer")
+            names = [(one or texts["none"], one) for one in ("", *WHISPER_SIZES, "pocketsphinx")]
+            recognizer = gr.Dropdown(names, value="", label=texts["transcribe"], **look)
+            make_on = parts.command(studio, texts, "data_keep", "data", "make_data_set")
             with gr.Accordion(texts["record"], open=False, elem_id="data_record"):
                 look = dict(type="filepath", buttons=["download"], elem_id="data_recording")
                 recording = gr.Audio(sources=["microphone", "upload"], label=texts["record"], **look)
@@ -44,26 +42,25 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
                 added = parts.state_line("data_add_notice")
     look = dict(allow_custom_value=True, elem_id="data_folder")
     folder = gr.Dropdown(studio.data.choices(), value=None, label=texts["train_data"], **look)
-    notice, examine_on = _checked(studio, texts, choices.language, [folder, language])
+    examine_on = _checked(studio, texts, choices.language, [folder, language])
 
     def make(name, files, language, recognizer):
-        if not (running := studio.tasks.arguments("data")) and not files:
+        if "data" in studio.tasks.folders():
+            return studio.tasks.follow("data")
+        if not files:
             raise PageError("no_files")
-        name, lines, recognizer = Path(*running[1:2]).stem or name, "", (recognizer or "").strip()
-        new = studio.make_data_set(name, files, language, recognizer)
-        for lines, newest in parts.followed(texts, studio.tasks.follow("data", *running) if running else new):
-            yield newest and f"{name}: {newest}", "", gr.skip(), gr.Textbox(lines, visible=bool(lines))
-        folder = str(studio.data.folder(name))
-        result = f"\n{lines}".rpartition(f"\n{folder}: ")[2].partition("\n")[0]
-        yield html.escape(result), "", gr.Dropdown(studio.data.choices(), value=folder)
+        return studio.make_data_set(name, files, language, (recognizer or "").strip())
+
+    def made(cut, name="", *_):
+        made = cut or studio.data.folder(name)
+        return texts["made"].format(made.name), gr.Dropdown(studio.data.choices(), value=str(made))
 
     def record(name, recording, words):
         folder = str(studio.data.add_recording(name, recording, words))
         return gr.Dropdown(studio.data.choices(), value=folder), None, "", texts["added"]
 
-    given, places = [name, files, language, recognizer], [line, notice, folder, log]
-    made = act(texts, keep.click, make, given, places, line, api_name="make_data_set")
-    examine_on(made.success, api_name=False)
+    finished = make_on(choices.page, make, [name, files, language, recognizer], [folder], made)
+    examine_on(finished.success, api_name=False)
     places = [folder, recording, words, added]
     act(texts, add.click, record, [name, recording, words], places, added, api_name="add_recording")
     choices.data = dict(train_data=folder, language=language)
@@ -71,9 +68,9 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 def _checked(studio, texts, page_language, chosen):
     """Adds the check of a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the inputs for
-    folder and language. Returns the line that shows errors, and a function that runs the check on a given event."""
+    folder and language. Returns a function that runs the check on a given event."""
     check = gr.Button(texts["check"], elem_id="data_check")
-    line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6, visible=False)
+    line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
         look = dict(headers=[texts["clip"], texts["text"]], column_widths=["30%", "70%"], static_columns=[0])
         sound = dict(buttons=["download"], elem_id="data_heard")
@@ -100,7 +97,7 @@ def _checked(studio, texts, page_language, chosen):
     correct = lambda seen, rows: (texts["texts_saved"].format(studio.data.correct(*seen, rows)), (seen[0], rows))
     act(texts, save.click, correct, [loaded, clips], [saved, loaded], saved, api_name="save_texts")
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
-    return line, examine_on
+    return examine_on
 
 
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -116,15 +113,17 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
     choices.data["language"].change(lambda language: language, choices.data["language"], form["language"], **shared)
-    same = lambda folder: gr.Dropdown(choices=studio.data.choices(), value=folder)
-    choices.data["train_data"].change(same, choices.data["train_data"], form["train_data"], **shared)
+    listed = lambda *given: (gr.Dropdown(studio.data.choices(), value=given[0]), studio.data_language(*given))
+    places = [form["train_data"], form["language"]]
+    choices.data["train_data"].change(listed, list(choices.data.values()), places, **shared)
+    form["train_data"].input(studio.data_language, places, form["language"], **shared)
     flags = lambda run, recipe, *values: studio.flags(run, recipe, dict(zip(form, values)))
     with gr.Row():
         start = gr.Button(texts["start"], variant="primary", elem_id="train_start")
         stop = gr.Button(texts["stop"], elem_id="train_stop")
         plan = gr.Button(texts["plan"], elem_id="train_plan")
     notice, state = parts.state_line("train_notice"), parts.state_line("train_state")
-    planned = parts.log_box(texts["plan"], "train_planned", visible=False)
+    planned = parts.log_box(texts["plan"], "train_planned")
 
     def estimate(*values):
         yield texts["planning"]
@@ -148,10 +147,9 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         training = studio.training()
         chosen = dict(value=training[0]) if training else {}  # else the typed name stays
         fresh = (gr.Dropdown(choices=_sources(studio, texts)), gr.Dropdown(choices=studio.data.choices()))
-        return gr.Dropdown(choices=studio.runs(), **chosen), *fresh, _now(studio, texts)
+        return gr.Dropdown(choices=runs_in(studio.home), **chosen), *fresh, _now(studio, texts)
 
-    boxes = [name, form["init_from"], form["train_data"], now]
-    choices.page.load(opened, None, boxes, show_progress="hidden", api_name=False)
+    choices.page.load(opened, None, [name, form["init_from"], form["train_data"], now], **shared)
 
 
 def _form(studio, texts, language):
@@ -159,7 +157,7 @@ def _form(studio, texts, language):
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     with gr.Row():
-        name = gr.Dropdown(studio.runs(), value=None, label=texts["new_run"], elem_id="train_run", **lists)
+        name = gr.Dropdown(runs_in(studio.home), value=None, label=texts["new_run"], elem_id="train_run", **lists)
         source = dict(value=BASE_NAME, label=texts["init_from"], elem_id="train_init_from", **lists)
         data = dict(value=None, label=texts["train_data"], elem_id="train_train_data", **lists)
         form = {
@@ -181,10 +179,10 @@ def _form(studio, texts, language):
 
 
 def _box(name, texts, value):
-    """Returns the input of a setting; if `texts` has no label for it, the label is the flag and its help."""
+    """Returns the input of a setting. Its help is the flag, for the less usual settings with the flag's help."""
     flag = FLAGS[name]
-    info = texts.get(f"{name}_help", None if name in texts else flag.help)
-    words = dict(label=texts.get(name, flag.names[0].lstrip("-")), info=info)
+    more = texts.get(f"{name}_help", flag.help if flag.field.metadata["page"] == "more" else "")
+    words = dict(label=texts.get(name, name.replace("_", " ").capitalize()), info=f"`{flag.names[0]}` {more}")
     words |= dict(elem_id=f"train_{name}", elem_classes=["setting"], min_width=240)
     if flag.kind is bool:
         return gr.Checkbox(bool(value), **words)
@@ -196,7 +194,7 @@ def _box(name, texts, value):
 
 
 def _sources(studio, texts):
-    return [(texts["nothing"], ""), (texts["base"], BASE_NAME), *studio.runs(), ("XTTS v2", XTTS_V2)]
+    return [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
@@ -209,7 +207,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
         return found.recipe, found.stages, *(gr.skip() if key in kept else found.values[key] for key in form)
 
     def named(run, source, recipe):
-        if run in studio.runs():
+        if run in runs_in(studio.home):
             return shown(run, source)
         # The name of a new run only resets the form if it has the settings of another run.
         return shown(None, source) if recipe == OWN else tuple(gr.skip() for _ in outputs)
@@ -231,7 +229,7 @@ def _watch(studio, texts, name, now, state):
         plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
     sample = gr.Audio(label=texts["sample"], type="filepath", **look)
-    log = parts.log_box(texts["log"], "log", 12, visible=False)
+    log = parts.log_box(texts["log"], "log", 12)
     log.change(None, None, None, js=TO_END)
     seen = gr.State(None)
 
@@ -247,17 +245,15 @@ def _watch(studio, texts, name, now, state):
         if fresh == seen:
             return _now(studio, texts), words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
-        tables = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
-        frames = [pd.DataFrame(rows or None, columns=["step", "loss", "series"]) for rows in tables]
-        shown = [gr.LinePlot(frame, visible=frame.step.nunique() > 1) for frame in frames]  # one point draws no line
+        lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
+        plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None
         heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
-        return _now(studio, texts), words, *shown, heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
+        return _now(studio, texts), words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, *plots, sample, log, seen]
-    quiet = dict(show_progress="hidden", api_name="state")
-    gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look_at, [name, seen], outputs, **quiet)
+    gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look_at, [name, seen], outputs, show_progress="hidden", api_name="state")
 
 
 def _now(studio, texts):
@@ -271,30 +267,22 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     with gr.Accordion(texts["export"], elem_id="export_box"):
         with gr.Row():
             model = choices.models("run", elem_id="export_run")
-            look = dict(label=texts["weights"], elem_id="export_weights")
-            weights = gr.Dropdown(["float32", "int8"], value="float32", **look)
-        button, line = parts.command_buttons(studio, texts, "export", "export")
-        log = parts.log_box(texts["log"], "export_log", 4, visible=False)
-        look = dict(file_count="multiple", interactive=False, visible=False, elem_id="export_files")
-        files = gr.File(label=texts["files"], **look)
+            weights = gr.Dropdown(["float32", "int8"], label=texts["weights"], elem_id="export_weights")
+        export_on = parts.command(studio, texts, "export", "export")
+        download = gr.File(label=texts["download"], interactive=False, visible=False, elem_id="export_files")
 
-    def export(model, weights):
-        for lines, newest in parts.followed(texts, studio.export(model, weights)):
-            yield gr.Textbox(lines, visible=True), gr.skip(), newest
-        paths = [str(path) for path in sorted(studio.export_folder(model, weights).rglob("*")) if path.is_file()]
-        yield gr.skip(), gr.File(paths, visible=True)
+    def exported(folder, *chosen):
+        note, folder = "" if folder else texts["exported"], folder or studio.export_folder(*chosen)
+        name = f"{tempfile.mkdtemp(dir=download.GRADIO_CACHE)}/{folder.name}"  # deleted like an uploaded file
+        return note, gr.update(value=shutil.make_archive(name, "zip", folder.parent, folder.name), visible=True)
 
-    act(texts, button.click, export, [model, weights], [log, files, line], line, api_name="export")
+    export_on(choices.page, studio.export, [model, weights], [download], exported)
     with gr.Accordion(texts["import"], open=False, elem_id="import_box"):
         gr.Markdown(texts["import_help"])
         with gr.Row():
             source = gr.Textbox("", label=texts["source"], elem_id="import_source")
             name = gr.Textbox("", label=texts["new_run"], elem_id="import_name")
-        button, line = parts.command_buttons(studio, texts, "import", "convert")
-        log = parts.log_box(texts["log"], "import_log", 4)
-
-    convert = lambda source, name: parts.followed(texts, studio.convert(source, name))
-    act(texts, button.click, convert, [source, name], [log, line], line, api_name="import")
+        parts.command(studio, texts, "import", "convert")(choices.page, studio.convert, [source, name])
 
 
 def _list(studio, texts, tab):
@@ -307,7 +295,7 @@ def _list(studio, texts, tab):
         return table, gr.Dropdown(named, value=None), gr.Button(visible=False)
 
     headers = [texts[key] for key in ("what", "size", "date", "state")]
-    look = dict(interactive=False, wrap=True, column_widths=[260, 100, 170, 680], elem_id="models")
+    look = dict(interactive=False, wrap=True, column_widths=[190, 80, 150, 760], elem_id="models")
     table = gr.Dataframe(label=texts["kept"], headers=headers, **look)
     place = gr.Dropdown([], value=None, label=texts["what"], elem_id="kept")
     with gr.Row():
@@ -316,11 +304,11 @@ def _list(studio, texts, tab):
     line = parts.state_line("kept_notice")
 
     def ask(place):
-        one = removable(studio.home, place)
+        one = removable(studio.home, place, studio.tasks)
         return texts["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):
-        return texts["trashed"].format(to_trash(studio.home, place)), *rows()
+        return texts["trashed"].format(to_trash(studio.home, place, studio.tasks)), *rows()
 
     act(texts, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
     act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")

@@ -4,12 +4,13 @@ import html
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gradio as gr
 from tqdm import tqdm
 
+from myxtts.apps.studio.folders import runs_in
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PREFIX, PageError
 from myxtts.config.checks import UserError
@@ -49,18 +50,9 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
     return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})
 
 
-def followed(texts: dict[str, str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields the output of a command, and a status line (elapsed time, last printed line) that is "" at the end."""
-    begun, output = time.monotonic(), ""
-    for output in outputs:
-        passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))
-        yield output, " · ".join(filter(None, (passed, html.escape(output.rpartition("\n")[2]))))
-    yield output, ""
-
-
-def log_box(label: str, elem_id: str, lines: int = 8, visible: bool = True) -> gr.Textbox:
-    """Returns a box for the output of a command."""
-    look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=visible)
+def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
+    """Returns a hidden box for the output of a command."""
+    look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=False)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
@@ -71,14 +63,33 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: boo
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
-def command_buttons(studio: Studio, texts: dict, name: str, task: str, label: str = "") -> tuple:
-    """Adds buttons to run and to cancel a `task` of `Tasks`; returns the first button and the line below both."""
+def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
+    """Adds buttons to run and to cancel a `task` of `Tasks`, a status line (elapsed time, last printed line) and a log.
+
+    Returns a function of the page, a function that runs the task, its inputs, other outputs, and a function for the end
+    that takes the `--output` of the command, None if none ran, and the inputs, and returns the status line and outputs.
+    A page that is opened shows the command that is running, or the log of the last one.
+    """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
         ends = gr.Button(texts["cancel"], elem_id=f"{name}_cancel")
-    line = state_line(f"{name}_notice")
+    line, log = state_line(f"{name}_notice"), log_box(texts["log"], f"{name}_log", 4)
     act(texts, ends.click, lambda: studio.tasks.cancel(task), [], [], line, api_name=f"{name}_cancel")
-    return button, line
+
+    def connect(page, start, inputs, outputs=(), end=lambda *_: ("",)):
+        def run(*given):
+            folder, begun, output = None, time.monotonic(), ""
+            for output in start(*given) if given else studio.tasks.follow(task):
+                folder = studio.tasks.folders().get(task, folder)
+                passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))
+                words = (folder and folder.name, passed, output.rpartition("\n")[2])
+                yield gr.Textbox(output, visible=True), html.escape(" · ".join(filter(None, words)))
+            yield gr.Textbox(output, visible=bool(output)), *(end(folder, *given) if folder or given else ("",))
+
+        act(texts, page.load, run, [], [log, line, *outputs], line, api_name=False)
+        return act(texts, button.click, run, inputs, [log, line, *outputs], line, api_name=label or name)
+
+    return connect
 
 
 def report_view(folder: str | Path, language: str) -> str:
@@ -130,4 +141,4 @@ class Choices:
         return language, speaker, recording
 
     def _names(self):
-        return [(self.texts["base"], BASE_NAME), *self.studio.runs()]
+        return [(self.texts["base"], BASE_NAME), *runs_in(self.studio.home)]

@@ -1,5 +1,9 @@
 // Plays each part of the audio in the messages once; see `message_of` in speech_tabs.py.
 (message) => {
+  window.hush = () => {
+    if (window.myxtts_player) window.myxtts_player.context.close();
+    window.myxtts_player = null;
+  };
   if (!message) return;
   const update = JSON.parse(message);
   let player = window.myxtts_player;

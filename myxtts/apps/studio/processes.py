@@ -26,7 +26,7 @@ from myxtts.storage.run_folder import METRICS, read_metrics
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
 POLL_SECONDS = 0.5
 ENDING_SECONDS = 60.0
-"""How long a new training waits for the process of one that has ended."""
+"""Time that a new training waits for the process of the previous one to end."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
@@ -45,21 +45,22 @@ class Tasks:
     """Long-running commands, at most one at a time under each name. They continue if the page is closed."""
 
     def __init__(self):
-        self._running: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
+        self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
         """Runs a `myxtts` command, or follows it if it is running already; yields its output every `POLL_SECONDS` and
-        at the end. Raises `UserError` if another command has this name, or the command failed or was cancelled."""
+        at the end. Without `arguments`, follows the last command under this name, even if it has ended. Raises
+        `UserError` if another command has this name, or the command failed or was cancelled."""
         with self._lock:
-            self._running = {key: one for key, one in self._running.items() if one[1].poll() is None}  # closes files
-            known, process, output = self._running.get(name, (None, None, None))
-            if process is None:
+            if arguments and not self.arguments(name):
                 output = tempfile.TemporaryFile()
-                process = _start(arguments, output)
-                self._running[name] = arguments, process, output
-            elif known != arguments:
+                self._last[name] = arguments, _start(arguments, output), output
+            elif arguments and arguments != self.arguments(name):
                 raise PageError("task_runs")
+            elif name not in self._last:
+                return
+            _, process, output = self._last[name]
         while (code := process.poll()) is None:
             yield _printed(output)
             time.sleep(POLL_SECONDS)
@@ -71,15 +72,20 @@ class Tasks:
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Returns the arguments of the command that is running under a name; () if there is none."""
-        arguments, process, _ = self._running.get(name, ((), None, None))
+        arguments, process, _ = self._last.get(name, ((), None, None))
         return arguments if process and process.poll() is None else ()
+
+    def folders(self) -> dict[str, Path]:
+        """Returns the `--output` of the running commands, by the commands' names."""
+        words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith("--output=")}
+        return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
     def cancel(self, name: str) -> None:
         """Terminates a command and its child processes; raises `UserError` if none with this name is running."""
         with self._lock:
             if not self.arguments(name):
                 raise PageError("no_task")
-            os.killpg(self._running[name][1].pid, signal.SIGTERM)
+            os.killpg(self._last[name][1].pid, signal.SIGTERM)
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
@@ -97,8 +103,8 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
                 if time.monotonic() > end:
                     raise PageError("trains_already", folder.name) from None
                 time.sleep(POLL_SECONDS)
-            except OSError:
-                break  # the file system has no locks
+            except OSError:  # the file system has no locks
+                break
         output.truncate(0)
         trainings[folder.resolve()] = _start(["train", "--checkpoint-dir", str(folder), *flags], output)
 
@@ -192,6 +198,7 @@ class RunView:
 
     Attributes:
         failed: Error message of the training; None if the training did not fail.
+        state: `training`, `failed` or `not training`.
         stages: Names of the stages that the run trains, in order.
         metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements.
         log: The end of `train.log`.
@@ -202,6 +209,7 @@ class RunView:
     def __init__(self, folder: Path):
         self.running: bool = process_of(folder) is not None
         self.failed: str | None = None if self.running else failure(folder)
+        self.state: str = "training" if self.running else "failed" if self.failed else "not training"
         config = config_in(OWN, folder) if (folder / OWN).is_file() else None
         self.stages: list[str] = [row[0] for row in stages_of(config, values_of(config))] if config else []
         self.metrics: list[dict] = read_metrics(folder)
@@ -210,11 +218,6 @@ class RunView:
         self.samples: list[Path] = sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)
         parts = [part for part in STAGES if (folder / part).is_dir()]
         self.checkpoints: dict[str, list[int]] = {part: CheckpointStore(folder / part).steps() for part in parts}
-
-    @property
-    def state(self) -> str:
-        """`training`, `failed` or `not training`."""
-        return "training" if self.running else "failed" if self.failed else "not training"
 
     def facts(self, texts: dict[str, str]) -> list[str]:
         """Returns the progress and the latest measurements, as short texts in the language of the page."""

@@ -21,9 +21,7 @@ REPEATED_PARTS = 8
 """Number of parts in each update: Gradio may drop an update, so the next one repeats its parts."""
 
 PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
-"""JavaScript that plays each part of the messages once."""
-HUSH = "() => { if (window.myxtts_player) { window.myxtts_player.context.close(); window.myxtts_player = null; } }"
-"""JavaScript that stops the player."""
+"""JavaScript that plays each part of the messages once, and defines `hush`, which stops the player."""
 
 
 def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> str:
@@ -70,10 +68,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     given = [streamed, model, text, language, recording, speaker, seed, temperature, speed]
     speaking = act(texts, button.click, say, given, [state, message, sound], state, api_name="speak")
     message.change(None, message, None, js=PLAY)
-    hush.click(lambda: texts["hushed"], None, state, js=HUSH, cancels=[speaking], api_name=False)
-
-
-LETTERS = "AB"
+    hush.click(lambda: texts["hushed"], None, state, js="() => window.hush?.()", cancels=[speaking], api_name=False)
 
 
 def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
@@ -96,7 +91,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
     verdict = parts.state_line("vote_said")
     with gr.Row():
         look = dict(interactive=False, buttons=["download"])
-        sounds = [gr.Audio(label=letter, elem_id=f"compare_sound_{letter}", **look) for letter in LETTERS]
+        sounds = [gr.Audio(label=letter, elem_id=f"compare_sound_{letter}", **look) for letter in "AB"]
     heard = gr.State(None)
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
@@ -106,7 +101,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
             random.shuffle(order)
         spoken = [studio.speak(name, text, language, recording, speaker, seed, which=which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
-        captions = LETTERS if blind else [f"{letter}: {name}" for letter, name in zip(LETTERS, names)]
+        captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))
         yield *(gr.Audio(value=sound, label=label) for sound, label in zip(spoken, captions)), heard, ""
 
@@ -126,21 +121,14 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
     for one, better in zip(votes, (0, 1, None)):
         voted = lambda heard, better=better: vote(heard, better)
         act(texts, one.click, voted, [heard], [heard, verdict, counts], verdict, api_name=False)
-    _evaluation(studio, texts, sides, choices.language)
+    _evaluation(studio, texts, sides, choices)
 
 
-def _evaluation(studio, texts, sides, language):
+def _evaluation(studio, texts, sides, choices):
     with gr.Accordion(texts["evaluation"], open=False, elem_id="evaluation_box"):
         sentences = gr.Number(30, label=texts["sentences"], precision=0, minimum=1, elem_id="evaluate_sentences")
-        button, line = parts.command_buttons(studio, texts, "evaluate", "evaluate")
-        table = parts.log_box(texts["evaluation"], "evaluation", 12)
-        shown = lambda: parts.report_view(studio.home / EVALUATION, language)
+        evaluate_on = parts.command(studio, texts, "evaluate", "evaluate")
+        shown = lambda: parts.report_view(studio.home / EVALUATION, choices.language)
         page = gr.HTML(shown, elem_id="evaluation_page")
 
-    def evaluate(first, first_which, second, second_which, sentences):
-        sides = dict.fromkeys([(first, first_which), (second, second_which)])
-        for lines, newest in parts.followed(texts, studio.evaluate(sides, sentences)):
-            yield lines, gr.skip(), newest
-        yield gr.skip(), shown()
-
-    act(texts, button.click, evaluate, [*sides, sentences], [table, page, line], line, api_name="evaluate")
+    evaluate_on(choices.page, studio.evaluate, [*sides, sentences], [page], lambda *_: ("", shown()))

@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from myxtts.apps.studio.folders import BEFORE, EVALUATION, EXPORTS, DataSets, na
 from myxtts.apps.studio.texts import PageError
 from myxtts.audio.files import load_samples, to_int16
 from myxtts.config.checks import UserError
+from myxtts.config.data import DataConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
@@ -23,12 +25,12 @@ from myxtts.data.doctor import ClipLimits, check_data, summarize
 from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.storage.base_model import BASE_NAME, base_folder
 from myxtts.storage.speakers import read_speakers
+from myxtts.text.language_guess import identify_language
+from myxtts.text.languages import LANGUAGES
 
 MOST_CHARACTERS = 4096
 MOST_CLIPS = 500
 """Maximum number of clips of a data set that the page lists."""
-LONGEST_CLIP_SECONDS = 11.6
-"""Maximum length of a training clip, the default of `myxtts doctor data`."""
 
 
 class Studio:
@@ -39,13 +41,9 @@ class Studio:
         self._loading = threading.Lock()
         self._load = functools.lru_cache(2)(_load)
 
-    def runs(self) -> list[str]:
-        """Returns the names of the runs, newest first."""
-        return runs_in(self.home)
-
     def training(self) -> list[str]:
         """Returns the names of the runs that are training, whoever started them."""
-        return [name for name in self.runs() if processes.process_of(self.home / name)]
+        return [name for name in runs_in(self.home) if processes.process_of(self.home / name)]
 
     def folder(self, name: str) -> Path:
         """Returns the folder of the bundled model or of a run."""
@@ -54,14 +52,14 @@ class Studio:
     def source(self, named: str | None) -> str:
         """Returns the value of `--init-from` for a name in the form: the folder of a run, else the name itself."""
         named = (named or "").strip()
-        return str((self.home / named).resolve()) if named in self.runs() else named
+        return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
     def check_data(self, folder: str, language: str) -> str:
         """Returns the report of `myxtts doctor data` on a folder; raises `UserError` if it has no data set."""
         if not (folder or "").strip():
             raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
-        limits = ClipLimits(max_seconds=LONGEST_CLIP_SECONDS)
+        limits = ClipLimits(max_seconds=DataConfig.max_seconds)  # the default of `myxtts doctor data`
         found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
         if not found.accepted:  # it may be any file of the machine, so the report must not quote it
             found = dataclasses.replace(found, rejections=[dataclasses.replace(one, id="") for one in found.rejections])
@@ -72,12 +70,22 @@ class Studio:
         clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
+    def data_language(self, folder: str | None, before: str) -> str:
+        """Returns the most common language of a data set: as its lists say, else as the texts show, else `before`."""
+        with suppress(UserError, OSError):
+            clips = self.clips(folder, before).values() if folder else ()
+            spoken = Counter(clip.language for clip in clips)
+            stated = max(spoken, key=spoken.get, default=before)
+            found = stated if stated != before else identify_language(clip.text for clip in clips)
+            return found if found in LANGUAGES else before
+        return before
+
     def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
         """Returns the audio of a clip at relative path `place`: sample rate in Hz, and 16-bit samples `(S,)`."""
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set of uploaded files; if that fails, deletes them and restores files that they replaced. Yields
+        """Makes a data set from uploaded files; on failure, deletes them and restores the files they replaced. Yields
         the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -117,16 +125,16 @@ class Studio:
         """Returns the output of `myxtts plan` for these flags of `myxtts train`: devices and memory."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
-        return list(self.tasks.follow(f"plan {id(flags)}", "plan", *flags))[-1]
+        return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
 
     def speakers(self, language: str, *names: str) -> list[str]:
-        """Returns voices that all models have: those of `language` first, in each group trained speakers first."""
+        """Returns the voices that all models have: those of `language` first, trained speakers before others."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of the first trained speaker. Without one, `before` if a voice speaks it, else ""."""
+        """Returns the language of a model's first trained speaker, else `before` if a voice speaks it, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
@@ -143,7 +151,7 @@ class Studio:
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
-        """Speaks a text as `speak` does, but yields the audio in parts and does not retry sentences."""
+        """Yields the result of `speak` in parts, as they are generated; does not retry sentences."""
         synthesizer, *manner = self._opened(run, text, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)
@@ -172,9 +180,11 @@ class Studio:
         return synthesizer, voice, language or None, sampling, int(seed), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
-        """Exports a model for ONNX Runtime to `export_folder`; yields the command's output."""
+        """Exports a model for ONNX Runtime to `export_folder`, unless it exists; yields the command's output."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            return
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]
         yield from self.tasks.follow("export", "export", *flags)
 
@@ -189,9 +199,9 @@ class Studio:
             raise PageError("no_source")
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
-    def evaluate(self, sides: Iterable[tuple[str, str]], sentences: int) -> Iterator[str]:
-        """Evaluates checkpoints, each given as a model and `best` or `last`; yields the command's output."""
-        folders = [f"{self.source(name)}@{which}" for name, which in sides]
+    def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
+        """Evaluates two models, each with its checkpoint, `best` or `last`; yields the command's output."""
+        folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 

@@ -85,9 +85,8 @@ def load_corpus(
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     except CorpusError as error:
-        hint, most = "", 50 if isinstance(error.__cause__, UnicodeDecodeError) else 0
-        paths = filter(Path.is_file, root.glob("*.[cjtCJT]*"))  # .csv, .json, .tsv, .txt
-        for path in sorted(paths, key=lambda path: path.suffix)[:most]:
+        hint, most = "", 50 if isinstance(error.__cause__, UnicodeDecodeError) else 0  # .csv, .json, .tsv, .txt
+        for path in sorted(filter(Path.is_file, root.glob("*.[cjtCJT]*")), key=lambda one: one.suffix)[:most]:
             with suppress(UserError):
                 if not hint and load_corpus(path, audio_roots=audio_roots).utterances:
                     hint = f" If {path} is the corrected list, give that file."

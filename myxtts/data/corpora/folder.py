@@ -132,7 +132,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in the folders `places`, in `audio_roots`, or one folder below roots of the user.
+        """Finds a clip's audio file in the folders `places`, in `audio_roots`, or in subfolders of the user's roots.
 
         `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, if
         several folders below have one, or if it is a link out of the data set to a file of another user.

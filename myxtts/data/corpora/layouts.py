@@ -251,7 +251,7 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     """Reads `SPEAKER/CHAPTER/` folders, also below `train-…/`, with transcripts in files that end with `suffix`.
 
-    Clips in `dev-…` are for validation and clips in `test-…` are not used, unless there are no other clips.
+    Clips in `dev-…` are for validation, and those in `test-…` are not used; without other clips, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

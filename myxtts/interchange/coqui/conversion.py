@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from myxtts.audio.files import AudioError
 from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
+from myxtts.inference.speech import Voice
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
@@ -20,7 +22,7 @@ from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
 from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest, write_tensors
 from myxtts.storage.files import CheckpointError, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
-from myxtts.storage.speakers import SPEAKER_CLIPS, read_speaker, read_speakers, speaker_names, write_speakers
+from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 RELEASED_NAMES = {
@@ -44,11 +46,11 @@ class CoquiFiles:
     """The weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """None takes the DVAE from a checkpoint of the trainer, if it contains one."""
+    """If None, the DVAE is taken from a checkpoint of the trainer, if that contains one."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """None takes the settings from the checkpoint, or else from the released model."""
+    """If None, the settings are taken from the checkpoint, or else from the released model."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
@@ -231,7 +233,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads voices by name, each latents and speaker vector; like the reference, relies on the order of these two."""
+    """Reads voices by name. As in the reference, the first value of a voice is its latents, the second its vector."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -278,13 +280,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(weights[MEL_STATS], np.float32)}
     if dvae:
         files["dvae.pth"] = _released(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
-    if voices := {name: read_speaker(folder, name) for name in speaker_names(folder)}:
-        files["speakers_xtts.pth"] = {
-            name: {"gpt_cond_latent": latents, "speaker_embedding": vector[..., np.newaxis]}
-            for name, (latents, vector) in voices.items()
-        }
-    if clips := sorted(read_speakers(folder).keys() - voices.keys()):
-        print(f"Not in speakers_xtts.pth: {', '.join(clips)}, recordings in {folder / SPEAKER_CLIPS}.", file=sys.stderr)
+    if voices := dict(_voices(folder, which)):
+        files["speakers_xtts.pth"] = voices
     written = [output.parent / name for name in (*files, "config.json", "vocab.json")]
     for path in filter(os.path.lexists, written):
         raise CheckpointError(f"{path} already exists. Give an --output in another folder.")
@@ -297,6 +294,24 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         write_json(places["config.json"], settings)
         shutil.copyfile(vocabulary, places["vocab.json"])
     return written
+
+
+def _voices(folder, which):
+    """Yields name and tensors of each voice; computes those of speakers that are stored as recordings."""
+    listen = None
+    for name, speaker in read_speakers(folder).items():
+        if speaker.clip and listen is None:
+            from myxtts.inference.loading import load_model  # imports TensorFlow, which other voices do not need
+            from myxtts.inference.voices import VoiceEncoder
+
+            model = load_model(folder, which)
+            listen = VoiceEncoder(model, model.preset[1], traced=False)
+        try:
+            voice = listen(speaker.clip) if speaker.clip else Voice(*read_speaker(folder, name))
+        except AudioError as error:
+            print(f"{name} is not in speakers_xtts.pth. {error}", file=sys.stderr)
+        else:
+            yield name, {"gpt_cond_latent": voice.latents, "speaker_embedding": voice.speaker[..., np.newaxis]}
 
 
 def speaker_front_end() -> dict[str, np.ndarray]:

@@ -151,7 +151,7 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """Makes the `config.json` with which the reference loads an exported model; `languages` are its vocabulary's.
+    """Makes the `config.json` from which the reference loads an exported model; `languages` are the vocabulary's.
 
     Raises `CheckpointError` with the settings of the model's shape that the reference does not support, if any.
     """

@@ -74,9 +74,9 @@ class _Cell:
 
     value: Any
     weight: int = 1
-    """Cost of hashing the value: number of values in it, counted at each occurrence; 64 bytes of text are one."""
+    """Cost of hashing the value: the number of values in it, with repetitions; 64 bytes of text count as one value."""
     depth: int = 0
-    """Levels of values inside the value."""
+    """Number of levels of nested values inside the value."""
     is_held: bool = False
     """Whether another value contains this one and has counted its weight; then this value may not grow."""
 
@@ -240,7 +240,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is of the class `kind`: other values may be slow to hash, or hide further values."""
+    """Returns `value`; raises `TypeError` unless its class is `kind`: others may be slow to hash, or hide values."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value

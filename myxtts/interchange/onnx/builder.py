@@ -20,7 +20,7 @@ BLOCK = 32
 """Number of weights that share a scale in 8 bits; the rounding error is 0.4 % of the largest one."""
 
 LARGE_BYTES = 4096
-"""Size from which a session gets an array outside the serialized graph; smaller ones may simplify the graph."""
+"""Minimum size of arrays that a session gets apart from the graph. Smaller ones stay in it, to be optimized with it."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -172,7 +172,7 @@ class Builder:
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")
 
     def session(self, threads: int = 0) -> Any:
-        """Loads the graph, with large arrays handed over in memory, into ONNX Runtime; 0 threads means all cores."""
+        """Loads the graph into ONNX Runtime, with large arrays passed in memory; 0 threads means all cores."""
         onnxruntime = import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

@@ -48,7 +48,7 @@ class ExportedModel:
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """Replaces `CodeEngine.changed`, the condition on which the server waits; never notified."""
+        """`changed` replaces `CodeEngine.changed`, the condition on which the server waits; it is never notified."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Language of each stored voice, by name; None if unknown."""
 

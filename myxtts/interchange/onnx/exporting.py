@@ -1,4 +1,4 @@
-"""Exports a model as ONNX graphs that are checked against it, with `speak.py`, which needs no MyXTTS, or a web page."""
+"""Exports a model as ONNX graphs, compares them with it, and adds `speak.py` or a web page, which need no MyXTTS."""
 
 import logging
 import shutil

@@ -14,7 +14,7 @@ from myxtts.storage.files import user_cache, write_json
 
 
 class Package(NamedTuple):
-    """A release of an npm package: its `files` for the page's `folder`; `integrity` is its SHA-512 in base64."""
+    """An npm package, whose `files` are copied to `folder` of the page; `integrity` is its SHA-512 in base64."""
 
     name: str
     version: str

@@ -253,7 +253,7 @@ def _istft(graph, decoder, frames, speaker):
 
 
 def _waves(graph, size):
-    """Adds the inverse transform's matrix `(2 (size / 2 + 1), size)`: the wave of each bin's real and imaginary part.
+    """Adds the inverse Fourier transform's matrix, `(2 (size / 2 + 1), size)`: the real, then the imaginary parts.
 
     ONNX Runtime computes the matrix when it loads the graph; stored, it would be most of a small model's file.
     """

@@ -70,7 +70,7 @@ class Vocabulary:
 
 
 def _kind(character):
-    """Returns whether a character belongs to a word, not to a run of punctuation; "space" for white space."""
+    """Returns the class of a character: True for a part of a word, False for punctuation, "space" for white space."""
     category = unicodedata.category(character)
     is_word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d"
     return "space" if character.isspace() else is_word
@@ -125,7 +125,7 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Returns voice and language. The default is a voice of the training data before others, such as base's."""
+        """Returns voice and language. By default, voices of the training data come before those copied from base."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
         fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
@@ -201,7 +201,7 @@ class Speaker:
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
     def sound(self, states, speaker, speed=1.0):
-        """Decodes the GPT states of a sentence to samples."""
+        """Decodes the GPT states `(n, width)` of a sentence to samples `(S,)`."""
         arrays = dict(latents=squeezed(states, speed)[None], speaker=speaker[None])
         return self.run("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
 
@@ -255,7 +255,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on new positions by `Speaker.run`; returns the logits of the next code and the hidden state."""
+        """Runs the GPT by `run` on latents `(1, N, width)`, text `(1, L)` and a code; returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -293,7 +293,7 @@ def squeezed(x, speed):
 
 
 def resampled(samples, rate, new_rate, zeros=48):
-    """Resamples audio with a windowed sinc filter, which has `zeros` zero crossings on each side."""
+    """Resamples audio `(S,)` with a windowed sinc filter, which has `zeros` zero crossings on each side."""
     if rate == new_rate:
         return samples.astype(np.float32)
     cutoff, count = min(1.0, new_rate / rate), len(samples) * new_rate // rate

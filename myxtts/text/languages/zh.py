@@ -54,7 +54,7 @@ def read_number(number: str) -> str:
 
 
 def _read_integer(digits: str) -> str:
-    """Reads an integer; leading zeros, and zeros inside, become one 零. Zeros alone become the empty string."""
+    """Reads an integer. Each run of zeros, leading or inside, becomes one 零; zeros alone become an empty string."""
     significant = digits.lstrip("0")
     if not significant:
         return ""

@@ -24,10 +24,6 @@ FREE_SHARE = 0.5
 MB = 2**20
 
 
-class OutOfMemory(ConfigError):
-    """Memory ran out, and the step cannot be repeated with smaller parts of its batches."""
-
-
 class Batching:
     """Batch size, number of batches per update, and number of parts that each batch is split into.
 
@@ -58,7 +54,7 @@ class Batching:
             self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes one optimizer step, in smaller parts if memory runs out. Raises `OutOfMemory` if that cannot help."""
+        """Takes one optimizer step, in smaller parts if memory runs out. Raises `ConfigError` if that cannot help."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
@@ -71,13 +67,13 @@ class Batching:
     def _back_off(self, reason, step):
         before, share = self.clips, self.batch_size // self._replicas.count
         if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
-            raise OutOfMemory(
+            raise ConfigError(
                 f"Memory ran out at step {step} with {before} clips at once ({reason}), and the step cannot be "
                 f"repeated. Resume with --batch-size {before // 2} and twice the --grad-accum."
             )
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
-            raise OutOfMemory(
+            raise ConfigError(
                 f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason}). Choose a smaller "
                 "--model-size or data.max_seconds."
             )
@@ -171,7 +167,7 @@ def _largest_that_fits(trainer, dataset):
             break
         trials[size] = taken
     if not trials:
-        raise OutOfMemory(
+        raise ConfigError(
             f"--batch-size auto: {counted(sizes[0], 'clip')} at once does not fit. {reason}. Choose a smaller "
             "--model-size or data.max_seconds, or raise --memory-budget."
         )

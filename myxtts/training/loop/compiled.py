@@ -7,7 +7,7 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Bits of the second number of a dropout seed that hold the step; the others hold the block's number, below 1,024."""
+"""Number of low bits of a seed's second number that hold the step; the others hold the block's number, below 1,024."""
 
 
 class CompiledBlocks(Layer):

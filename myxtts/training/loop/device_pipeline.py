@@ -20,7 +20,6 @@ from myxtts.config.config import DataConfig, XTTSConfig
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import Workers, current_workers
-from myxtts.models.speaker_encoder import BatchNormalization
 
 PHASES = {
     "reading": "reading a batch on the host",
@@ -31,15 +30,11 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches tf.data prefetches; with memory isolation, 64 clips in at most 8 batches."""
+    """Returns how many batches tf.data prefetches; with memory isolation, by default 64 clips in 2 to 8 batches."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
     return max(2, min(8, 64 // config.stage(stage).batch_size))
-
-
-class PipelineStuck(RuntimeError):
-    """The buffer did not fill in time; the message names the phase that takes so long."""
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
@@ -79,7 +74,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """Seconds spent in each of the producer's `PHASES`, and `stall`: seconds that the consumer waited for data."""
+        """`seconds` spent in each of the producer's `PHASES`, and as `stall` in the consumer's wait for data."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -90,12 +85,12 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `PipelineStuck` on timeout."""
+        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `RuntimeError` on timeout."""
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds
         while self._producer.is_alive() and not self._ready.full():
             if time.monotonic() > deadline:
-                raise PipelineStuck(
+                raise RuntimeError(
                     f"{self.fill()} of {self.capacity} batches are ready after {timeout_seconds:.0f} s; the producer "
                     f"is stuck {PHASES[self._now.phase]}. Look there, or raise --model-start-delay."
                 )
@@ -165,7 +160,7 @@ class StepClock:
         self.warmup_steps, self.step_times = warmup_steps, []
         self._pipeline = self._last = None
         self.skipped, self._reported, self._fills = 0, 0, []
-        """Number of warm-up steps so far."""
+        """`skipped` is the number of warm-up steps so far."""
 
     def start(self, pipeline) -> None:
         """Starts the timer for steps on the batches of `pipeline`."""
@@ -191,7 +186,7 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns timing figures of the steps since the last report, or of all; empty before the first timed step.
+        """Returns the timing of steps since the last report, or of all (`whole_run`); empty before any timed step.
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;
@@ -204,12 +199,11 @@ class StepClock:
             self._reported = len(self.step_times)
         if not len(times):
             return {}
-        phases = ("reading", "preparing", "copying", "stall")
-        spent = {phase: self._pipeline.seconds[phase] - self._before[phase] for phase in phases}
+        spent = self._pipeline.seconds - self._before
         return {
             **{"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean()},
             "variation": times.std() / times.mean(),
-            **{phase: min(1.0, seconds / sum(self.step_times)) for phase, seconds in spent.items()},
+            **{phase: min(1.0, spent[phase] / sum(self.step_times)) for phase in (*PHASES, "stall")},
             "buffer": float(np.mean(self._fills[first:])),
             "buffer_capacity": self._pipeline.capacity,
         }
@@ -300,10 +294,3 @@ def equal_parts(batch: NamedTuple, count: int) -> list:
     """Splits a batch into parts with equal numbers of clips, by slices: `tf.split` has no GPU kernel for integers."""
     rows = len(batch[0]) // count
     return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]
-
-
-def synchronize_statistics(model: keras.Model) -> None:
-    """Makes batch normalization compute its statistics over the clips of all replicas."""
-    for layer in model._flatten_layers():
-        if isinstance(layer, BatchNormalization):
-            layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)

@@ -46,7 +46,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """Phase of the stage in the next steps, and number of batches in the last update."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called after each of several batches of a step, with their number so far and of all, over all updates."""
+        """Called as `(done, count)` after each of several batches of a step, both counted over all its updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 

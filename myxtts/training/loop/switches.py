@@ -5,6 +5,7 @@ import textwrap
 import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +19,12 @@ from myxtts.config.training import SWITCHES, requested_switches
 from myxtts.devices.machine import choose_precision, rounds_to_tf32, runs_on_cpu
 from myxtts.models.attention import ATTENTION_SCOPES, MEMORY_EFFICIENT, STANDARD, MemoryUse, attend
 from myxtts.models.layers import Dropout
-from myxtts.utils.commons import line_width
 
 if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
 SLOWER_BY = 1.05
-"""Memory-efficient attention is chosen up to this multiple of the time of standard attention."""
+"""Memory-efficient attention is chosen if it takes at most this multiple of the time of standard attention."""
 STEPS_PER_PROGRAM = 2000
 """Steps after which compiling a batch shape by XLA pays off, except in tiny models: on an H100, a shape of the GPT took
 65 to 100 s and saved 0.01 s (nano) to 0.1 s per step."""
@@ -68,8 +68,8 @@ def settle_switches(
 
     Args:
         applicable: Names of the switches that the stage has; the others keep their defaults.
-        before: `Switches.applied` of the run to resume. Automatic selection keeps its attention implementation, because
-            the other one rounds differently. The same holds for XLA.
+        before: `Switches.applied` of the run to resume. Where a switch is `auto`, its attention implementation and XLA
+            are kept, because others round differently.
         default_ema: Decay of the weight averages if neither the settings nor the preset name one.
         steps_per_shape: Steps of the stage per batch shape, each of which XLA compiles; 0 if they are not known.
     """
@@ -97,7 +97,7 @@ def settle_switches(
 
 
 def _choose_xla(device, before, requested, deterministic, steps_per_shape):
-    """Chooses whether to compile, where this is left open; returns the choice and its reason in words."""
+    """Chooses whether to compile with XLA, if the settings do not; returns the choice and its reason in words."""
     if before and "xla" in before:
         return before["xla"], RESUMED
     if runs_on_cpu(device):
@@ -159,14 +159,10 @@ def recompute(segment: Callable, block: str) -> Callable:
     Only the segment's arguments and result are kept. The names of recomputed operations contain the name `block`.
     TensorFlow prunes those that the gradient does not need.
     """
-    forward = True
+    scopes = iter([nullcontext()])  # the first call is the forward pass
 
     def named(*tensors):
-        nonlocal forward
-        if forward:
-            forward = False
-            return segment(*tensors)
-        with keras.name_scope(RECOMPUTED + block):
+        with next(scopes, keras.name_scope(RECOMPUTED + block)):
             return segment(*tensors)
 
     return weights_first(keras.remat(named))
@@ -209,10 +205,6 @@ _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
-class LedgerDifference(ConfigError):
-    """With `--strict`, a switch did not have the requested effect."""
-
-
 class LedgerRow(NamedTuple):
     """Ledger row of a switch: requested value with its source, observed effect, and the evidence for that effect."""
 
@@ -223,27 +215,22 @@ class LedgerRow(NamedTuple):
     as_requested: bool
 
 
-class Ledger(NamedTuple):
-    """Effects of all training switches of a run; `str` formats them as a table as wide as the terminal."""
-
-    rows: tuple[LedgerRow, ...]
+class Ledger(dict[str, LedgerRow]):
+    """Effects of all training switches of a run, by name; `str` formats them as a table of 80 columns."""
 
     def __str__(self):
-        marked = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.rows)
-        *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *marked)))  # without `as_requested`
+        rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
+        *columns, reasons = zip(*(row[:4] for row in (LedgerRow._fields, *rows)))  # without `as_requested`
         columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
-        starts = ["  ".join([*row, ""]) for row in zip(*columns)]
-        options = dict(width=max(line_width(), len(starts[0]) + 30), subsequent_indent=" " * len(starts[0]))
-        return "\n".join(textwrap.fill(r, initial_indent=start, **options) for start, r in zip(starts, reasons))
-
-    def row(self, optimization: str) -> LedgerRow:
-        return next(row for row in self.rows if row.optimization == optimization)
+        starts = ["  ".join(row).rstrip() for row in zip(*columns)]
+        options = dict(width=80, initial_indent="    ", subsequent_indent="    ")
+        return "\n".join(f"{start}\n{textwrap.fill(r, **options)}" for start, r in zip(starts, reasons))
 
     def require(self) -> None:
-        """Raises `LedgerDifference` naming the switches that do not have the requested effect, if there are any."""
+        """Raises `ConfigError` naming the switches that do not have the requested effect, if there are any."""
         describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
-        if differing := "; ".join(describe(row) for row in self.rows if not row.as_requested):
-            raise LedgerDifference(f"--strict: {differing}. Request these effects, or leave out --strict.")
+        if differing := "; ".join(describe(row) for row in self.values() if not row.as_requested):
+            raise ConfigError(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 
 class LedgerKeeper:
@@ -258,7 +245,7 @@ class LedgerKeeper:
         """Returns the `Ledger`; `figures` are the results of the first step that changed the weights."""
         rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
         rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
-        return Ledger(tuple(rows))
+        return Ledger({row.optimization: row for row in rows})
 
     def _numbers(self):
         step, switches = self.step, self.switches

@@ -22,7 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak rate of the stage. Each rate is scaled by the update's own peak divided by this one.
+        stage_learning_rate: Peak rate of the stage. Learning rates are scaled by the update's peak over this one.
     """
 
     def __init__(

@@ -150,7 +150,7 @@ class Stage(ABC):
 
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """Creates the `Preparation` on the data device; `shares_device`: the model is trained on the same device."""
+        """Creates the `Preparation` on the data device; `shares_device`: whether the model is trained there too."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
         """Prepares a step, on the model device; `batch` is its first batch, distributed over the replicas."""

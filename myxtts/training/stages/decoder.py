@@ -17,6 +17,7 @@ from myxtts.models.waveform_decoders import WaveformDecoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.base import Objective, Stage, Update
 from myxtts.training.stages.gpt import GPTPreparation
+from myxtts.training.stages.speaker import repeated
 
 DISCRIMINATORS = "discriminators"
 """Checkpoint file of the discriminators' weights."""
@@ -27,13 +28,13 @@ SILENCE = 1e-3
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segment for a speaker vector in training. Longer ones are slow and hardly better."""
 FEWEST_VOICE_FRAMES = 94
-"""Decoder frames of one second, the shortest slice for a speaker vector."""
+"""Minimum length of a slice for a speaker vector: one second, in decoder frames."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of one discriminator at chance level, by decoder type."""
 WON_SHARE = 0.05
-"""Share of the `CHANCE` loss below which the discriminators are too strong for the decoder."""
+"""Minimum loss of the discriminators, as a share of `CHANCE`; below it, the decoder learns little from them."""
 COLLAPSE_FACTOR = 1.5
-"""Log-mel distance, as a multiple of the lowest so far, above which the decoder has collapsed."""
+"""Maximum log-mel distance, as a multiple of the lowest so far; above it, the decoder has collapsed."""
 Maps = list[list[tf.Tensor]]
 """Feature maps of each discriminator, `(B, ...)`; the last one is the score."""
 BANDWIDTH_SHARE = 0.46
@@ -41,7 +42,7 @@ BANDWIDTH_SHARE = 0.46
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
-"""Lower limit above a recording's bandwidth (-60 dBFS), so that the level of silence does not matter there."""
+"""Lower limit (-60 dBFS) of magnitudes above a recording's bandwidth, where the level of silence must not matter."""
 STFT_LENGTHS = (512, 1024, 2048)
 MEL_LENGTH = 1024
 _MEL = MelSpec(DECODER_SAMPLE_RATE, MEL_LENGTH, MEL_LENGTH, MEL_LENGTH // 4, num_mels=80, f_max=DECODER_SAMPLE_RATE / 2)
@@ -76,7 +77,6 @@ class DecoderStage(Stage):
         self.speaker_encoder = None
         if self.config.training.decoder.speaker_weight:
             self.speaker_encoder = make_speaker_encoder(self.config.model)
-            self.speaker_encoder.trainable = False
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
     def updates(self, settings):
@@ -137,9 +137,8 @@ class DiscriminatorObjective(Objective):
 
     def loss_sums(self, batch, seed=None):
         waves = {"real": batch.target, "made": tf.stop_gradient(resynthesis(self.decoder, batch))}
-        maps = {name: self.network(wav) for name, wav in waves.items()}
-        loss = lambda name: tf.reduce_sum(score_loss(self.decoder_type, maps[name], name == "real"))
-        return {name: loss(name) for name in maps}, {}
+        losses = {name: score_loss(self.decoder_type, self.network(wav), name == "real") for name, wav in waves.items()}
+        return {name: tf.reduce_sum(loss) for name, loss in losses.items()}, {}
 
 
 class DecoderObjective(Objective):
@@ -246,13 +245,12 @@ class DecoderPreparation(GPTPreparation):
         codes = streams.audio_targets[:, : tf.shape(prepared.codes)[1] + 1]
         text_mask = streams.key_mask[:, : tf.shape(streams.text_inputs)[1]]
         voice = self.gpt.mel_to_latents(prepared.conditioning_mel)
-        latents = self.gpt.codes_to_latents(voice, streams.text_inputs, codes, model.start_audio_token, text_mask)
+        latents = self.gpt.codes_to_latents(voice, streams.text_inputs, codes, text_mask)
         frames = tf.cast(self.grid.latents_to_frames(latents), tf.float32)
         return frames, self.grid.num_frames(prepared.code_lengths + 1)
 
     def _speaker_vectors(self, batch, position):
-        own = tf.range(tf.shape(batch.conditioning)[1])[None] % batch.wav_lengths[:, None]
-        own = tf.gather(batch.wav, own, batch_dims=1)  # repeated to the length of the conditioning clip
+        own = repeated(batch.wav, batch.wav_lengths, tf.shape(batch.conditioning)[1])
         shape, at = (tf.shape(own)[0], 2), [self.seed, position]
         takes_own, start = tf.split(draw_rows(tf.random.stateless_uniform, shape, at, share=self.share), 2, axis=1)
         training = position >= 0

@@ -1,6 +1,5 @@
 """The GPT stage: text and a voice to audio codes."""
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -52,7 +51,9 @@ class GPTStage(Stage):
     def weight_files(self):
         files = super().weight_files()
         if self.lora is not None:  # assigned last, because both files have the adapted kernels
-            files["model"], files["lora"] = self.lora.split(files["model"])
+            named, kernels = files["model"], [f"{name}/kernel" for name in self.lora.layers]
+            files["model"] = {name: v for name, v in named.items() if "lora_kernel" not in name}
+            files["lora"] = {name: v for name, v in named.items() if "lora_kernel" in name or name in kernels}
         return files
 
     def weight_arrays(self):
@@ -222,12 +223,6 @@ class LoRA:
     def is_trained(self, name: str) -> bool:
         """Whether a weight is trained, given its name within the GPT."""
         return "lora_kernel" in name or name in TEXT_WEIGHTS
-
-    def split(self, named: dict[str, keras.Variable]) -> tuple[dict[str, keras.Variable], dict[str, keras.Variable]]:
-        """Returns the variables of a plain model, and the adapters with their frozen kernels, by name."""
-        plain = {name: variable for name, variable in named.items() if "lora_kernel" not in name}
-        kernels = [f"{layer}/kernel" for layer in self.layers]
-        return plain, {name: variable for name, variable in named.items() if name not in plain or name in kernels}
 
     def merged_kernels(self) -> dict[str, np.ndarray]:
         """Returns the kernels plus their adapters, by name."""

@@ -13,11 +13,10 @@ from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import SpeakerBatch
 from myxtts.devices.machine import runs_on_cpu
-from myxtts.models.speaker_encoder import AngularMarginClassifier
+from myxtts.models.speaker_encoder import AngularMarginClassifier, BatchNormalization
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes
-from myxtts.training.loop.device_pipeline import synchronize_statistics
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, cross_entropy
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,9 @@ class SpeakerStage(Stage):
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
         """1 for trained and 0 for held-out speakers: all speakers at the first of `SPEEDS`, then at the second, etc."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            synchronize_statistics(self.model.speaker_encoder)
+            for layer in self.model.speaker_encoder._flatten_layers():
+                if isinstance(layer, BatchNormalization):
+                    layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
         """Moves the first clips of held-out speakers from training to validation."""
@@ -165,7 +166,7 @@ class SpeakerPreparation(Preparation):
             choice = tf.where(on, draws, 0)
             wav, lengths = change_speed(wav, lengths, tf.gather(tf.constant(SPEEDS), choice))
             speaker = tf.where(speaker < 0, speaker, speaker + self.num_speakers * choice)
-        wav = resample(repeated(wav, lengths), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
+        wav = resample(repeated(wav, lengths, tf.shape(wav)[1]), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
         if self.augment:
             wav = tf.cond(on, lambda: disturb(wav, self.seed, position, self.share), lambda: wav)
         return SpeakerBatch(batch.index, self._speaker_mel(wav, in_chunks=runs_on_cpu(self.device)), speaker)
@@ -176,9 +177,9 @@ def _trainable_speakers(dataset):
     return [name for name in dataset.speakers if counts[name] >= FEWEST_CLIPS]
 
 
-def repeated(wav: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Replaces the padding of clips, `(B, S)` with `lengths` samples each, by repetitions of the clip."""
-    place = tf.math.floormod(tf.range(tf.shape(wav)[1])[None], lengths[:, None])
+def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Repeats clips, `(B, S)` with `lengths` samples each, to `size` samples, `(B, size)`."""
+    place = tf.math.floormod(tf.range(size)[None], lengths[:, None])
     return tf.gather(wav, place, batch_dims=1)
 
 

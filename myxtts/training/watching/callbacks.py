@@ -24,10 +24,10 @@ STALL_WARNING = 0.05
 """Share of the time spent waiting for data above which data, not computing, is the bottleneck."""
 STEP_WIDTH = 80
 """Width of step lines on the terminal, in characters."""
-VERDICT_SECONDS = 60.0
-"""Seconds of training after which a run logs its bottleneck."""
+MINUTE = 60.0
+"""Seconds of training after which a run logs its bottleneck, and of silence after which it logs its progress."""
 TRIAL_SECONDS = 10.0
-"""Seconds of a step's first batches after which a run logs how long the step will take, once per stage."""
+"""A run logs the time of a step of several batches if it is longer than this many seconds, once per stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -133,10 +133,11 @@ class ConsoleProgress(Callback):
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
-        self._told, self._first_at, self._shown_at = False, 0.0, 0.0
+        self._told, self._is_warned, self._first_at, self._shown_at = False, False, 0.0, 0.0
 
     def on_start(self, start):
-        self._start, self._verdict_at, self._told = start, time.monotonic() + VERDICT_SECONDS, False
+        self._start, self._verdict_at = start, time.monotonic() + MINUTE
+        self._told = self._is_warned = False
         done = f"{counted(start.total_steps, 'step')}, {start.step} done"
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
@@ -164,14 +165,17 @@ class ConsoleProgress(Callback):
             self._told, seconds = True, (now - self._first_at) / (done - 1) * count
             if seconds > TRIAL_SECONDS:
                 self._say(f"Computing a step of {count} batches takes about {tqdm.format_interval(seconds)}")
-        if self._bar is not None and now - self._shown_at > 1.0:
+        if now - self._shown_at > (MINUTE if self._bar is None else 1.0):
             self._shown_at = now
-            self._bar.set_postfix_str(f"batches {what}: {done} of {count}")
+            show = self._say if self._bar is None else self._bar.set_postfix_str
+            show(f"batches {what}: {done} of {count}")
 
     def on_step(self, step):
         if self._bar is not None:
             self._bar.update(step - self._bar.n)  # negative after a return to an earlier checkpoint
             self._shown_at = time.monotonic()
+        elif time.monotonic() - self._shown_at > MINUTE:
+            self._say(f"{self._start.stage} step {step}/{self._start.total_steps}")
 
     def _say(self, text):
         """Prints a text, above the progress bar if there is one, and logs it."""
@@ -182,6 +186,7 @@ class ConsoleProgress(Callback):
         elif not self.quiet:
             print(shown, flush=True)
         console_log.info("%s", text.lstrip("\n"))
+        self._shown_at = time.monotonic()
 
     def on_log(self, step, losses, timing):
         if self._bar is not None:
@@ -200,7 +205,8 @@ class ConsoleProgress(Callback):
         self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
         # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
-        if lines and timing["variation"] > VARIATION_WARNING and varies:
+        if lines and timing["variation"] > VARIATION_WARNING and varies and not self._is_warned:
+            self._is_warned = True
             self._say(
                 "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
                 "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."

@@ -1,15 +1,15 @@
-"""Timing of training steps: each phase alone, and the whole pipeline, in which phases overlap."""
+"""Timing of training steps: the whole pipeline, in which phases overlap, and steps on noise."""
 
 import tempfile
 import time
 import timeit
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from os import PathLike
 from statistics import fmean, median, median_low, pstdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -25,9 +25,9 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Number of steps to which `try_stage` applies the schedule of a stage's phases."""
+"""Number of steps over which `try_stage` samples the phases of a stage."""
 COMPILED_SHARES = 0.3, 0.5
-"""Time of a compiled preparation and step relative to eager ones, fitted to five runs (docs/benchmarks.md)."""
+"""Ratio of compiled to eager time, for preparation and for train step, fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted: they trace and fill caches."""
 PRODUCT_SIZE = 1024
@@ -85,41 +85,18 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
     return StageTrainer(_fresh(config, folder), stage, plan, below)
 
 
-def measure_phases(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int) -> dict[str, float]:
-    """Times each phase alone over `num_steps` steps; trains the model. The trainer must not use accumulation.
-
-    Returns the mean seconds per step of each phase. `load`: reading, decoding and padding on the host, and the copy to
-    the data device; `preprocess`: mel spectrograms, codes and augmentation on that device; `transfer`: the copy to the
-    model device; `train`: the train step.
-    """
-    times, kept = {"preprocess": [], "transfer": [], "train": []}, []
-    for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
-        pass  # the first reads import the decoders
-    # Readers work in parallel and ahead of the steps, so the time per step is the mean over many reads.
-    began = time.perf_counter()
-    for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
-        kept = [*kept, wave][-8:]
-    tf.test.experimental.sync_devices()
-    load = (time.perf_counter() - began) / num_steps
-    for position in range(WARMUP_STEPS + num_steps):
-        batch = _timed(times["preprocess"], trainer.preparation, kept[position % len(kept)], position)
-        batch = _timed(times["transfer"], trainer.replicas.transfer, batch)
-        _timed(times["train"], take_step, trainer, batch, position)
-    return {"load": load, **{phase: fmean(seconds[WARMUP_STEPS:]) for phase, seconds in times.items()}}
-
-
 def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
     """Times the pipeline as in a run, with overlap if `trainer.enable_async_pipeline`; trains the model."""
     spans, ends = [], []
 
     def recorded(phase, call):
-        def timed(*arguments):
+        def run(*arguments):
             began = time.perf_counter()
             result = call(*arguments)
             spans.append((phase, began, time.perf_counter()))
             return result
 
-        return timed
+        return run
 
     step = recorded("train", take_step)
     with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, recorded) as batches:
@@ -141,7 +118,8 @@ def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, t
     return trainer.train_step([batch], 1e-6, (0, position))
 
 
-def _timed(times, call, *arguments):
+def timed(times: list[float], call: Callable, *arguments) -> Any:
+    """Calls a function, waits for its device and adds the seconds to `times`; returns the result."""
     began = time.perf_counter()
     result = call(*arguments)
     tf.test.experimental.sync_devices()
@@ -150,7 +128,7 @@ def _timed(times, call, *arguments):
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise of `seconds`, or the model's maximum length, with texts of the usual length."""
+    """Creates a batch of noise clips of `seconds`, or of the model's maximum if shorter, with random texts to match."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -171,10 +149,10 @@ def measure_training(
     def step(position):
         take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, position)), position)
 
-    _timed([], step, 0)
+    timed([], step, 0)
     times, ends = [], time.perf_counter() + budget_seconds
     while not times or time.perf_counter() < ends:
-        _timed(times, step, len(times))
+        timed(times, step, len(times))
     return times
 
 
@@ -198,8 +176,8 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         for trainer.train_step.phase, count in phases.items():
             times = [], []
             for size in (1, 1, some, some):  # the first call of each size loads kernels
-                batch = _timed(times[0], trainer.noise, dataset, size, median_low)
-                _timed(times[1], take_step, trainer, batch, 0)
+                batch = timed(times[0], trainer.noise, dataset, size, median_low)
+                timed(times[1], take_step, trainer, batch, 0)
             more = [share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
             alone.append(times[0][1] + times[1][1])
             each += [sum(more) * clips / (some - 1)] * count
@@ -214,8 +192,8 @@ def product_rates(device: str) -> dict[str, float]:
     with tf.device(device):
         for dtype in ("float32", "bfloat16", "float16"):
             x = tf.cast(tf.random.stateless_normal((PRODUCT_SIZE, PRODUCT_SIZE), (0, 0)), dtype)
-            _timed([], product, x, x)
-            count, seconds = timeit.Timer(lambda x=x: _timed([], product, x, x)).autorange()
+            timed([], product, x, x)
+            count, seconds = timeit.Timer(lambda x=x: timed([], product, x, x)).autorange()
             rates[dtype] = 2 * PRODUCT_SIZE**3 * count / seconds
     return rates
 

@@ -36,11 +36,11 @@ class TrainingDiverged(UserError):
 
 
 class DivergenceGuard:
-    """Counter of consecutive steps with a loss or gradient that is not finite; `limit` of them are a divergence."""
+    """Counter of consecutive steps with a loss or gradient that is not finite; `limit` of them count as divergence."""
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """Factor of the learning rate, which each return to a checkpoint lowers, and number of returns."""
+        """Steps that count as divergence; factor of the learning rate, lowered by each return; number of returns."""
         self._in_row, self._row = 0, deque(maxlen=limit)
 
     def state(self) -> dict:
@@ -97,8 +97,8 @@ class OvertrainingDetector:
         self.stopped = 0 < self.patience <= self.diverging
         if not self.stopped and self.diverging != (max(1, self.patience // 2) if self.patience else WARN_AFTER):
             return None
-        best = f"{self._best:.4f} of step {self._best_step}, last {loss:.4f}"
-        seen = f"Overtraining: {counted(self.diverging, 'validation')} above the best ({best}) while training fell."
+        best = f"the best ({self._best:.4f} of step {self._best_step}, last {loss:.4f})"
+        seen = f"Overtraining: {counted(self.diverging, 'validation')} above {best} while the training loss fell."
         if self.stopped:
             return f"{seen} The stage ends with the best checkpoint, of step {self._best_step}."
         then = f"The stage ends after {self.patience}" if self.patience else "--overtraining-patience N ends it after N"
@@ -169,7 +169,7 @@ class Watch:
 
         Raises:
             TrainingDiverged: Too many consecutive steps were not finite; a file in the run's folder lists them.
-            LedgerDifference: With `--strict`, a switch did not have the requested effect.
+            ConfigError: With `--strict`, a switch did not have the requested effect.
         """
         trainer, step = self.trainer, self.trainer.train_step
         if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file in the run's folder, or to the log on a disk error; returns which, as text."""
+        """Writes the bad steps to a file in the run's folder, or on a disk error to the log; returns where, as text."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"

@@ -177,6 +177,16 @@ def test_speech_without_subtitle_is_dropped_and_unspoken_subtitles_are_reported(
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
 
 
+def test_audio_unlike_speech_is_listed_with_its_place_and_why(tmp_path):
+    tone = 0.3 * np.sin(2 * np.pi * 300 * np.arange(2 * RATE) / RATE).astype(np.float32)
+    planted = plant(tmp_path / "talk.wav", 6, seed=4, extra=(3, tone))
+    planted.write_srt(tmp_path / "talk.srt")
+    assert make(planted.path, "--output", tmp_path / "set") == 0
+    row = next(row for row in read_segments(tmp_path / "set") if row["reason"] == "not like speech")
+    shown, page = (f"{float(row['start_seconds']):.1f}</td>", row["detail"]), (tmp_path / "set/report.html").read_text()
+    assert "varies by only" in row["detail"] and all(one in page for one in (*shown, "<td>talk.wav</td>"))
+
+
 def test_python_options_are_named_like_the_flags(planted, made, tmp_path):
     options = dict(subtitles=made / "talk.srt", speaker="emma", vad="energy", min_snr=15.0)
     assert contents(myxtts.make_dataset(planted.path, tmp_path / "set", **options)) == contents(made / "set")
@@ -219,7 +229,7 @@ class Scores(Counts):
     """A recognizer that is unsure of every second clip."""
 
     def scored(self, *audio):
-        return self(*audio), 0.9 if self.calls % 2 else 0.25
+        return self(*audio), 0.9, "some", 0.9 if self.calls % 2 else 0.19 - self.calls / 1000
 
 
 def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(planted, tmp_path, capsys, monkeypatch):
@@ -230,8 +240,9 @@ def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(p
     doubtful = [row for row in rows if row["detail"]]
     head, *lines = capsys.readouterr().out.split("Doubtful texts: ")[1].splitlines()
     assert head.startswith(f"{len(doubtful)} of {len(rows)} clips; segments.csv lists all") and len(doubtful) > 3
-    shown = re.compile(r"  (wavs/\S+), \d+\.\d s, recognizer unsure \(0\.25 of 1\): some words")
-    assert {shown.fullmatch(line)[1] for line in lines} < {row["clip"] for row in doubtful} and len(lines) == 3
+    shown = re.compile(r"  (wavs/\S+), \d+\.\d s, recognizer unsure of 'some' \(0\.1\d of 1\): some words")
+    clips = [shown.fullmatch(line)[1] for line in lines]
+    assert clips == [row["clip"] for row in doubtful[:-4:-1]]
 
 
 def test_transcript_without_recognized_words_is_refused(planted, tmp_path):

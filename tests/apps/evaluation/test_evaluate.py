@@ -18,9 +18,12 @@ from myxtts.apps.evaluation import comparison as comparing
 from myxtts.apps.evaluation.comparison import Comparison, Row
 from myxtts.apps.evaluation.report import as_text
 from myxtts.apps.evaluation.sentences import sentences_of_data
+from myxtts.data.corpora import load_corpus
+from myxtts.data.doctor import id_hash, split_by_hash
 from myxtts.hearing import networks
 from myxtts.hearing.measuring import Measured, Sentence, Spoken, Tools
 from myxtts.storage.base_model import BASE_FOLDER
+from myxtts.storage.checkpoint import CheckpointStore
 
 HEARS_ONE = f"{sys.executable} -S -c \"print('One.')\" {{wav}}"
 
@@ -42,8 +45,11 @@ def run(tiny_corpus, tmp_path_factory):
     config = tiny_run_config(tiny_corpus, folder, model=model, data={"max_seconds": 1.15})
     keras.utils.set_random_seed(0)
     write_run(folder, XTTS(config.model, parts=("dvae", "gpt")), tokenizer, config)
-    rows = [f"{speaker}_{word},accepted" for speaker in ("low", "high") for word in WORDS]
+    utterances, store = load_corpus(tiny_corpus).utterances, CheckpointStore(folder / "dvae")
+    rows = [*(f"{one.id},accepted" for one in utterances), "too_long,rejected"]
     (folder / "clips_train.csv").write_text("\n".join(["id,verdict", *rows]) + "\n")
+    clips = {"identity": np.array([id_hash(one.id) for one in split_by_hash(utterances, 0.2)[0]], np.uint64)}
+    store.write(4, {**store.read(4, ["model"])[0], "clips": clips}, {"finished": True})
     return folder
 
 
@@ -60,18 +66,16 @@ def by_color(monkeypatch):
 
 
 def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_path):
-    from myxtts.data.corpora import load_corpus
-    from myxtts.data.doctor import split_by_hash
-
     held = {one.id for one in split_by_hash(load_corpus(tiny_corpus).utterances, 0.2)[1]}
     found = sentences_of_data(tiny_corpus, [run], "en", 100)
     assert {one.id for one in found} == held and all(one.seen for one in found)
     assert all(Path(one.voice).stem not in held for one in found)
     # Clips that were added later were not trained on, whatever their speaker.
     more = make_tiny_corpus(tmp_path / "more")
-    (more / "metadata.csv").open("a").write("new_one|one|one\n")
-    (more / "speakers.csv").open("a").write("new_one,new\n")
-    shutil.copy(more / "wavs" / "low_six.wav", more / "wavs" / "new_one.wav")
+    (more / "metadata.csv").open("a").write("new_one|one|one\ntoo_long|one|one\n")
+    (more / "speakers.csv").open("a").write("new_one,new\ntoo_long,new\n")
+    for name in ("new_one", "too_long"):
+        shutil.copy(more / "wavs" / "low_six.wav", more / "wavs" / f"{name}.wav")
     later = {one.id: one for one in sentences_of_data(more, [run], "en", 100)}
     assert set(later) == held | {"new_one"} and later["new_one"].seen is False
     # All clips of another data set count as held out.

@@ -192,7 +192,7 @@ class LoopingModel:
     def transcribe(self, samples, no_repeat_ngram_size=0, **options):
         text = "a cup of tea" if no_repeat_ngram_size else "papa, " * 60
         ratio = len(text) / len(zlib.compress(text.encode()))
-        return iter([SimpleNamespace(text=text, compression_ratio=ratio, avg_logprob=-0.5)]), None
+        return iter([SimpleNamespace(text=text, compression_ratio=ratio, avg_logprob=-0.5, words=())]), None
 
 
 def test_looping_recognizer_decodes_again_without_repetition():

@@ -326,6 +326,14 @@ def test_a_changed_recording_is_another_voice(synthesizer, folders, tmp_path):
         assert first == same != live.speech(voice="you")[-1]
 
 
+def test_only_trained_speaker_is_the_default_voice_and_has_the_names_of_openai(synthesizer, folders, monkeypatch):
+    monkeypatch.setattr(serving, "local_folder", lambda *_, **__: folders[0])
+    monkeypatch.setattr(serving, "_open_trained", lambda *_: (synthesizer, {"de_f1": "de", "emma": "en"}, ["emma"], {}))
+    flags = ["--checkpoint", "run", "--warm", "none", "--voice-map", "nova=de_f1"]
+    voices = serving.open_model(options.build_parser().parse_args(flags), None)[2]
+    assert [voices.find(name, "de")[0].name for name in ("", "alloy", "onyx", "nova")] == ["emma"] * 3 + ["de_f1"]
+
+
 def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, monkeypatch):
     voices = tmp_path / "voices"
     voices.mkdir()

@@ -39,10 +39,6 @@ def sentences_of_buzzes(count, rate):
     return np.concatenate(parts).astype(np.float32)
 
 
-def files_of(corpus):
-    return [corpus / "metadata.csv", *sorted((corpus / "wavs").iterdir())]
-
-
 def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served):
     for language, size in (("en", (1280, 720)), ("fa", (390, 844))):
         with Page(served[1], language, size=size) as page:
@@ -72,10 +68,11 @@ def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exporte
         page.wait_notice("Add recordings first")
         page.write("data_name", "mine")
         page.choose("data_language", "German (de)")
-        page.drop("data_files", files_of(tiny_corpus))
+        page.drop("data_files", [tiny_corpus / "metadata.csv", *(tiny_corpus / "wavs").iterdir()])
         page.wait(lambda: len(page.find_all("data_files", "tr.file")) == 13, "13 files")
         page.click("data_keep")
         page.wait_value("data_report", "accepted: 12")
+        assert "mine is ready" in page.value("data_keep_notice")
         page.click("data_clips", "[role=gridcell]")
         page.wait(lambda: page.seconds_of("data_heard"), "a clip")
         page.picture("data")
@@ -99,8 +96,8 @@ def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exporte
         page.picture("spoken")
         page.tab("models")
         page.click("export")
-        page.wait_value("export_notice", "Working")
-        page.wait(lambda: len(page.find_all("export_files", "tr.file")) == 10, "exported files", **patience)
+        page.wait_value("export_notice", "base-onnx-float32 · Working")
+        page.wait(lambda: len(page.find_all("export_files", "tr.file")) == 1, "the ZIP file", **patience)
         page.picture("exported")
         assert not page.foreign_hosts()
 
@@ -192,6 +189,11 @@ def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
         page.click("data_keep")
         page.wait_notice("A file must be audio or text")
         page.tab("train")
+        (served[0] / "one").mkdir()
+        (served[0] / "one/metrics.jsonl").write_text('{"stage": "gpt", "kind": "validation", "step": 5, "codes": 0.5}')
+        page.write("train_run", "one")
+        ends = lambda: page.find("train_losses_gpt", ".mark-line path").value_of_css_property("stroke-linecap")
+        page.wait(lambda: ends() == "round", "a curve of one point")
         page.write("train_run", "bad")
         page.write("train_train_data", str(tmp_path / "nowhere"))
         page.click("train_start")

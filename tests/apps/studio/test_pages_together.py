@@ -8,9 +8,10 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, kept_in, removable, to_trash
-from myxtts.apps.studio.processes import start_training
+from myxtts.apps.studio.processes import Tasks, start_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
+from myxtts.storage.files import locked_folder
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.storage.speakers import write_speakers
 
@@ -77,19 +78,24 @@ def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
     assert studio.speakers("en", "base", "run") == studio.speakers("en", "run", "base") == [shared]
 
 
-def test_another_page_shows_the_running_data_set_and_copies_nothing(tmp_path, monkeypatch):
+def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monkeypatch):
     build_page = pytest.importorskip("myxtts.apps.studio.app", exc_type=ImportError).build_page
     studio, popen = Studio(tmp_path), subprocess.Popen
     with pytest.raises(UserError, match="/no/model"):
         list(studio.make_data_set("set", ["talk.wav"], "en", "/no/model"))
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sh", "-c", "echo on; sleep 9"], **options))
-    next(first := studio.tasks.follow("data", "make-dataset", "my.set.recordings"))
-    make = next(one.fn for one in build_page(studio, "fa").fns.values() if one.api_name == "make_data_set")
-    for name, files in (("", None), ("my.set", ["talk.wav"]), ("../other", ["a.exe"])):
-        assert any("my.set: " in one for _, shown in zip("12", make(name, files, "de", "")) for one in shown.values())
-    studio.tasks.cancel("data")
-    with pytest.raises(UserError, match="Cancelled"):
-        list(first)
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sh", "-c", "echo on; sleep 99"], **options))
+    for name in (names := ("data", "export", "convert", "evaluate")):
+        next(studio.tasks.follow(name, f"--output=my.{name}"))
+    functions = build_page(studio, "fa").fns.values()
+    make = next(one.fn for one in functions if one.api_name == "make_data_set")
+    loads = [one.fn for one in functions if one.targets[0][1] == "load" and one.fn.__name__ == "generated"]
+    shown = lambda updates: str([update for _, update in zip("12", updates)])
+    for given in (("", None), ("my.set", ["talk.wav"]), ("../other", ["a.exe"])):
+        assert "my.data · " in shown(make(*given, "de", ""))
+    found = str([shown(load()) for load in loads])
+    for name in names:
+        assert f"my.{name} · " in found
+        studio.tasks.cancel(name)
 
 
 def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
@@ -104,16 +110,22 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     (tmp_path / "run/config.json").write_text(f'{{"data": {{"train_data": "{tmp_path}/_data/set"}}}}')
     for place in places[:2]:
         with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trash while run is training"):
-            removable(tmp_path, place)
+            removable(tmp_path, place, Tasks())
+    with locked_folder(tmp_path / "_data/set", ""), pytest.raises(UserError, match="a command writes"):
+        removable(tmp_path, "_data/set", Tasks())
+    (tasks := Tasks()).folders = lambda: {"data": tmp_path / "_data/set"}
+    with pytest.raises(UserError, match="a command writes"):
+        removable(tmp_path, "_data/set", tasks)
     for bad in ("..", "_trash", None, "_data"):
         with pytest.raises(UserError):
-            to_trash(tmp_path, bad)
+            to_trash(tmp_path, bad, Tasks())
     (tmp_path / "run.recordings").mkdir()
-    assert to_trash(tmp_path, "run") == tmp_path / "_trash/run" and (tmp_path / "run.recordings").is_dir()
+    assert to_trash(tmp_path, "run", Tasks()) == tmp_path / "_trash/run" and (tmp_path / "run.recordings").is_dir()
     (tmp_path / "_trash/run").replace(tmp_path / "run")
-    assert to_trash(tmp_path, "_data/set") == tmp_path / "_trash/set" and (tmp_path / "_trash/set/x.wav").is_file()
+    assert to_trash(tmp_path, "_data/set", Tasks()) == tmp_path / "_trash/set"
+    assert (tmp_path / "_trash/set/x.wav").is_file()
     assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
     new = SimpleNamespace(pid=1, poll=lambda: None, args=["myxtts", f"--train-data={tmp_path}/_evaluation"])
     monkeypatch.setitem(processes.trainings, tmp_path / "new", new)  # it has no settings yet
     with pytest.raises(UserError, match="while new is training"):
-        removable(tmp_path, "_evaluation")
+        removable(tmp_path, "_evaluation", Tasks())

@@ -17,7 +17,7 @@ from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, named_fo
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import TEXTS
-from myxtts.apps.studio.training_form import OWN, XTTS_V2
+from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
 from myxtts.storage.files import append_line, lock, read_json, write_json
@@ -159,6 +159,9 @@ def test_dropped_files_become_a_data_set(tmp_path):
     with pytest.raises(UserError, match="text of the recording"):
         data.add_recording("mine", audio, " ")
     assert not data.folder("new").exists()
+    (folder / "a.txt").write_text("Guten Morgen, der Zug nach Hamburg hat heute Verspätung. " * 3, encoding="utf-8")
+    language = lambda name: Studio(tmp_path).data_language(name and str(data.folder(name)), "nl")
+    assert [language(name) for name in ("mine", "listed", "new", "")] == ["de", "nl", "nl", "nl"]
 
 
 def test_votes_are_stored_and_counted_by_pair(tmp_path):
@@ -329,12 +332,15 @@ def test_page_is_built_in_both_languages_and_needs_a_password_on_public_addresse
 
     for language in ("en", "fa"):
         page = build_page(Studio(tmp_path), language)
+        assert {*FLAGS} <= {*TEXTS[language]}  # the labels
         names = {function.api_name for function in page.fns.values()}
         assert {"make_data_set", "add_recording", "check_data", "plan", "start", "stop", "state", "speak"} <= names
         assert {"compare", "evaluate", "models", "export", "import"} <= names
     monkeypatch.delenv("MYXTTS_UI_PASSWORD", raising=False)
     assert main(["--host", "0.0.0.0", "--runs", str(tmp_path)]) == 2
     assert "Set MYXTTS_UI_PASSWORD" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["--runs", str(tmp_path)]) == 2 and "Starting" in capsys.readouterr().out  # before slow imports
 
 
 @pytest.fixture
@@ -345,9 +351,8 @@ def page_client(tmp_path):
 
     from myxtts.apps.studio.app import make_page_app
 
-    return lambda *secrets: TestClient(
-        make_page_app(Studio(tmp_path / "runs"), *secrets), base_url="http://127.0.0.1:7860"
-    )
+    app = lambda *secrets: make_page_app(Studio(tmp_path / "runs"), *secrets)
+    return lambda *secrets: TestClient(app(*secrets), base_url="http://127.0.0.1:7860")
 
 
 def test_page_of_this_machine_asks_for_the_token_that_it_printed(page_client):

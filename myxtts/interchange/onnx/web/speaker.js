@@ -240,14 +240,23 @@ export class Speaker {
     return Object.keys(languages).filter((one) => !transliterated.includes(one));
   }
 
+  get usualLanguage() {
+    return this.languages.includes("en") ? "en" : this.languages[0];
+  }
+
+  // The default voice, as in speak.py: a trained voice before those copied from base, which are named like en_Gene.
+  usualVoice(language) {
+    const rank = ({ name, language: own }) => 8 * (!language || own === language) + 4 * (!own || this.languages.includes(own))
+      + 2 * !name.startsWith(`${own}_`) + (own === this.usualLanguage);
+    return [...this.voices.values()].reduce((best, one) => (best && rank(best) >= rank(one) ? best : one), undefined);
+  }
+
   // Yields {samples, sentence, number, count, stopped} for each sentence.
   async *speak(text, { voice, language, seed = 0, speed = 1, ...sampling } = {}) {
-    const usual = this.languages.includes("en") ? "en" : this.languages[0];
-    const own = [...this.voices.values()].find((one) => one.language === (language || usual));
-    const named = voice ? this.voices.get(voice) : own;
+    const named = voice ? this.voices.get(voice) : this.usualVoice(language);
     if (!named) throw new Error(voice ? `There is no voice ${voice}.` : "Choose a voice.");
     if (!Number.isSafeInteger(seed) || seed < 0) throw new Error("The seed must be a whole number of 0 or more.");
-    language = language || named.language || usual;
+    language = language || named.language || this.usualLanguage;
     const sentences = this.sentences(text, language);
     if (!sentences.length) throw new Error("The text is empty.");
     for (const [number, sentence] of sentences.entries()) {
@@ -352,6 +361,7 @@ if (typeof WorkerGlobalScope !== "undefined" && self instanceof WorkerGlobalScop
       ready: true, sampleRate: speaker.sampleRate, pause: speaker.pause, languages: speaker.languages,
       rates: [speaker.config.listening.sample_rate, speaker.config.listening.speaker_sample_rate],
       voices: [...speaker.voices.values()].map(({ name, language }) => ({ name, language })),
+      usual: speaker.usualVoice()?.name,
     }),
     (error) => postMessage({ error: String(error.message ?? error) }),
   );
