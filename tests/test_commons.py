@@ -44,8 +44,9 @@ def test_long_lines_are_folded_on_a_terminal_and_whole_elsewhere(logger, capsys,
     assert whole.endswith(long) and " ".join(map(str.strip, lines)).endswith(long)
     assert max(map(len, lines)) <= 120 and lines[1].startswith("  ")
     assert commons.folded("x" * 200) == "x" * 200, "nothing is cut within a word"
-    for command in (f"  myxtts say --text '{long}' \\", f"    --text='{long}'"):
-        assert commons.folded(command) == command, "it can be pasted"
+    for command in ("  myxtts say --text '{}' \\", "    --text='{}'", "Logs:  tensorboard --logdir '{}'"):
+        assert commons.folded(command.format(long)) == command.format(long), "it can be pasted"
+    assert f"\n  `myxtts say '{long}'`\n" in commons.folded(f"Error: --to {long} `myxtts say '{long}'` {long}")
 
 
 def test_device_context_is_the_given_device_or_the_first_gpu_or_the_cpu(monkeypatch):

@@ -263,6 +263,11 @@ def test_audio_in_other_folders_must_be_the_users_or_be_named(tmp_path, monkeypa
     assert [r.reason for r in corpus.rejections] == ["outside the data set", "duplicate id", "outside the data set"]
     text(tmp_path / "names" / "list.csv", "b|two\n")
     assert load_corpus(tmp_path / "names", audio_roots=[tmp_path / "audio"]).utterances  # one folder below
+    (tmp_path / "audio" / "link").symlink_to(tmp_path / "audio" / "sub")
+    assert load_corpus(tmp_path / "names", audio_roots=[tmp_path / "audio"]).utterances, "one file by two names"
+    audio(tmp_path / "audio" / "other" / "b.wav")
+    (twice,) = load_corpus(tmp_path / "names", audio_roots=[tmp_path / "audio"]).rejections
+    assert (twice.id, twice.reason) == ("b", "several files"), "it may be the speech of either"
     write_report(inspect_corpus(corpus), tmp_path / "report.csv")
     with pytest.raises(UserError, match="--audio-root must be .*Received: .*nowhere"):
         load_corpus(tmp_path / "set" / "list.csv", audio_roots=[tmp_path / "nowhere"])

@@ -181,6 +181,7 @@ def archive(root):
 
 def latin(root):
     audio(root, ["a", "b"])
+    _ = [(root / name).symlink_to(root) for name in ("c.txt", "d.txt")]  # folders within folders
     return text(root / "Liste.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n", "cp1252").parent
 
 
@@ -189,7 +190,7 @@ OTHERS = {
     "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),
     "a recording": (file_of(recording("talk.mp3"), "sub/talk.mp3"), "make-dataset '{d}/sub/talk.mp3' --output DIR"),
     "a video": (file_of(write("film.mp4"), "film.mp4"), "make-dataset '{d}/film.mp4' --output DIR"),
-    "a folder with a spreadsheet": (recording("a.wav", "Textliste.xlsx"), "CSV UTF-8"),
+    "a folder with a spreadsheet": (recording("a.wav", "ایران.xlsx", "~$ایران.xlsx"), "sub/ایران.xlsx.*CSV UTF-8"),
     "an archive": (archive, "Unpack it"),
     "a spreadsheet": (file_of(write("list.xlsx"), "list.xlsx"), "CSV UTF-8"),
     "a preset": (lambda root: BASE_FOLDER, "--init-from"),

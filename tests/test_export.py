@@ -336,11 +336,12 @@ def test_exported_voice_speaks_its_own_language(exported, monkeypatch):
     monkeypatch.setattr(speaker, "sentences", lambda text, language: asked.append(language) or [])
     speaker.config |= {"languages": {"am": 100, "de": 100, "en": 100}, "written_as_it_sounds": ["am"]}
     monkeypatch.setattr(speaker, "voice", lambda voice: heard.append(voice) or (None, None))
-    speaker.voice_languages = {"am_a": "am", "emma": "de", "en_a": "en"}
-    for voice, language in [("emma", None), ("recording.wav", None), (None, None), (None, "de"), (None, "en")]:
+    speaker.voice_languages = {"am_a": "am", "de_ann": "de", "en_a": "en"}
+    speaker.trained = {"am_a": True, "de_ann": True, "en_a": False}
+    for voice, language in [("de_ann", None), ("recording.wav", None), (None, None), (None, "de"), (None, "en")]:
         with pytest.raises(ValueError):
             speaker.speak("Hello.", voice, language)
     assert asked == ["de", "en", "de", "de", "en"]
-    assert heard == ["emma", "recording.wav", "emma", "emma", "en_a"]  # a trained voice before copies from base
-    del speaker.voice_languages["emma"]
+    assert heard == ["de_ann", "recording.wav", "de_ann", "de_ann", "en_a"]  # a trained voice before copies from base
+    del speaker.voice_languages["de_ann"]
     assert speaker.choose() == ("en_a", "en") and speaker.choose(language="fr") == ("en_a", "fr")

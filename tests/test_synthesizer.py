@@ -22,7 +22,7 @@ from myxtts.inference.voices import Voice
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.speakers import write_speakers
+from myxtts.storage.speakers import write_speaker_clips, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
@@ -96,7 +96,16 @@ def test_voice_is_checked_before_the_language_is_logged(synthesizer, tmp_path, c
     with pytest.raises(CheckpointError) as refusal:
         synthesizer.speak("Guten Morgen, mein Freund", "fa_anna")
     assert "voice=" in refusal.value.__notes__[0] and not caplog.records
-    assert synthesizer._language_to_read("Guten Morgen, mein Freund", "fa_ana") in caplog.text
+    assert synthesizer._voice_and_language("Guten Morgen, mein Freund", "fa_ana", None)[1] in caplog.text
+
+
+def test_the_only_speaker_is_encoded_once_and_read_in_its_language(synthesizer, voice, tmp_path, monkeypatch):
+    write_speaker_clips(tmp_path, {"tom": (b"", "de", ())})
+    monkeypatch.setattr(synthesizer, "folder", tmp_path)
+    monkeypatch.setattr(synthesizer, "voice", lambda clip: encoded.append(clip) or voice)
+    for name, encoded in (("tom", []), (None, [])):
+        assert synthesizer._voice_and_language("one", name, None)[1] == "de"
+        assert not synthesizer.stream([], name).pieces and len(encoded) == 2
 
 
 def test_speech_depends_on_its_seed_alone(synthesizer, voice):

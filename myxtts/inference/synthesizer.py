@@ -23,7 +23,7 @@ from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Sentence, Sp
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
-from myxtts.storage.base_model import default_speaker
+from myxtts.storage.base_model import default_speaker, is_base
 from myxtts.storage.speakers import find_speaker, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
@@ -114,10 +114,7 @@ class Synthesizer:
 
     def with_engine(self, name: str | None) -> Self:
         """Returns a copy that samples with the engine `name` of `choices.ENGINES`; itself if that is None or in use.
-
-        Raises:
-            UserError: The engine is unknown, or a package is missing.
-        """
+        Raises `UserError` if the engine is unknown or a package is missing."""
         if name in (None, self.engine_name):
             return self
         if name not in self._engines:
@@ -148,18 +145,22 @@ class Synthesizer:
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Fields of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
+        voice, language = self._voice_and_language(text, voice, language)
         sampling = (sampling or self.config.sampling).changed(drawing)
-        given = [text], [voice], [language or self._language_to_read(text, voice)], sampling, seed
         options = dict(speed=speed, retries=retries, listener=listener, progress=progress)
-        return self.with_engine(engine).batch(*given, **options)[0]
+        return self.with_engine(engine).batch([text], [voice], [language], sampling, seed, **options)[0]
 
-    def _language_to_read(self, text, voice):
+    def _voice_and_language(self, text, voice, language):
+        if language:
+            return voice, language
+        if voice is None and self.folder and not is_base(self.folder):  # base has a voice for each language
+            voice = default_speaker(self.folder, "")
         name = voice if isinstance(voice, str) and voice in self.speakers else ""
         own = find_speaker(self.folder, name).language if name else None
         language, note = language_to_read(text, None, own, name, self.tokenizer.languages)
-        self.as_voice(voice, language)  # a wrong voice is an error before the note
+        voice = self.as_voice(voice, language)  # a wrong voice is an error before the note
         logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))
-        return language
+        return voice, language
 
     def batch(
         self,
@@ -177,7 +178,7 @@ class Synthesizer:
         """Speaks several texts of any length together, sentence by sentence.
 
         Args:
-            voices: One `AnyVoice` per text; None uses the bundled model's voice for the language.
+            voices: One `AnyVoice` per text; None uses the default voice, as in `as_voice`.
             languages: One code per text, such as `en` or `fa`.
             sampling: None uses the sampling parameters of the run.
             max_codes: Maximum number of codes per sentence; 0 is the model's limit.
@@ -187,8 +188,7 @@ class Synthesizer:
             listener: Speech recognizer for the self-check, such as `hearing.recognizers.Listening`.
             progress: Called with the number of spoken pieces and the number of all pieces.
 
-        Raises:
-            SpeechError: The model cannot speak one of the texts.
+        Raises `SpeechError` if the model cannot speak one of the texts.
         """
         found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
         spoken = []
@@ -238,20 +238,16 @@ class Synthesizer:
             check: Whether to run the self-check.
             hurry: Whether to sample the first codes in short calls, so that the audio starts early.
 
-        Raises:
-            SpeechError: The model cannot speak the text; raised before anything is sampled.
+        Raises `SpeechError`, before anything is sampled, if the model cannot speak the text.
         """
-        language = language or self._language_to_read(text if isinstance(text, str) else None, voice)
+        voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
         pieces = self.text_front.pieces(text, language) if isinstance(text, str) else text
         manner = Manner(self.as_voice(voice, language), language, sampling or self.config.sampling, seed, speed)
         return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
-        """Loads or encodes a voice; None is the bundled model's voice for the language.
-
-        Raises:
-            UserError: There is no such voice, or it belongs to another model.
-        """
+        """Loads or encodes a voice; None is `default_speaker`. Raises `UserError` if there is no such voice, or if it
+        belongs to another model."""
         if voice is None:
             voice = self.folder and default_speaker(self.folder, get_language(language).code)
             if not voice:

@@ -1,6 +1,7 @@
 """Default device, logging, progress bars and line wrapping."""
 
 import logging
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -47,15 +48,16 @@ def folded(line: str, width: int = 0) -> str:
 
     Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words and commands are not broken.
     """
-    if line.lstrip().startswith(("myxtts ", "python ", "tensorboard ", "--")):  # users paste them into a shell
-        return line
+    # Users paste commands into a shell: those in backticks, and those that fill a line, perhaps after its title.
+    whole = r"`[^`]+`|^( *--|([\w ]+: {2,}| *)(myxtts|python|tensorboard) ).*"
+    line = re.sub(whole, lambda command: command[0].replace(" ", "\0"), line)
     lines, joint, width = [], " | " if " | " in line else " ", width or line_width()
     for part in line.split(joint) if len(line) > width else [line]:
         if lines and len(lines[-1]) + len(joint) + len(part) <= width:
             lines[-1] += joint + part
         else:
             lines.append(f"  {part}" if lines else part)
-    return "\n".join(lines)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.apps.studio.processes import Tasks, process_of
+from myxtts.apps.studio.processes import Tasks, process_of, trainings
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -51,8 +51,7 @@ class DataSets:
 
     def choices(self) -> list[tuple[str, str]]:
         """Returns name and folder of each data set, for a drop-down."""
-        found = sorted(path for path in self.home.glob("*/") if path.suffix != RECORDINGS)
-        return [(path.name, str(path)) for path in found]
+        return [(path.name, str(path)) for path in sorted(self.home.glob("*/")) if path.suffix != RECORDINGS]
 
     def folder(self, name: str) -> Path:
         """Returns the folder of a data set, which may not exist; raises `UserError` for an invalid name."""
@@ -122,10 +121,10 @@ class DataSets:
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
             with open(path, encoding="utf-8", newline="") as file:
-                lists[path] = list(csv.reader(file, delimiter="|"))
+                lists[path] = [row for row in csv.reader(file, delimiter="|") if row[1:]]  # without blank lines
         now = plain(row for rows in lists.values() for row in rows)
-        given = {clip: text for clip, text in given.items() if text not in (before.get(clip), now.get(clip, ""))}
-        if other := [clip for clip in given if now.get(clip, "") != before.get(clip)]:
+        given = {clip: text for clip, text in given.items() if text not in (before.get(clip, text), now.get(clip, ""))}
+        if other := [clip for clip in given if now.get(clip) != before[clip]]:
             raise PageError("changed_elsewhere", other[0])
         for path, rows in lists.items():
             new = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
@@ -163,9 +162,12 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
     """Returns the item of `kept_in` at a path; raises `UserError` if there is none or a running command uses it."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
-    for run in (home / name for name in runs_in(home) if process_of(home / name)):
-        data = config_in(OWN, run).data
-        used = [Path(path).resolve() for path in (run, data.train_data, data.val_data) if path]
+    for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
+        if (run / OWN).is_file():
+            named = [getattr(config_in(OWN, run).data, name) for name in ("train_data", "val_data")]
+        else:  # a new run: its command names what it will use
+            named = [word.partition("=")[2] for word in trainings[run].args[1:]]
+        used = [Path(path).resolve() for path in (run, *filter(None, named))]
         if any(path.is_relative_to(one.folder.resolve()) for path in used):
             raise PageError("in_use", one.folder.name, run.name)
     written = one.folder.with_name(one.folder.name.removesuffix(RECORDINGS))

@@ -37,7 +37,7 @@ ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a terminated process."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
 """Beginning of lines that libmpg123 and CTranslate2 print, sometimes by the thousand; they are not shown."""
-_trainings: dict[Path, subprocess.Popen] = {}
+trainings: dict[Path, subprocess.Popen] = {}
 """Training processes that this server started, by the run's folder."""
 
 
@@ -66,10 +66,9 @@ class Tasks:
             time.sleep(POLL_SECONDS)
         if code in ENDED:
             raise PageError("was_cancelled")
-        shown = _printed(output)
         if code not in (0, 1):
-            raise UserError(sentence_of(shown))
-        yield shown
+            raise UserError(sentence_of(_printed(output)))
+        yield _printed(output)
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Returns the arguments of the command that is running under a name; () if there is none."""
@@ -107,7 +106,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
             except OSError:  # the file system has no locks
                 break
         output.truncate(0)
-        _trainings[folder.resolve()] = _start(["train", "--checkpoint-dir", str(folder), *flags], output)
+        trainings[folder.resolve()] = _start(["train", "--checkpoint-dir", str(folder), *flags], output)
 
 
 def stop_training(folder: Path) -> None:
@@ -129,7 +128,7 @@ def require_free(folder: Path) -> None:
 
 def process_of(folder: Path) -> int | None:
     """Returns the id of the process that trains in a folder, even before it locks the folder; None if there is none."""
-    process = _trainings.get(folder.resolve())
+    process = trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 
 
@@ -151,7 +150,7 @@ def trainer_of(folder: Path) -> int | None:
 
 def failure(folder: Path) -> str | None:
     """Returns the error message of the training that the page started in a folder; None if it did not fail."""
-    process, path, metrics = _trainings.get(folder.resolve()), output_path(folder), folder / METRICS
+    process, path, metrics = trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0, *ENDED):
         return None
     if process is None and path.exists() and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:
@@ -227,7 +226,8 @@ class RunView:
         place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
         facts = [texts["stage_of"].format(*place)] if place else []
         facts += [texts["step_of"].format(stage, f"{step}/{total}")] * bool(stage)
-        lines = [one for one in self.metrics if one["kind"] == "training" and one["stage"] == stage]
+        since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
+        lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         if self.running and "steps_per_second" in last:
             left = dict(left=(total - step) / last["steps_per_second"], left_in_run=last.get("seconds_left"))

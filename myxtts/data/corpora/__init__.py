@@ -63,10 +63,9 @@ def load_corpus(
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Other folders from which lists may name audio files.
 
-    Raises:
-        ConfigError: There is no format `format_name`, or an audio root does not exist.
-        CorpusError: `root` does not exist or has no known layout, or a list is empty, too large, not UTF-8 (or UTF-16
-            with a byte-order mark), or has speakers in its text column.
+    Raises `ConfigError` if there is no format `format_name` or an audio root is missing, and `CorpusError` if `root`
+    does not exist or has no known layout, or a list is empty, too large, not UTF-8 (or UTF-16 with a byte-order mark),
+    or has speakers in its text column.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -86,8 +85,8 @@ def load_corpus(
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     except CorpusError as error:
-        hint, most = "", 50 if isinstance(error.__cause__, UnicodeDecodeError) else 0
-        for path in sorted(root.glob("*.[cjtCJT]*"), key=lambda path: path.suffix)[:most]:  # .csv, .json, .tsv, .txt
+        hint, most = "", 50 if isinstance(error.__cause__, UnicodeDecodeError) else 0  # .csv, .json, .tsv, .txt
+        for path in sorted(filter(Path.is_file, root.glob("*.[cjtCJT]*")), key=lambda one: one.suffix)[:most]:
             with suppress(UserError):
                 if not hint and load_corpus(path, audio_roots=audio_roots).utterances:
                     hint = f" If {path} is the corrected list, give that file."
@@ -174,7 +173,7 @@ def _nothing_found(place, formats):
     names, sheets = [], []
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)
-        sheets += [Path(path, name) for name in sorted(files) if name.lower().endswith(SHEETS) and name[0] != "."]
+        sheets += [Path(path, name) for name in sorted(files) if name.lower().endswith(SHEETS) and name[0] not in ".~"]
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
     if sheets and len(formats) > 1:

@@ -150,6 +150,5 @@ class Reading:
             detail = "Its speaker or language is too long, or has control or direction characters."
             raise ClipRefused("bad label", detail)
         speaker, language = speaker or place.speaker, language.lower().replace("_", "-") or self.language
-        utterance = Utterance(clip_id, path, text, speaker, language, line, place.validation)
-        self._first_uses[clip_id] = utterance
-        self.utterances.append(utterance)
+        self._first_uses[clip_id] = Utterance(clip_id, path, text, speaker, language, line, place.validation)
+        self.utterances.append(self._first_uses[clip_id])

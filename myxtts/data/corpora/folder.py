@@ -6,7 +6,7 @@ import stat
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -89,7 +89,7 @@ class CorpusFolder:
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
         """Yields the sorted folders up to `depth` levels below a folder, without folders that cannot be listed."""
-        for path in self.subfolders(folder):
+        for path in self.subfolders(folder) if depth else ():
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a link to a parent folder
             try:
@@ -97,8 +97,16 @@ class CorpusFolder:
             except ClipRefused:
                 continue
             yield path
-            if depth > 1:
-                yield from self.walk(path, depth - 1)
+            yield from self.walk(path, depth - 1)
+
+    @cached_property
+    def _below(self):
+        """The folders one level below audio roots of the user, by the name of each file and folder in them."""
+        found: dict[str, list[Path]] = {}
+        for folder in (path for root in self.audio_roots if root not in self.linked for path in self.walk(root, 1)):
+            for one in (*self.files(folder), *self.subfolders(folder)):
+                found.setdefault(os.path.basename(one), []).append(folder)
+        return found
 
     def _list(self, folder, for_audio=False):
         if (folder, for_audio) not in self._listings:
@@ -106,8 +114,7 @@ class CorpusFolder:
                 return {}, []
             self._check_links(folder, for_audio)
             try:
-                with os.scandir(folder) as listing:
-                    entries = [*listing]
+                entries = [*os.scandir(folder)]
             except OSError as error:
                 raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
             self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
@@ -127,21 +134,28 @@ class CorpusFolder:
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """Finds a clip's audio file in the folders `places`, in `audio_roots`, or in subfolders of the user's roots.
 
-        `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, or
-        the file is a link out of the data set to a file of another user.
+        `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, if
+        several folders below have one, or if it is a link out of the data set to a file of another user.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
-        below = (path for root in self.audio_roots if root not in self.linked for path in self.subfolders(root))
-        for place in dict.fromkeys((*places, *self.audio_roots, *below)):
-            place = place.joinpath(*parts[:-1])
-            files, _ = self._list(place, for_audio=True)
+        direct, found = dict.fromkeys((*places, *self.audio_roots)), {}
+        below = [place for name in (parts[:1] if parts[1:] else keys) for place in self._below.get(name, ())]
+        for place in (*direct, *below):
+            files, _ = self._list(folder := place.joinpath(*parts[:-1]), for_audio=True)
             if key := next((key for key in keys if key in files), None):
-                path = place / files[key]
+                path = folder / files[key]
                 # The folder was checked when it was listed, so only links need a check.
                 if path in self._links:
                     self._check_links(path, for_audio=True)
-                return path
+                if place in direct:
+                    return path
+                found[os.path.realpath(path)] = path
+        if len(found) > 1:
+            both = " and ".join(map(self.relative, [*found.values()][:2]))
+            raise ClipRefused("several files", f"{both} have its name. Give one of the folders as --audio-root.", path)
+        if found:
+            return path
         tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
         detail = f"There is no audio file {'/'.join(parts)}{tried}. --audio-root DIR searches another folder too."
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
@@ -150,14 +164,12 @@ class CorpusFolder:
         """Returns whether one of the folders `places` has the audio of the clip `name` in a list."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
-        except ClipRefused:
-            return False
+        except ClipRefused as refused:
+            return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits the name of a clip in a list into the parts of a path inside the data set.
-
-        For a path into one of `audio_roots`, the first part is that root. Raises `ClipRefused` if the path is invalid.
-        """
+        """Splits the name of a clip in a list into the parts of a path inside the data set; for a path into one of
+        `audio_roots`, the first part is that root. Raises `ClipRefused` if the path is invalid."""
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
@@ -165,11 +177,9 @@ class CorpusFolder:
         if self.audio_roots and ".." in name.split("/"):
             # The audio root may be next to the data set.
             name = Path(os.path.normpath(self.root / name)).as_posix()
-        for root in self._roots:
-            if name.startswith(f"{root.as_posix()}/"):
-                name = name.removeprefix(f"{root.as_posix()}/")
-                first = [] if root.resolve() == self.root else [str(root)]
-                break
+        if root := next((one for one in self._roots if name.startswith(f"{one.as_posix()}/")), None):
+            name = name.removeprefix(f"{root.as_posix()}/")
+            first = [] if root.resolve() == self.root else [str(root)]
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or re.match("[A-Za-z]:/", name) or ".." in parts:
             detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
@@ -179,10 +189,8 @@ class CorpusFolder:
         return first + parts
 
     def _check_links(self, path, for_audio=False):
-        """Raises `ClipRefused` if a symbolic link leads to a target outside the data set and `audio_roots`.
-
-        If `for_audio` is true, a user's link to an audio file or folder of the same user is allowed.
-        """
+        """Raises `ClipRefused` if a symbolic link leads to a target outside the data set and `audio_roots`, except, if
+        `for_audio` is true, for a user's link to an audio file or folder of the same user."""
         real = Path(os.path.realpath(path))
         if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
             return

@@ -235,8 +235,7 @@ def _add_pair(reading, place, audio, transcript, name):
 def read_vctk(reading: Reading, place: Place) -> bool:
     """Reads audio in `wav48/SPEAKER/` (microphone 1 rather than 2) and transcripts in `txt/SPEAKER/`."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
-    names = ("wav48_silence_trimmed", "wav48", "wav16", "wav")
-    audio = next((folders[name] for name in names if name in folders), None)
+    audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
     for path in speakers:
         stems, part = reading.folder.audio_stems(path), place._replace(speaker=path.name)
@@ -260,10 +259,8 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     held, tests = of_sets(_VALIDATION_SETS), of_sets(_TEST_SETS)
     if held | tests >= {*chapters}:
         held, tests = set(), set()
-    for path in chapters:
+    for path in (path for path in chapters if path not in tests):
         part = place._replace(speaker=path.parent.name, validation=path in held)
-        if path in tests:
-            continue
         if suffix == _NORMALIZED:
             read_text_files(reading, part.below(path), suffix)
             continue

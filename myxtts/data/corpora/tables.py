@@ -76,8 +76,7 @@ class Table(NamedTuple):
             raise ClipRefused("empty line", "The line is empty.")
         if line.lstrip().startswith("#") and separator not in line:
             raise ClipRefused("comment line", "The line is a comment.")
-        cells = self.dialect.split(line)
-        if cells is None:
+        if (cells := self.dialect.split(line)) is None:
             raise ClipRefused("unclosed quote", "A cell starts with a double quote, but does not end with one.")
         # The second text column, and unused columns, may be missing at the end of a line.
         order = {column: index for index, column in enumerate(self.columns)}
@@ -204,8 +203,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
         looks = f"looks like a speaker: {len(names)} values in {len(texts)} lines"
         hint = "Write 'id|text|speaker' above them."
         raise CorpusError(f"{path} has no header, and its third column, the normalized text, {looks}. {hint}")
-    columns = ("id", "text", "normalized", "speaker")[: 3 + has_speakers]
-    return _located(reading, place, path, dialect, columns)
+    return _located(reading, place, path, dialect, ("id", "text", "normalized", "speaker")[: 3 + has_speakers])
 
 
 def _is_header(rows, column, found):

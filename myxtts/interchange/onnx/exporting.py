@@ -79,8 +79,7 @@ def export_model(
         which: Checkpoint to export, `best` or `last`.
         tell: Function that is called with each result of the comparison.
 
-    Raises:
-        UserError: The model cannot be exported, a package is missing, or a graph differs from the model.
+    Raises `UserError` if the model cannot be exported, a package is missing, or a graph differs from the model.
     """
     require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
     _, add_files = FORMATS[form]
@@ -148,7 +147,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz`: names, languages, latents `(V, num_latents, width)`, speaker vectors."""
+    """Returns the arrays of `voices.npz`: names, languages, trained, latents `(V, num_latents, width)`, speakers."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -162,6 +161,7 @@ def _voices(folder, synthesizer):
     return {
         "names": np.array(list(voices), np.str_),
         "languages": np.array([stored[name].language or "" for name in voices], np.str_),
+        "trained": np.array([stored[name].clip is not None for name in voices], bool),
         "latents": np.concatenate([np.zeros((0, config.num_latents, config.width), np.float32), *latents]),
         "speakers": np.concatenate([np.zeros((0, config.speaker_width), np.float32), *speakers]),
     }

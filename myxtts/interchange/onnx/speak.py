@@ -40,8 +40,7 @@ class Vocabulary:
         pairs = (tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"])
         self.ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self.unknown = self.ids[model["unk_token"]]
-        longest_first = sorted(self.special, key=len, reverse=True)
-        self.cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+        self.cut = re.compile("(" + "|".join(map(re.escape, sorted(self.special, key=len, reverse=True))) + ")")
 
     def encode(self, text, language):
         """Converts a text to ids, the first of which is the language tag; drops characters that have no id."""
@@ -94,6 +93,7 @@ class Speaker:
             names = voices["names"].tolist()
             self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
             self.voice_languages = dict(zip(names, voices["languages"].tolist()))
+            self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
 
     def run(self, name, **arrays):
         """Runs a graph, loaded at its first use, and returns the outputs by name."""
@@ -125,10 +125,10 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Returns voice and language. By default, own voices come before those copied from base, such as `en_Gene`."""
+        """Returns voice and language. By default, voices of the training data come before those copied from base."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
-        fit = lambda one, its: (language in (None, its), its not in sounds, not one.startswith(f"{its}_"), its == usual)
+        fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
         voice = voice or max(own, key=lambda name: fit(name, own[name]), default="")
         return voice, language or own.get(voice) or usual
 
@@ -181,19 +181,18 @@ class Speaker:
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
             raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
-        cache, number = Cache(model), 0
+        cache, most = Cache(model), model["max_codes"]
         text = np.array([[model["start_text_token"], *ids, model["stop_text_token"]]], np.int32)
         logits, hidden = cache.read(self.run, latents[None], text, model["start_audio_token"], 0)
         seen = np.zeros(logits.shape, bool)
-        most = min(max_codes or model["max_codes"], model["max_codes"])
-        while number < most:
+        for number in range(min(max_codes or most, most)):
             noise = gumbel_noise(seed, sentence, number, logits.shape[1])
             drawn = self.run("draw", logits=logits, noise=noise, seen=seen, **values)
-            code, seen, number = int(drawn["code"][0]), drawn["now_seen"], number + 1
+            code, seen = int(drawn["code"][0]), drawn["now_seen"]
             yield hidden, code
             if code == model["stop_audio_token"]:
                 return
-            logits, hidden = cache.read(self.run, latents[None, :0], text[:, :0], code, number)
+            logits, hidden = cache.read(self.run, latents[None, :0], text[:, :0], code, number + 1)
         yield hidden, None
 
     def sampling_values(self, **sampling):

@@ -1,6 +1,7 @@
 """Conflicts over the files of a run or data set: two pages, two uploads, or the trash."""
 
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sleep", "600"], **options))
     monkeypatch.setattr(processes, "ENDING_SECONDS", 0.5)  # this process will never lock the folder
     start_training(folder, [])
-    with processes._trainings.pop(folder.resolve()) as process:
+    with processes.trainings.pop(folder.resolve()) as process:
         try:
             with pytest.raises(UserError, match="run is training already"):  # in another server
                 start_training(folder, [])
@@ -62,6 +63,11 @@ def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
     now = [train.replace('"so ""he"""', "so he"), f"{columns}\n"]
     assert [path.read_text() for path in data.lists(str(folder))] == now
     assert data.correct(str(tmp_path), loaded, loaded) == 0
+    data.lists(str(folder))[0].write_text(f"{train}\n\n")  # an editor leaves blank lines
+    added = [["wavs/1.wav", "one."], ["wavs/2.wav", ""], ["", "a new row"]]
+    assert data.correct(str(folder), rows := [["wavs/1.wav", "one two."], ["wavs/2.wav", 'so "he"']], added) == 2
+    with pytest.raises(UserError, match="wavs/2"):  # it is no longer in the lists
+        data.correct(str(folder), added, rows[1:])
 
 
 def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
@@ -92,7 +98,7 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
         studio.tasks.cancel(name)
 
 
-def test_folders_are_listed_and_moved_to_the_trash(tmp_path):
+def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
     for place in places:
         (tmp_path / place).mkdir(parents=True)
@@ -119,3 +125,7 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path):
     assert to_trash(tmp_path, "_data/set", Tasks()) == tmp_path / "_trash/set"
     assert (tmp_path / "_trash/set/x.wav").is_file()
     assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
+    new = SimpleNamespace(pid=1, poll=lambda: None, args=["myxtts", f"--train-data={tmp_path}/_evaluation"])
+    monkeypatch.setitem(processes.trainings, tmp_path / "new", new)  # it has no settings yet
+    with pytest.raises(UserError, match="while new is training"):
+        removable(tmp_path, "_evaluation", Tasks())

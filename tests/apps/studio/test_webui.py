@@ -53,6 +53,8 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     view.metrics[-1]["seconds_left"] = 90.0
     assert view.facts(TEXTS["en"])[3] == "01:30 left in the run"
     assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
+    view.metrics.append(view.metrics[-1] | {"kind": "start"})
+    assert view.facts(TEXTS["en"])[1:] == ["gpt step 200/800", "INFO x step"], "no times of an earlier start"
 
 
 def test_curves_have_training_and_validation_loss_without_rolled_back_steps(tmp_path):
