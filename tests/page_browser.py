@@ -25,7 +25,7 @@ def free_port():
 @contextmanager
 def page_server(home, port):
     """Runs `myxtts ui` in its own process until the block ends; processes that it started continue."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_NUM_INTRAOP_THREADS": "1"}  # other tests run beside it
     command = [sys.executable, "-m", "myxtts", "ui", "--runs", str(home), "--port", str(port), "--no-token"]
     with open(home.parent / "ui.log", "a") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)

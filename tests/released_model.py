@@ -14,35 +14,12 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.text.tokenizer import XTTSTokenizer
 from utilities.parity.seeded_weights import seeded_tensor, seeded_values
 
-MINIMAL = ModelConfig(
-    num_text_tokens=60,
-    max_text_tokens=12,
-    max_audio_tokens=30,
-    layers=2,
-    width=16,
-    heads=2,
-    conditioning_blocks=1,
-    conditioning_heads=2,
-    num_latents=4,
-    perceiver_depth=1,
-    perceiver_heads=1,
-    num_codes=8,
-    dvae_hidden=4,
-    dvae_residual_blocks=1,
-    codebook_width=4,
-    decoder_channels=32,
-    speaker_channels=(8, 8, 16, 16),
-    speaker_width=6,
-)
-SETTINGS = {
-    "model_args": {"gpt_n_heads": 2},
-    "temperature": 0.6,
-    "top_k": 40,
-    "top_p": 0.9,
-    "repetition_penalty": 3.0,
-    "gpt_cond_len": 20,
-    "gpt_cond_chunk_len": 5,
-}
+_SHAPE = dict(num_text_tokens=60, max_text_tokens=12, max_audio_tokens=30, layers=2, width=16, heads=2, num_latents=4)
+_SHAPE |= dict(conditioning_blocks=1, conditioning_heads=2, perceiver_depth=1, perceiver_heads=1)
+_SHAPE |= dict(num_codes=8, dvae_hidden=4, dvae_residual_blocks=1, codebook_width=4)
+MINIMAL = ModelConfig(**_SHAPE, decoder_channels=32, speaker_channels=(8, 8, 16, 16), speaker_width=6)
+SETTINGS = dict(model_args={"gpt_n_heads": 2}, temperature=0.6, top_k=40, top_p=0.9, repetition_penalty=3.0)
+SETTINGS |= dict(gpt_cond_len=20, gpt_cond_chunk_len=5)
 
 
 def state_dicts(config):

@@ -98,13 +98,8 @@ def stand_in_machine(num_gpus, nvml=True, memory_mb=24000, **environment):
         package = Path(folder) / "tensorflow"
         package.mkdir()
         (package / "__init__.py").write_text(TENSORFLOW)
-        for name in (
-            "CUDA_VISIBLE_DEVICES",
-            "CUDA_DEVICE_ORDER",
-            "MYXTTS_ACCELERATOR",
-            "URVC_ACCELERATOR",
-            "MYXTTS_VIRTUAL_DEVICES",
-        ):
+        ours = "CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER MYXTTS_ACCELERATOR URVC_ACCELERATOR MYXTTS_VIRTUAL_DEVICES"
+        for name in ours.split():
             os.environ.pop(name, None)
         os.environ.update(environment, STAND_IN_GPUS=str(num_gpus))
         for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:

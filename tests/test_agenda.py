@@ -62,7 +62,9 @@ def home(tried_out, tmp_path):
 
 
 def test_finished_run_trains_nothing(tiny_corpus, home, capsys):
+    before = {path: path.stat().st_mtime_ns for stage in STAGES for path in (home / stage).rglob("*")}
     assert train(settings_of(tiny_corpus, home))[0] == {"dvae": 1, "gpt": 1}
+    assert {path: path.stat().st_mtime_ns for stage in STAGES for path in (home / stage).rglob("*")} == before
     reported = ["Stage dvae: already trained, 1 step", "Stage gpt: already trained, 1 step", "Already trained. Raise"]
     said = capsys.readouterr().out
     assert "\n".join(reported) in said and "--max-steps to continue with gpt," in said

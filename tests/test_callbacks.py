@@ -15,19 +15,8 @@ from myxtts.training.watching.callbacks import (
     timing_lines,
 )
 
-TIMING = {
-    "avg_ms": 125.04,
-    "std_ms": 10.0,
-    "steps_per_second": 7.997,
-    "variation": 0.08,
-    "stall": 0.015,
-    "reading": 0.2,
-    "preparing": 0.5,
-    "copying": 0.01,
-    "buffer": 2.6,
-    "buffer_capacity": 3,
-    "host_mb": 812.4,
-}
+TIMING = dict(avg_ms=125.04, std_ms=10.0, steps_per_second=7.997, variation=0.08, stall=0.015, reading=0.2)
+TIMING |= dict(preparing=0.5, copying=0.01, buffer=2.6, buffer_capacity=3, host_mb=812.4)
 GPUS = {"data_gpu_mb": 1024.0, "model_gpu_mb": 9000.0, "model_gpu_percent": 83.0}
 LOSSES = {"loss": 3.1234, "text": 1.2, "codes": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
 

@@ -35,30 +35,6 @@ def argv(tiny_corpus, tiny_yaml, tmp_path):
     return ["--train-data", tiny_corpus, "--config", tiny_yaml, "--checkpoint-dir", tmp_path / "run"]
 
 
-@pytest.mark.parametrize(
-    "content, words",
-    [
-        ("model: [", ["cannot be read"]),
-        ("model: " + 2000 * "[", ["cannot be read"]),
-        ("\0", ["cannot be read"]),
-        ("include: 5", ["include:"]),
-        ("include: missing.yaml", ["missing.yaml does not exist"]),
-        ("modell: {}", ["Did you mean model?"]),
-        ("data: {batch_size: two}", ["data.batch_size", "whole number"]),
-        ('data: {batch_size: "\\e[2J"}', [r"'\x1b[2J'"]),
-        ('"\\e]0;owned\\a": 1', [r"\x1b]0;owned\x07 is not a setting"]),
-        ('data: {vocabulary: "\\e[2J"}', ["data.vocabulary", r"'\x1b[2J'"]),
-        ('training: {stage: "\\u202e"}', ["training.stage", r"'\u202e'"]),
-        ('include: "\\e[2J.yaml"', ["include:", r"'\x1b[2J.yaml'"]),
-    ],
-)
-def test_corrupt_config_is_one_error_message(capsys, tmp_path, content, words):
-    path = tmp_path / "bad.yaml"
-    path.write_text(content)
-    line = sentence_of(capsys, train.main, "--config", path, "--train-data", tmp_path)
-    assert all(word in line for word in words) and line.isprintable(), line
-
-
 def test_run_without_its_dependencies_is_one_error_message(capsys, tmp_path, argv):
     line = sentence_of(capsys, train.main, *argv, "--stage", "gpt")
     assert "needs a trained dvae" in line and "--stage dvae" in line

@@ -17,17 +17,8 @@ from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import read_speaker, write_speaker_clips
 from myxtts.text.tokenizer import XTTSTokenizer
 
-RELEASED_SHAPE = replace(
-    MINIMAL,
-    width=64,
-    conditioning_blocks=6,
-    num_latents=32,
-    perceiver_depth=2,
-    perceiver_heads=8,
-    decoder_channels=512,
-    speaker_channels=(32, 64, 128, 256),
-    speaker_width=512,
-)
+_SHAPE = dict(width=64, conditioning_blocks=6, num_latents=32, perceiver_depth=2, perceiver_heads=8, speaker_width=512)
+RELEASED_SHAPE = replace(MINIMAL, **_SHAPE, decoder_channels=512, speaker_channels=(32, 64, 128, 256))
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """From a folder to utterances: layouts, encodings, and names that point outside the folder."""
 
+import json
 import os
 import unicodedata
 from pathlib import Path
@@ -197,32 +198,7 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
         load_corpus(root)
 
 
-@pytest.mark.parametrize(
-    "name, reason",
-    [
-        ("../outside", "outside the data set"),
-        ("wavs/../../outside", "outside the data set"),
-        ("../wavs/b", "outside the data set"),
-        ("{parent}/outside", "outside the data set"),
-        ("..\\outside", "outside the data set"),
-        ("C:\\outside", "outside the data set"),
-        ("//host/outside", "outside the data set"),
-        ("link", "outside the data set"),
-        ("folder/outside", "outside the data set"),
-        ("~/outside", "missing file"),
-        ("a\0", "bad id"),
-        ("a\u202eb", "bad id"),
-        ("\u2067a", "bad id"),
-        ("a\u200f", "bad id"),
-        ("\u0645\u06cc\u200c\u0634\u0648\u062f", "missing file"),
-        ("n" * 600, "bad id"),
-        ("n" * 400, "missing file"),
-        ("m" * 300 + "/x", "missing file"),
-        ("./", "no id"),
-        ("", "no id"),
-        ("file/x", "missing file"),
-    ],
-)
+@pytest.mark.parametrize("name, reason", json.loads((Path(__file__).parent / "data/names_in_lists.json").read_text()))
 def test_names_cannot_leave_the_folder(tmp_path, monkeypatch, name, reason):
     monkeypatch.setattr(os, "geteuid", lambda: -1)  # link targets belong to another user
     root = make_corpus(tmp_path / "set", f"{name.format(parent=tmp_path)}|x\nb|y\n")

@@ -145,22 +145,9 @@ def speaker_folders(root):
     return [("Ann/a", *first[1:]), ("Bob/a", *second[1:])]
 
 
-EXAMPLES = {
-    "finetune-webui": finetune_webui,
-    "common-voice": common_voice,
-    "audiofolder": audiofolder,
-    "header": header,
-    "kaldi": kaldi,
-    "vctk": vctk,
-    "ljspeech": ljspeech,
-    "text-files": text_files,
-    "libritts": libritts,
-    "librispeech": librispeech,
-    "mls": mls,
-    "m-ailabs": m_ailabs,
-    "lists": lists,
-    "speaker-folders": speaker_folders,
-}
+MAKERS = finetune_webui, common_voice, audiofolder, header, kaldi, vctk, ljspeech, text_files, libritts, librispeech
+MAKERS += mls, m_ailabs, lists, speaker_folders
+EXAMPLES = {make.__name__.replace("_", "-"): make for make in MAKERS}
 
 
 def found_in(corpus):

@@ -24,7 +24,6 @@ from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import remove_leftovers, write_json
-from myxtts.storage.run_folder import own_run_folder, set_aside
 from myxtts.storage.speakers import read_speakers, write_speaker_clips, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.watching.callbacks import EventFile
@@ -129,43 +128,6 @@ def test_a_crash_anywhere_in_the_recovery_loses_nothing(stores, monkeypatch):
 
     recover = lambda store: store.newest_sound(pytest.fail)
     crash_everywhere(monkeypatch, make, recover, check, folder=lambda store: store.folder)
-
-
-RUN = {"config.json": "settings", "vocab.json": "words", "dvae/x": "1", "gpt/x": "2", "samples/a.wav": "3"}
-
-
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("shared", [(), ("dvae",)])
-def test_a_run_is_set_aside_completely_or_not_at_all_after_a_crash_anywhere(folders, monkeypatch, shared):
-    moved = [name for name in ("dvae", "gpt", "samples", "vocab.json", "config.json", "none") if name not in shared]
-
-    def make():
-        folder = folders()
-        for name, text in RUN.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-        return folder
-
-    def check(folder, outcome):
-        with own_run_folder(folder):
-            pass
-        found, kept = contents(folder), {name: RUN[name] for name in RUN if name.startswith(shared or "nothing")}
-        aside = {f"before_reset/{name}": text for name, text in RUN.items()}
-        if "before_reset/config.json" in found:
-            assert found == aside | kept
-        else:
-            assert not isinstance(outcome, type(folder))
-            # A kill may leave the copy of what is shared.
-            extra = found.items() - RUN.items()
-            assert found.items() >= RUN.items() and extra <= {item for item in aside.items() if "dvae" in item[0]}
-            assert not extra or shared
-        assert not list(folder.glob(".before_reset*"))
-
-    set_all = lambda folder: set_aside(folder, moved, shared)
-    crash_everywhere(monkeypatch, make, set_all, check, folder=lambda folder: folder)
 
 
 WRITERS = {

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_trainer import Recorder
 from tiny import tiny_run_config, untraced, voiced
 
 from myxtts.audio.mel import resample
@@ -158,24 +159,20 @@ def test_validation_is_the_mel_distance_of_whole_resyntheses(preparation, decode
     assert float(sums["mel"] / counts["mel"]) == pytest.approx(expected / total, rel=1e-4)
 
 
-class Recorder:
-    def __init__(self, trainer=None, stop_after=None):
-        self.trainer, self.stop_after, self.figures, self.discriminators = trainer, stop_after, {}, {}
+class Listener(Recorder):
+    """A `Recorder` that also stores the weights of the discriminators."""
 
-    def on_log(self, step, figures, timing):
-        self.figures[step] = figures
+    def on_log(self, step, losses, timing):
+        super().on_log(step, losses, timing)
         arrays = self.trainer.stage.weight_arrays()["discriminators"]
         self.discriminators[step] = np.concatenate([array.ravel() for array in arrays.values()])
-
-    def on_step(self, step):
-        if step == self.stop_after:
-            self.trainer.stop_requested.set()
 
 
 def train(dataset, foundations, config, stop_after=None):
     with untraced():
         trainer = XTTSTrainer(config, stage="decoder", foundations=foundations)
-        recorder = Recorder(trainer, stop_after)
+        recorder = Listener(trainer, stop_after)
+        recorder.discriminators = {}
         trainer.train(dataset, [recorder])
     return trainer, recorder
 
@@ -209,14 +206,15 @@ def test_phases_alternate_and_a_run_is_resumed_bit_for_bit(corpus_foundations, t
     # Discriminators are not trained while the decoder learns from spectral losses only.
     assert (reported.discriminators[1] == reported.discriminators[2]).all()
     assert (reported.discriminators[3] != reported.discriminators[2]).any()
-    assert reported.figures[2]["adversarial"] == 0.0 < reported.figures[3]["adversarial"]
-    assert reported.figures[3]["discriminator/real"] > 0
+    assert reported.losses[2]["adversarial"] == 0.0 < reported.losses[3]["adversarial"]
+    assert reported.losses[3]["discriminator/real"] > 0
     # The decoder's averages are used for validation and speech; discriminators have none.
     assert trainer.train_step.averages() and not any("period" in name for name in trainer.train_step.averages())
     assert trainer.state.history[-1]["mel"] == trainer.state.best[0]
     for stop in (3, None):
         dataset, config = configured(corpus, tmp_path / "stopped")
         trainer, again = train(dataset, foundations, config, stop)
+    assert [*again.losses] == [4]
     assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
 
 
@@ -227,7 +225,7 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
     config.training.decoder.max_steps, config.training.decoder.spectral_share = 2, 0.0
     trainer, reported = train(dataset, foundations, config)
     # The loss scale may start too high.
-    assert trainer.train_step.bad_steps <= 2 and np.isfinite(reported.figures[2]["loss"])
+    assert trainer.train_step.bad_steps <= 2 and np.isfinite(reported.losses[2]["loss"])
     assert (reported.discriminators[1] != reported.discriminators[2]).any()
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from test_pages import PARSERS
 
-from myxtts.apps.server import options as serve
 from myxtts.apps.server import ray_app
-from myxtts.cli import train
 from myxtts.config.checks import UserError
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
@@ -19,7 +18,6 @@ SCRIPTS = sorted(DEPLOY.glob("slurm/*.sbatch"))
 MANIFESTS = sorted(DEPLOY.glob("kubernetes/*.yaml"))
 COMPOSE = yaml.safe_load((DEPLOY / "compose/docker-compose.yaml").read_text())
 NGINX = (DEPLOY / "compose/nginx.conf").read_text()
-PARSERS = {"prepare": train.prepare_parser, "train": train.build_parser, "serve": serve.build_parser}
 
 
 def commands():
@@ -73,7 +71,7 @@ def test_ray_application_has_existing_flags():
     [one] = yaml.safe_load((DEPLOY / "ray/serve.yaml").read_text())["applications"]
     module, _, function = one["import_path"].partition(":")
     assert module == ray_app.__name__ and callable(getattr(ray_app, function))
-    arguments = serve.build_parser().parse_args(ray_app.command_line(one["args"]))
+    arguments = PARSERS["serve"]().parse_args(ray_app.command_line(one["args"]))
     assert (arguments.checkpoint, arguments.voices) == ("runs/mine", "voices")
 
 

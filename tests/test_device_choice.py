@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from logical_devices import on_logical_devices
 from stand_in_machine import stand_in_machine
-from tiny import tiny_run_config
+from tiny import tiny_run_config, untraced
 
 from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import UserError
@@ -68,7 +68,7 @@ def test_failing_process_is_reported_by_its_last_line():
 def measure_in_helper(request):
     out = io.StringIO()
     setup.MEASURED_STEPS = 2
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), untraced():
         setup.measure_here(request)
     return out.getvalue().splitlines()[-1]
 

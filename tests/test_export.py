@@ -190,26 +190,6 @@ def test_a_full_disk_is_one_error_message_and_leaves_nothing(export, monkeypatch
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        (["--output", "{run}"], "--output must be a new or empty folder. Received: {run}."),
-        (["--format", "torch"], "--format must be one of onnx, web. Received: torch."),
-        (["--weights", "int4"], "--weights must be one of float32, int8. Received: int4."),
-        (["--checkpoint", "{run}"], "vocab.json does not exist"),
-        (["--output", ""], "--output must name a file or folder"),
-    ],
-)
-def test_model_that_cannot_be_exported_is_one_error_message(run, tmp_path, capsys, change, sentence):
-    arguments = {"--checkpoint": str(run), "--output": str(tmp_path / "new")}
-    change = [one.format(run=run) for one in change]
-    arguments |= dict(zip(change[::2], change[1::2]))
-    assert main(["export", *[word for pair in arguments.items() for word in pair]]) == 2
-    reported = capsys.readouterr().err
-    assert sentence.format(run=run) in reported and reported.count("\n") == 1
-    assert not (tmp_path / "new").exists()
-
-
 def test_one_recording_that_is_too_short_leaves_out_its_voice_alone(run, synthesizer, tmp_path):
     shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     write_audio(tmp_path / "short.flac", np.zeros(2000, np.float32), 22050)

@@ -125,16 +125,6 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(t
     assert names(tmp_path) == {"folder"} and names(tmp_path / "folder") == set()
 
 
-def test_permissions_are_the_old_files_or_the_usual_ones(tmp_path):
-    (tmp_path / "usual").write_text("")
-    for name in ("private", "new"):
-        if name == "private":
-            (tmp_path / name).touch(0o600)
-        write_text(tmp_path / name, "text")
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert modes["private"] == 0o600 and modes["new"] == modes["usual"]
-
-
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640])
 def test_replacement_of_a_private_file_is_private_while_it_is_written(tmp_path, mode):
     path = tmp_path / "private"

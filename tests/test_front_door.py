@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -31,13 +29,6 @@ def test_every_public_name_exists_and_equals_its_module_attribute():
     assert myxtts.XTTSTrainer is XTTSTrainer and myxtts.DataConfig is DataConfig
     with pytest.raises(AttributeError, match="no attribute 'XTTSTrainr'. Did you mean XTTSTrainer"):
         _ = myxtts.XTTSTrainr
-
-
-def test_settings_and_the_package_load_no_tensorflow():
-    doors = "myxtts.train, myxtts.load, myxtts.evaluate, myxtts.make_dataset, myxtts.Run, myxtts.XTTSConfig()"
-    code = f"import sys, myxtts; {doors}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert not {"tensorflow", "keras"} & set(loaded.split())
 
 
 def test_version_is_reported(capsys):

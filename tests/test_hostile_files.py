@@ -177,6 +177,7 @@ def test_includes_that_double_are_counted(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
+        "\0",
         "a: " + "x" * 70_000,
         "a: " + "9" * 5000,
         "a: 2020-99-99",
@@ -206,7 +207,7 @@ def test_infinite_or_absurd_number_is_refused(line, tmp_path):
 
 
 def test_unknown_name_of_any_length_is_refused_quickly():
-    for values in ({"x" * 10**6: {}}, {"data": {10**5000: 1}}, {"data": [0] * 10**6}):
+    for values in ({"x" * 10**6: {}}, {3: {}}, {"data": {10**5000: 1}}, {"data": [0] * 10**6}):
         with pytest.raises(ConfigError):
             config_from_dict(values)
 

@@ -33,16 +33,8 @@ def ledger_of(corpus, folder, **training):
 
 
 def test_ledger_shows_what_every_switch_does(tiny_corpus, tmp_path):
-    trainer, recorder = ledger_of(
-        tiny_corpus,
-        tmp_path,
-        optimizations="aggressive",
-        xla=True,
-        precision="mixed_bfloat16",
-        ema=0.9,
-        gradient_accumulation=2,
-        strict=True,
-    )
+    training = dict(optimizations="aggressive", xla=True, precision="mixed_bfloat16", ema=0.9, strict=True)
+    trainer, recorder = ledger_of(tiny_corpus, tmp_path, gradient_accumulation=2, **training)
     ledger = trainer.ledger
     assert recorder.ledgers == [ledger] and all(row.as_requested for row in ledger.values())
     precision_row = ledger["precision"]

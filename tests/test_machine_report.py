@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from logical_devices import on_logical_devices, plan_of
-from tiny import tiny_run_config
+from tiny import tiny_run_config, untraced
 
 from myxtts.cli import doctor
 from myxtts.devices import machine
@@ -92,7 +92,9 @@ def measured(folder):
 
     config = tiny_run_config(checkpoint_dir=folder)
     waves = synthetic_waves(config, 1.0, 3)
-    return measure_training(config, plan_of("single"), folder, 0.5, 0.2), [np.asarray(field) for field in waves]
+    with untraced():
+        times = measure_training(config, plan_of("single"), folder, 0.5, 0.2)
+    return times, [np.asarray(field) for field in waves]
 
 
 def test_measured_steps_are_real_ones_on_clips_of_the_requested_length(tmp_path):

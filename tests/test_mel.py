@@ -40,19 +40,9 @@ def make_wav(num_samples, sample_rate, seed=0):
 def librosa_log_mel(wav, spec):
     if spec.preemphasis:
         wav = wav - spec.preemphasis * np.concatenate([wav[1:2], wav[:-1]])
-    power = librosa.feature.melspectrogram(
-        y=wav,
-        sr=spec.sample_rate,
-        n_fft=spec.n_fft,
-        win_length=spec.win_length,
-        hop_length=spec.hop_length,
-        window=spec.window,
-        n_mels=spec.num_mels,
-        fmax=spec.f_max,
-        htk=True,
-        norm=spec.filter_norm,
-        pad_mode="reflect",
-    )
+    given = dict(sr=spec.sample_rate, n_fft=spec.n_fft, win_length=spec.win_length, hop_length=spec.hop_length)
+    given |= dict(window=spec.window, n_mels=spec.num_mels, fmax=spec.f_max, norm=spec.filter_norm)
+    power = librosa.feature.melspectrogram(y=wav, **given, htk=True, pad_mode="reflect")
     return np.log(np.maximum(power, spec.log_floor) + spec.log_offset).T
 
 
@@ -67,21 +57,13 @@ def test_log_mel_equals_librosa(name, extra_samples, in_chunks):
     np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
-def test_dvae_mel_equals_the_reference(reference):
-    actual = MelSpectrogram(DVAE_MEL)(reference["dvae/wav_batch"][:, 0]) / reference["mel_stats"]
-    np.testing.assert_allclose(actual, reference["dvae/mel"].transpose(0, 2, 1), atol=1e-4)
-
-
-def test_conditioning_mel_equals_the_reference(reference):
-    wav = reference["audio/ref1_22k"][None, : 4 * MODEL_SAMPLE_RATE]
-    actual = MelSpectrogram(CONDITIONING_MEL)(wav) / reference["mel_stats"]
-    np.testing.assert_allclose(actual, reference["cond/mel_4s"].transpose(0, 2, 1), atol=1e-4)
-
-
-def test_speaker_mel_equals_the_reference(reference):
+def test_mel_equals_the_reference(reference):
+    dvae, voice = reference["dvae/wav_batch"][:, 0], reference["audio/ref1_22k"][None, : 4 * MODEL_SAMPLE_RATE]
+    found = [MelSpectrogram(DVAE_MEL)(dvae), MelSpectrogram(CONDITIONING_MEL)(voice)]
+    for actual, name in zip(found, ("dvae/mel", "cond/mel_4s")):
+        np.testing.assert_allclose(actual / reference["mel_stats"], reference[name].transpose(0, 2, 1), atol=1e-4)
     actual = MelSpectrogram(SPEAKER_MEL)(reference["spk/audio16k"])
-    expected = np.log(reference["spk/mel_power"] + 1e-6).transpose(0, 2, 1)
-    np.testing.assert_allclose(actual, expected, atol=1e-4)
+    np.testing.assert_allclose(actual, np.log(reference["spk/mel_power"] + 1e-6).transpose(0, 2, 1), atol=1e-4)
 
 
 @pytest.mark.parametrize("in_chunks", [False, True])
@@ -200,17 +182,9 @@ def error_of(wav, log_mel):
 
 def test_round_trip_is_closer_than_librosa(log_mel, wav):
     assert wav.dtype == np.float32 and wav.shape == ((len(log_mel) - 1) * DVAE_MEL.hop_length,)
-    by_librosa = librosa.feature.inverse.mel_to_audio(
-        np.exp(log_mel.T),
-        sr=DVAE_MEL.sample_rate,
-        n_fft=DVAE_MEL.n_fft,
-        hop_length=DVAE_MEL.hop_length,
-        n_iter=60,
-        fmax=DVAE_MEL.f_max,
-        htk=True,
-        norm="slaney",
-        pad_mode="reflect",
-    )
+    given = dict(sr=DVAE_MEL.sample_rate, n_fft=DVAE_MEL.n_fft, hop_length=DVAE_MEL.hop_length, fmax=DVAE_MEL.f_max)
+    given |= dict(n_iter=60, htk=True, norm="slaney", pad_mode="reflect")
+    by_librosa = librosa.feature.inverse.mel_to_audio(np.exp(log_mel.T), **given)
     assert error_of(wav, log_mel) < min(0.15, 0.5 * error_of(by_librosa, log_mel))
 
 

@@ -3,14 +3,12 @@
 import functools
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import keras
 import pytest
 import tensorflow as tf
+from keras.src.backend.common.global_state import set_global_attribute
 from released_model import MINIMAL, write_release
 from tiny import tiny_model_config
 
@@ -40,7 +38,6 @@ from myxtts.models.waveform_decoders import make_decoder
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.stages.gpt import LoRA
 
-ROOT = Path(__file__).resolve().parents[1]
 SHAPES = Shapes(batch=4, text=40, codes=120, frames=200)
 MODEL = ModelConfig("small", num_text_tokens=500)
 
@@ -59,6 +56,7 @@ def test_weights_are_counted_exactly_at_every_size(size):
         weights = model.part_weights(part).values()
         expected = (numbers(v for v in weights if v.trainable == trained) for trained in (True, False))
         assert count(config) == tuple(expected)
+    set_global_attribute("uninitialized_variables", [])  # or the next scope, of any test, would initialize them
 
 
 @pytest.mark.parametrize("targets", [LORA_TARGETS, ("output_projection", "mlp_in")])
@@ -182,18 +180,6 @@ def test_stage_beside_the_gpt_counts_its_weights_exactly_and_no_switch_of_the_gp
     most = largest_batch(MODEL, SHAPES, Optimizations(), 2**33, estimate=estimate)
     peaks = [estimate(MODEL, replace(SHAPES, batch=most + more)).peak for more in (0, 1)]
     assert peaks[0] <= 2**33 < peaks[1]
-
-
-@pytest.mark.parametrize("stage", ["gpt", "dvae"])
-def test_command_plans_without_tensorflow(stage):
-    arguments = ["plan", "--model-size", "big", "--batch-size", "2", "--stage", stage]
-    code = (
-        f"import sys; from myxtts.__main__ import main; main({arguments}); "
-        "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules), sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert f"{stage.upper()} stage, size big" in done.stdout
 
 
 def printed(capsys, *argv):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from logical_devices import on_logical_devices
-from tiny import tiny_run_config
+from tiny import tiny_run_config, untraced
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
@@ -122,7 +122,7 @@ def profiled(folder, corpus):
     settings = folder / "tiny.yaml"  # JSON is YAML
     settings.write_text(json.dumps(config.to_dict()))
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), untraced():
         argv = ["--config", settings, "--train-data", corpus, "--virtual-devices", 2, "--num-steps", 6]
         argv += ["--json", folder / "profile.json", "--plot", folder / "timeline.png"]
         code = main([str(word) for word in argv])

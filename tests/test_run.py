@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from crash_points import crash_everywhere
-from tiny import tiny_run_config, untraced  # noqa: F401  others take it from here
+from tiny import tiny_run_config
 
 import myxtts
 from myxtts.devices.configuration import plan_devices
@@ -129,6 +129,8 @@ def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, mon
             CheckpointStore(home / part).write(2, {}, {"finished": True}, best=True)
         (home / "config.json").write_text("old settings")
         (home / "vocab.json").write_text("old words")
+        (home / "samples").mkdir()
+        (home / "samples/a.wav").write_text("old sound")
         return home
 
     def act(home):
@@ -142,9 +144,8 @@ def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, mon
             pass
         aside = home / "before_reset"
         whole = aside if (aside / "config.json").is_file() else home
-        assert (whole / "config.json").read_text() == "old settings" and (
-            whole / "vocab.json"
-        ).read_text() == "old words"
+        found = [(whole / name).read_text() for name in ("config.json", "vocab.json", "samples/a.wav")]
+        assert found == ["old settings", "old words", "old sound"] and not list(home.glob(".before_reset*"))
         assert [CheckpointStore(whole / part).newest_sound(pytest.fail) for part in ("dvae", "gpt")] == [2, 2]
         assert [CheckpointStore(whole / part).best_step() for part in ("dvae", "gpt")] == [2, 2]
         assert CheckpointStore(home / "dvae").steps() == [2] or stage == "all"
@@ -153,7 +154,7 @@ def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, mon
             assert not CheckpointStore(home / "gpt").steps()
             assert json.loads((home / "config.json").read_text())["training"]["reset_training"] is False
 
-    assert crash_everywhere(monkeypatch, make, act, check) > 10
+    assert crash_everywhere(monkeypatch, make, act, check, folder=lambda home: home) > 10
 
 
 def test_reset_run_reports_its_backup_and_trains_from_the_first_step(tiny_corpus, tmp_path):

@@ -229,12 +229,8 @@ def test_damaged_record_of_spoken_files_is_one_error_message(batch_argv, capsys,
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--temp", "1"], ["--temp is not an option", "--temperature"]),
-        (["--text", "one", "--text-file", "a"], ["--text-file is not allowed with --text"]),
-        (["--text", "one", "--speaker", "Ann"], ["--speaker is not allowed with --reference-audio"]),
         (["--text", "one", "--decoder", "model"], ["--decoder model needs a trained decoder"]),
         (["--text", "one", "--device", "gpu:9"], ["--device must be one of cpu:0", "gpu:9"]),
-        (["--batch", "x", "--stream"], ["--batch is not allowed with --stream"]),
         (["--text", "one", "--reference-audio", "nobody.wav"], ["nobody.wav"]),
         (["--text", "  "], ["no text"]),
         (["--text", "one", "--language", "xx"], ["xx"]),

@@ -22,25 +22,9 @@ from myxtts.training.stages.dvae import DVAEObjective
 from utilities.parity.seeded_model import seeded_model
 from utilities.parity.seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_values
 
-RELEASED = {
-    "conditioning_blocks": 6,
-    "perceiver_heads": 8,
-    "decoder_channels": 512,
-    "speaker_channels": (32, 64, 128, 256),
-}
-SMALL = {
-    "num_text_tokens": 60,
-    "max_text_tokens": 30,
-    "max_audio_tokens": 120,
-    "layers": 2,
-    "width": 64,
-    "heads": 2,
-    "conditioning_heads": 2,
-    "num_codes": 64,
-    "dvae_hidden": 32,
-    "codebook_width": 32,
-    **RELEASED,
-}
+RELEASED = dict(conditioning_blocks=6, perceiver_heads=8, decoder_channels=512, speaker_channels=(32, 64, 128, 256))
+SMALL = dict(num_text_tokens=60, max_text_tokens=30, max_audio_tokens=120, layers=2, width=64, heads=2)
+SMALL |= dict(conditioning_heads=2, num_codes=64, dvae_hidden=32, codebook_width=32) | RELEASED
 FULL = ModelConfig("big", num_text_tokens=6681, start_text_token=261)
 
 

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
 from test_run import PLAN
+from test_trainer import Recorder
 from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of, untraced
 
 from myxtts.audio.augment import GAIN_NEPERS, disturb
@@ -241,17 +242,8 @@ def test_two_replicas_equal_one_with_the_statistics_of_the_whole_batch():
             np.testing.assert_allclose(first, value, atol=1e-5, rtol=1e-4, err_msg=name)
 
 
-class Recorder:
-    """Keeps losses and stage names, and stops a run after `stop_after` steps."""
-
-    def __init__(self, stop_after=None):
-        self.losses, self.stages, self.run, self.stop_after = {}, [], None, stop_after
-
-    def on_stage(self, stage, order):
-        self.stages.append(stage)
-
-    def on_log(self, step, losses, timing):
-        self.losses[step] = losses
+class Watcher(Recorder):
+    """A `Recorder` that stops a run."""
 
     def on_step(self, step):
         if step == self.stop_after:
@@ -262,7 +254,7 @@ def run_speaker(corpus, folder, stop_after=None, steps=4, **training):
     settings = dict(stage="speaker", log_every_steps=1, validate_every_steps=2, **training)
     options = dict(data={"num_buckets": 1}, model=CHANNELS, speaker={"max_steps": steps}, training=settings)
     config = tiny_run_config(corpus, folder, **options)
-    watcher = Recorder(stop_after)
+    watcher = Watcher(stop_after=stop_after)
     watcher.run = Run(config, PLAN, [watcher])
     with untraced():
         return watcher, watcher.run.train()

@@ -115,15 +115,6 @@ def test_speech_depends_on_its_seed_alone(synthesizer, voice):
     assert not np.array_equal(one.codes, other.codes)
 
 
-@pytest.mark.usefixtures("without_griffin_lim")
-def test_cut_speech_is_reported(synthesizer, voice, biased, caplog):
-    biased(synthesizer.config.model.stop_audio_token, -1e9)
-    with caplog.at_level(logging.WARNING, "myxtts.inference"):
-        speech = synthesizer.speak("one", voice, "en")
-    assert not speech.stopped and len(speech.codes) == synthesizer.config.model.max_codes
-    assert f"{synthesizer.config.model.max_codes} codes" in caplog.text
-
-
 def test_speech_that_ends_at_once_is_silence_and_reported(synthesizer, voice, biased, caplog):
     biased(synthesizer.config.model.stop_audio_token, 1e9)
     with caplog.at_level(logging.WARNING, "myxtts.inference"):

@@ -200,17 +200,13 @@ def test_check_returns_a_clear_reason(text, language, reason, english):
     assert found is None if reason is None else re.search(reason, found)
 
 
-def test_a_saved_vocabulary_loads_as_it_was_and_leaves_no_other_file(tmp_path, english):
+def test_a_saved_vocabulary_loads_as_it_was_here_and_with_hugging_face_and_leaves_no_other_file(tmp_path, english):
+    from tokenizers import Tokenizer
+
     english.save(tmp_path / "vocab.json")
     loaded = XTTSTokenizer.from_file(tmp_path / "vocab.json")
     assert loaded.to_json() == english.to_json()
     assert os.listdir(tmp_path) == ["vocab.json"]
-
-
-def test_hugging_face_loads_a_saved_vocabulary(tmp_path, english):
-    from tokenizers import Tokenizer
-
-    english.save(tmp_path / "vocab.json")
     ids = Tokenizer.from_file(str(tmp_path / "vocab.json")).encode("[en]the[SPACE]sea").ids
     assert ids == english.encode("The sea", "en")
 

@@ -159,35 +159,24 @@ def test_opcode_that_no_checkpoint_needs_is_refused(pickled, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "num_values, offset, size, stride, message",
+    "tensor, storages, message",
     [
-        (2**40, 0, (4,), (1,), "claims 4398046511104 bytes for storage 0, of 16"),
-        (4, 0, (2**20, 2**20), (0, 0), "claims a tensor of size"),
-        (4, -1, (2,), (1,), "offset -1"),
-        (4, 0, (2,), (-1,), "stride"),
-        (4, 0, (1,) * 65, (1,) * 65, "tensor of offset"),
-        (4, 0, (2**63,), (0,), "tensor of offset"),
+        ((2**40, 0, (4,), (1,)), [bytes(16)], "claims 4398046511104 bytes for storage 0, of 16"),
+        ((4, 0, (2**20, 2**20), (0, 0)), [bytes(16)], "claims a tensor of size"),
+        ((4, -1, (2,), (1,)), [bytes(16)], "offset -1"),
+        ((4, 0, (2,), (-1,)), [bytes(16)], "stride"),
+        ((4, 0, (1,) * 65, (1,) * 65), [bytes(16)], "tensor of offset"),
+        ((4, 0, (2**63,), (0,)), [bytes(16)], "tensor of offset"),
+        ((4, 3, (2,), (1,)), [bytes(16)], "model.pth"),
+        ((4, 0, (2, 2), (3, 1)), [bytes(16)], "model.pth"),
+        ((4, 0, (2,), (4,)), [bytes(16)], "model.pth"),
+        ((4, 5, (0,), (1,)), [bytes(16)], "model.pth"),
+        ((4, 0, (4,), (1,), "QInt8Storage"), [bytes(16)], "QInt8Storage"),
+        ((4, 0, (4,), (1,)), [], "archive/data/0"),
     ],
 )
-def test_claim_larger_than_the_file_is_refused(num_values, offset, size, stride, message, tmp_path):
-    pickled = b"\x80\x02" + tensor_opcodes(num_values, offset, size, stride) + b"."
-    with pytest.raises(TorchCheckpointError, match=message):
-        read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, [bytes(16)]))
-
-
-@pytest.mark.parametrize(
-    "offset, size, stride, storage, storages, message",
-    [
-        (3, (2,), (1,), "FloatStorage", [bytes(16)], ""),
-        (0, (2, 2), (3, 1), "FloatStorage", [bytes(16)], ""),
-        (0, (2,), (4,), "FloatStorage", [bytes(16)], ""),
-        (5, (0,), (1,), "FloatStorage", [bytes(16)], ""),
-        (0, (4,), (1,), "QInt8Storage", [bytes(16)], "QInt8Storage"),
-        (0, (4,), (1,), "FloatStorage", [], "archive/data/0"),
-    ],
-)
-def test_tensor_without_its_values_is_refused(offset, size, stride, storage, storages, message, tmp_path):
-    pickled = b"\x80\x02" + tensor_opcodes(4, offset, size, stride, storage) + b"."
+def test_tensor_that_claims_more_than_the_file_has_is_refused(tensor, storages, message, tmp_path):
+    pickled = b"\x80\x02" + tensor_opcodes(*tensor) + b"."
     with pytest.raises(TorchCheckpointError, match=message):
         read_torch_checkpoint(write_zip(tmp_path / "model.pth", pickled, storages))
 

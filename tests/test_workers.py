@@ -131,7 +131,7 @@ from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.distributed.workers import join_workers
 plan = early_gpu_configuration(None, None)
 try:
-    workers = join_workers(tuple(sys.argv[2:]), int(sys.argv[1]), plan, {"seed": 0}, 20.0)
+    workers = join_workers(tuple(sys.argv[3:]), int(sys.argv[1]), plan, {"seed": 0}, float(sys.argv[2]))
 except UserError as error:
     sys.exit(f"Error: {error}")
 print("met", flush=True)
@@ -139,9 +139,9 @@ workers.gather() if workers.index == 2 else time.sleep(60)
 """
 
 
-def start(index, addresses):
+def start(index, addresses, seconds=20):
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen([sys.executable, "-c", JOIN, str(index), *addresses], **pipes)
+    return subprocess.Popen([sys.executable, "-c", JOIN, str(index), str(seconds), *addresses], **pipes)
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_a_killed_worker_ends_the_others_with_its_name_and_code_75(killed):
 @pytest.mark.slow
 def test_a_missing_worker_is_named():
     addresses = free_addresses(2)
-    _, printed = start(0, addresses).communicate(timeout=100)
+    _, printed = start(0, addresses, 2).communicate(timeout=100)
     assert f"Worker 1 ({addresses[1]}) is missing." in printed
 
 

@@ -18,32 +18,13 @@ SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}
 
 def tiny_model_config(**overrides):
     """Returns a `ModelConfig` of two layers, 16 wide, with 24 text tokens."""
-    settings = dict(
-        size="nano",
-        num_text_tokens=24,
-        start_text_token=3,
-        stop_text_token=0,
-        max_text_tokens=24,
-        max_audio_tokens=48,
-        layers=2,
-        width=16,
-        heads=2,
-        dropout=0.1,
-        conditioning_blocks=1,
-        conditioning_heads=2,
-        num_latents=4,
-        perceiver_depth=1,
-        perceiver_heads=2,
-        perceiver_head_width=8,
-        num_codes=16,
-        dvae_hidden=8,
-        dvae_residual_blocks=1,
-        codebook_width=8,
-        decoder_channels=16,
-        speaker_channels=(8, 8, 8, 8),
-        speaker_width=16,
-    )
-    return ModelConfig(**{**settings, **overrides})
+    settings = dict(size="nano", num_text_tokens=24, start_text_token=3, stop_text_token=0, max_text_tokens=24)
+    settings |= dict(max_audio_tokens=48, layers=2, width=16, heads=2, dropout=0.1)
+    settings |= dict(conditioning_blocks=1, conditioning_heads=2, num_latents=4)
+    settings |= dict(perceiver_depth=1, perceiver_heads=2, perceiver_head_width=8)
+    settings |= dict(num_codes=16, dvae_hidden=8, dvae_residual_blocks=1, codebook_width=8)
+    settings |= dict(decoder_channels=16, speaker_channels=(8, 8, 8, 8), speaker_width=16)
+    return ModelConfig(**settings | overrides)
 
 
 def tiny_run_config(
@@ -59,29 +40,12 @@ def tiny_run_config(
     decoder=None,
 ):
     """Returns an `XTTSConfig` for a few steps on `tiny_corpus`; each argument overrides settings of its section."""
-    data = {
-        "train_data": train_data and str(train_data),
-        "max_seconds": 1.5,
-        "max_text_length": 20,
-        "batch_size": 4,
-        "num_buckets": 2,
-        "num_workers": 2,
-        "pipeline_buffer_size": 2,
-        "validation_share": 0.2,
-        "conditioning_seconds": (0.3, 0.6),
-        **(data or {}),
-    }
+    read = dict(train_data=train_data and str(train_data), max_seconds=1.5, max_text_length=20, batch_size=4)
+    read |= dict(num_buckets=2, num_workers=2, pipeline_buffer_size=2, validation_share=0.2)
+    data = {**read, "conditioning_seconds": (0.3, 0.6), **(data or {})}
     stage = {"max_steps": 4, "learning_rate": 3e-3}
-    training = {
-        "checkpoint_dir": str(checkpoint_dir),
-        "log_every_steps": 2,
-        "validate_every_steps": 4,
-        "checkpoint_every_steps": 4,
-        "sample_every_steps": 0,
-        "seed": 7,
-        "leave_out": (),
-        **(training or {}),
-    }
+    times = dict(log_every_steps=2, validate_every_steps=4, checkpoint_every_steps=4, sample_every_steps=0)
+    training = {"checkpoint_dir": str(checkpoint_dir), **times, "seed": 7, "leave_out": (), **(training or {})}
     slices = {"frames": 8, "spectral_share": 1.0}  # without discriminators, which cost most
     stages = {
         "dvae": StageConfig(**{**stage, "weight_decay": 0.0, **(dvae or {})}),

@@ -1,6 +1,8 @@
 """Texts of recordings: cleaning of cues, synchronization of subtitles, and alignment of texts with speech."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,25 +23,10 @@ from myxtts.apps.datasets.recording import LongAudio, survey
 from myxtts.apps.datasets.texts import Piece, clean_cue, read_subtitles, read_transcript, synchronize
 from myxtts.config.checks import UserError
 
+DATA = Path(__file__).resolve().parents[2] / "data"
 
-@pytest.mark.parametrize(
-    "cue, text, fault",
-    [
-        ("<i>Good</i> morning.", "Good morning.", ""),
-        ("{\\an8}Up here\nand there", "Up here and there", ""),
-        ("[door slams] Who is it?", "Who is it?", ""),
-        ("(LAUGHS)\nStop it.", "Stop it.", ""),
-        ("It (the house) is old.", "It (the house) is old.", ""),
-        ("MARY ANN: Come in.", "Come in.", ""),
-        (">> NARRATOR: Once &amp; for all.", "Once & for all.", ""),
-        ("Note: this stays.", "Note: this stays.", ""),
-        ("- Who?\n- Me.", "Who? Me.", "two speakers"),
-        ("♪ Happy birthday ♪", "Happy birthday", "sung or music"),
-        ("سلام. [موسیقی]", "سلام.", ""),
-        ("a | b", "a b", ""),
-        ("[music]", "", ""),
-    ],
-)
+
+@pytest.mark.parametrize("cue, text, fault", json.loads((DATA / "cues.json").read_text("utf-8")))
 def test_cleaned_cue_has_only_the_spoken_text(cue, text, fault):
     assert clean_cue(cue) == (text, fault)
 

@@ -1,18 +1,18 @@
 """docs/finetune.md and the README's section on it: every command runs as written, on a hub with a minimal release."""
 
 import json
-import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_pages
 import yaml
 from released_model import write_release
 from small_hub import SmallHub
 from test_convert_export import RELEASED_SHAPE
 from test_hub import use_hub
-from test_run import untraced
+from tiny import untraced
 
 from myxtts.__main__ import main
 from myxtts.config.config import find_recipe
@@ -26,9 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def commands(page):
     """The commands of a page, as lists of arguments."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line) for line in lines if line.startswith("myxtts ")]
+    return [shlex.split(line) for line in test_pages.commands(ROOT / page) if line.startswith("myxtts ")]
 
 
 @pytest.fixture

@@ -139,42 +139,6 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.wait(lambda: (home / "_trash/talk").is_dir(), "the trash")
 
 
-def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(tmp_path, tiny_corpus):
-    home, port, patience = tmp_path / "runs", free_port(), dict(seconds=PATIENCE_SECONDS)
-    with page_server(home, port), Page(port) as page:
-        page.tab("train")
-        page.write("train_run", "long")
-        page.write("train_train_data", str(tiny_corpus))
-        page.choose("train_init_from", "nothing")
-        page.click("train_main", "button")
-        page.choose("train_model_size", "nano")
-        page.choose("train_stage", "dvae")
-        page.write("train_batch_size", "2")
-        page.write("train_max_steps", "100000")
-        page.click("train_start")
-        page.wait_value("train_state", "left in this stage", **patience)
-        page.wait(lambda: page.find("train_losses_dvae").is_displayed(), "a curve of the stage", PATIENCE_SECONDS)
-    with page_server(home, port), Page(port) as page:
-        page.tab("train")
-        page.wait(lambda: "long" in page.find("train_now").text, "what trains")
-        page.wait_value("train_run", "long")
-        page.click("train_start")
-        page.wait_notice("already")
-        with Page(port, "fa", size=(360, 900)) as other:
-            other.tab("train")
-            other.wait_value("train_run", "long")
-            other.click("train_stop")
-            other.wait_value("train_state", "در حال آموزش نیست", seconds=60)
-            other.picture("persian")
-        stopped = page.wait_value("train_state", "not training")
-        page.click("train_start")
-        steps = lambda reported: int(re.search(r"dvae step (\d+)", reported)[1])
-        page.wait(lambda: steps(page.value("train_state")) > steps(stopped), "more steps", **patience)
-        page.click("train_stop")
-        page.wait_value("train_state", "not training", **patience)
-        page.picture("stopped")
-
-
 def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
     with Page(served[1], size=(360, 900)) as page:
         page.tab("data")
@@ -209,3 +173,39 @@ def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
                 page.wait_notice("nowhere")
         page.wait_value("import_log", "Wrote", seconds=PATIENCE_SECONDS)
         page.picture("imported")
+
+
+def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(served, tiny_corpus):
+    (home, port), first_port, patience = served, free_port(), dict(seconds=PATIENCE_SECONDS)
+    with page_server(home, first_port), Page(first_port) as page:
+        page.tab("train")
+        page.write("train_run", "long")
+        page.write("train_train_data", str(tiny_corpus))
+        page.choose("train_init_from", "nothing")
+        page.click("train_main", "button")
+        page.choose("train_model_size", "nano")
+        page.choose("train_stage", "dvae")
+        page.write("train_batch_size", "2")
+        page.write("train_max_steps", "100000")
+        page.click("train_start")
+        page.wait_value("train_state", "left in this stage", **patience)
+        page.wait(lambda: page.find("train_losses_dvae").is_displayed(), "a curve of the stage", PATIENCE_SECONDS)
+    with Page(port) as page:
+        page.tab("train")
+        page.wait(lambda: "long" in page.find("train_now").text, "what trains")
+        page.wait_value("train_run", "long")
+        page.click("train_start")
+        page.wait_notice("already")
+        with Page(port, "fa", size=(360, 900)) as other:
+            other.tab("train")
+            other.wait_value("train_run", "long")
+            other.click("train_stop")
+            other.wait_value("train_state", "در حال آموزش نیست", seconds=60)
+            other.picture("persian")
+        stopped = page.wait_value("train_state", "not training")
+        page.click("train_start")
+        steps = lambda reported: int(re.search(r"dvae step (\d+)", reported)[1])
+        page.wait(lambda: steps(page.value("train_state")) > steps(stopped), "more steps", **patience)
+        page.click("train_stop")
+        page.wait_value("train_state", "not training", **patience)
+        page.picture("stopped")

@@ -16,7 +16,7 @@ from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, named_folder, runs_in
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import TEXTS
+from myxtts.apps.studio.texts import PREFIX, TEXTS
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
@@ -289,17 +289,14 @@ def test_plan_and_data_are_reported_by_the_commands(tmp_path, tiny_corpus):
         assert "Traceback" not in str(reported.value)
 
 
-@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
-def test_endpoints_read_only_uploaded_files(tmp_path):
-    from starlette.testclient import TestClient
-
-    from myxtts.apps.studio.app import make_page_app
-    from myxtts.apps.studio.texts import PREFIX
-
+def test_endpoints_are_the_same_in_both_languages_and_read_only_uploaded_files(tmp_path, page_client):
     (secret := tmp_path / "id_ed25519").write_text("private key")
     named, page, tried = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}, PREFIX["en"], []
-    with TestClient(make_page_app(Studio(tmp_path / "runs"), None), base_url="http://127.0.0.1") as client:
-        config = client.get(f"{page}/config").json()
+    with page_client(None) as client:
+        config, persian = (client.get(f"{prefix}/config").json() for prefix in PREFIX.values())
+        names = [{function["api_name"] for function in one["dependencies"]} for one in (config, persian)]
+        assert names[0] == names[1] >= {"make_data_set", "add_recording", "check_data", "plan", "start", "stop"}
+        assert names[0] >= {"state", "speak", "compare", "evaluate", "models", "export", "import"}
         kinds = {one["id"]: one["type"] for one in config["components"]}
         for dependency in config["dependencies"]:
             inputs = [kinds[number] for number in dependency["inputs"]]
@@ -325,22 +322,12 @@ def test_lock_of_a_file_with_the_same_inode_elsewhere_is_not_a_run(tmp_path, mon
     assert processes.trainer_of(tmp_path) is None
 
 
-@pytest.mark.skipif(find_spec("gradio") is None, reason="needs the extra ui")
-def test_page_is_built_in_both_languages_and_needs_a_password_on_public_addresses(tmp_path, capsys, monkeypatch):
+def test_settings_have_labels_and_the_command_says_that_it_starts_before_slow_imports(tmp_path, capsys, monkeypatch):
     from myxtts.apps.studio.__main__ import main
-    from myxtts.apps.studio.app import build_page
 
-    for language in ("en", "fa"):
-        page = build_page(Studio(tmp_path), language)
-        assert {*FLAGS} <= {*TEXTS[language]}  # the labels
-        names = {function.api_name for function in page.fns.values()}
-        assert {"make_data_set", "add_recording", "check_data", "plan", "start", "stop", "state", "speak"} <= names
-        assert {"compare", "evaluate", "models", "export", "import"} <= names
-    monkeypatch.delenv("MYXTTS_UI_PASSWORD", raising=False)
-    assert main(["--host", "0.0.0.0", "--runs", str(tmp_path)]) == 2
-    assert "Set MYXTTS_UI_PASSWORD" in capsys.readouterr().err
+    assert all({*FLAGS} <= {*texts} for texts in TEXTS.values())
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["--runs", str(tmp_path)]) == 2 and "Starting" in capsys.readouterr().out  # before slow imports
+    assert main(["--runs", str(tmp_path)]) == 2 and "Starting" in capsys.readouterr().out
 
 
 @pytest.fixture
