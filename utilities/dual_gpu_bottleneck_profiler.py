@@ -24,8 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from myxtts.cli.errors import exits_with_sentence  # noqa: E402  the repository must be on the path first
 from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402
 
-__all__ = ["DualGPUBottleneckProfiler", "GPUMonitor", "Profile", "Verdict", "judge"]
-
 LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
@@ -188,9 +186,8 @@ class Profile:
         """Formats the four sections of the report."""
         total, pipeline, whole = sum(self.phases.values()), self.pipeline, 1e3 * self.pipeline.mean
         lines = ["TIMING BREAKDOWN:"]
-        for phase, title in TITLES.items():
-            seconds = self.phases[phase]
-            lines.append(f"  {title + ':':<20}{1e3 * seconds:9.2f} ms  {seconds / total:6.1%}")
+        shown = ((title, self.phases[phase]) for phase, title in TITLES.items())
+        lines += [f"  {title + ':':<20}{1e3 * seconds:9.2f} ms  {seconds / total:6.1%}" for title, seconds in shown]
         spread = f"std {pipeline.variation * whole:.2f} ms, variation {pipeline.variation:.1%}"
         lines += [
             f"  {'Sum of the phases:':<20}{1e3 * total:9.2f} ms  a step without overlap",

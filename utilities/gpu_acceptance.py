@@ -5,9 +5,8 @@
 
 One GPU may have both roles, isolated by memory. Takes the flags of train_main.py; the default data is the sample
 corpus. Each case runs in its own process: the profiler (dual_gpu_bottleneck_profiler.py) with various flags, a run that
-is resumed, and a long run whose memory and threads are monitored. Writes gpu_report.md and gpu_report.json to --report;
-they have hardware, versions and figures, but no paths, so that they can be published. The exit code is 1 if a target is
-missed.
+is resumed, and a long run whose memory and threads are monitored. Writes gpu_report.md and gpu_report.json to --report,
+with hardware, versions and figures, but no paths. The exit code is 1 if a target is missed.
 """
 
 import argparse
