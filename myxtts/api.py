@@ -154,7 +154,7 @@ def plan(
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "gpu_memory (--gpu-memory)", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
     name = config.training.init_from
-    if source := name and _config_of_source(name):
+    if source := name and _config_of_source(name, named.get("model_size")):
         with starting_quietly():
             from myxtts.runs.origin import with_shape
         config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
@@ -230,16 +230,21 @@ def _require_sense(named, config, start):
         if not is_taken and not [*home.glob(f"{name}/step_*"), *home.glob(f"*/{name}/step_*")]:  # in `GATHERED`
             fault = f"The {training.stage} stage needs a trained {name}, and {printable(str(home))} has none"
             raise ConfigError(f"{fault}. Leave out --stage, or train it first with --stage {name}.")
-    requested, source = named.get("model_size"), training.init_from
-    if requested and source and (brought := _config_of_source(source)) and (size := brought.model.size) != requested:
-        fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
-        raise ConfigError(f"{fault}. Leave out one of them.")
+    if training.init_from and named.get("model_size"):
+        _config_of_source(training.init_from, named["model_size"])
 
 
-def _config_of_source(source):
-    """Returns the settings of the model in --init-from; None if the model is not on this machine."""
+def _config_of_source(source, requested):
+    """Returns the settings of the model in --init-from; None if the model is not on this machine.
+
+    Raises `ConfigError` if the model's size is not `requested`; None accepts any.
+    """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config
 
     hub.check_model(source, "--init-from")
-    return None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
+    brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
+    if requested and brought and (size := brought.model.size) != requested:
+        fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
+        raise ConfigError(f"{fault}. Leave out one of them.")
+    return brought

@@ -85,8 +85,8 @@ def plan(argv: Sequence[str] | None = None) -> int:
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
         say("The recordings are not read; --clip-seconds gives the length of the longest clip.")
-    lengths = dict(clip_seconds=arguments.clip_seconds, text_tokens=arguments.text_tokens)
-    report = api.plan(config_from_arguments(arguments), gpu_memory=arguments.gpu_memory, **lengths)
+    given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory")}
+    report = api.plan(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)), **given)
     print(report)
     if arguments.json:
         write_json(arguments.json, report)
