@@ -26,7 +26,7 @@ BUDGETS = {
     "storage": 1180,
     "tests": 24490,
     "text": 1560,
-    "training": 4330,
+    "training": 4340,
     "utilities": 5500,
     "utils": 110,
 }

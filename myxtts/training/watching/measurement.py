@@ -19,6 +19,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
+from myxtts.devices.machine import read_processor
 from myxtts.memory.estimates import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
 from myxtts.training.stage_trainer import StageTrainer
@@ -28,6 +29,8 @@ PHASE_STEPS = 20
 """Number of steps over which `try_stage` samples the phases of a stage."""
 COMPILED_SHARES = 0.3, 0.5
 """Ratio of compiled to eager time, for preparation and for train step, fitted to five runs (docs/benchmarks.md)."""
+ONE_CORE = 1.8
+"""Factor of these ratios on one core, where a graph's operations cannot run at the same time; fitted to three runs."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted: they trace and fill caches."""
 PRODUCT_SIZE = 1024
@@ -169,6 +172,8 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         return None
     clips, alone, each = trainer.stage_config.batch_size, [], []
     some = min(clips, max(4, clips // 4)) if clips > 1 else 2
+    cpu = read_processor()
+    scale = ONE_CORE if min(cpu.cores, cpu.quota or cpu.cores) <= 1 else 1.0
     was_eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
@@ -178,7 +183,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
             for size in (1, 1, some, some):  # the first call of each size loads kernels
                 batch = timed(times[0], trainer.noise, dataset, size, median_low)
                 timed(times[1], take_step, trainer, batch, 0)
-            more = [share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
+            more = [scale * share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
             alone.append(times[0][1] + times[1][1])
             each += [sum(more) * clips / (some - 1)] * count
     finally:
