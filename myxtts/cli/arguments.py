@@ -18,7 +18,7 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a model of the hub."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
-"""Ends of the help of commands, by their names."""
+"""Examples at the end of each command's help, by the name of the command."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 

@@ -67,8 +67,8 @@ class DataConfig(Settings):
     batch_size: int = setting(
         16, at_least=1, at_most=65536, flag="--batch-size", page="main", metavar="N|auto", group="training"
     )
-    """Clips per batch. `auto` uses the largest number that fits in memory, with gradient accumulation up to the batch
-    size of --config or the default."""
+    """Clips per batch. `auto` uses the largest number that fits in memory, and accumulates gradients to use as many
+    clips per optimizer step as with the batch size of --config or the default."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
     """Minimum and maximum length of the conditioning clip in seconds; lowered for data sets of shorter clips."""
     conditioning_source: str = setting(

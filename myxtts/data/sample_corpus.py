@@ -149,7 +149,7 @@ def speak_clips(clips: Sequence[Clip], root: Path) -> None:
 
 
 def unheard_sentences(language: str) -> list[str]:
-    """Returns the held-out sentences of a language; other sentences contain all of their words."""
+    """Returns the held-out sentences of a language; each of their words also occurs in the other sentences."""
     return SENTENCES[language][_NUM_PHRASES::UNHEARD_EVERY]
 
 

@@ -290,7 +290,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields each stage's name, steps (last, best; False if untrained), and best losses with the step that had them."""
+    """Yields `(name, steps, step of the losses, losses)` per stage; `steps`: `(last, best)`, or False if untrained."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

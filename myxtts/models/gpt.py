@@ -288,8 +288,8 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Applies temperature, top-k and top-p (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Removed logits become -1e30. Top-k also keeps logits equal to the k-th, top-p at least one. `top_k` 0 and `top_p` 1
-    keep all.
+    Removed logits become -1e30. Top-k also keeps logits equal to the k-th; top-p keeps at least one logit. `top_k` 0
+    and `top_p` 1 keep all.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature

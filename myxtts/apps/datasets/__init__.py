@@ -1,1 +1,1 @@
-"""Training sets from long recordings: cuts in pauses, text from subtitles, transcripts or a recognizer, and checks."""
+"""Cuts long recordings at pauses into checked clips, with texts from subtitles, a transcript or a recognizer."""

@@ -1,1 +1,1 @@
-"""Evaluation of a model's speech: sentences, sources, recognizers, figures with their intervals, pages."""
+"""Evaluation of speech: test sentences, models and recordings, metrics with confidence intervals, and reports."""

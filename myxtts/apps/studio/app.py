@@ -123,7 +123,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """Builds an app with the page only; see `mount_page`. Without a password, only local host names are answered."""
+    """Builds an app with the page only, see `mount_page`. Without a password, it answers requests to localhost only."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])

@@ -21,7 +21,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data: makes and checks data sets. Sets `choices.data`, the boxes for folder and language."""
+    """Fills the tab Data, which makes and checks data sets; sets `choices.data` to its folder and language boxes."""
     with gr.Row():
         with gr.Column():
             with gr.Row():

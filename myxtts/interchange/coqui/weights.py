@@ -115,8 +115,8 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Tensors of each kind of layer: suffix of the released name, suffix of our name, layout, and the axis of the layer's
-shape that the tensor has (None: all axes). GPT-2's linear layers and transposed convolutions have inputs first."""
+"""Tensors of each kind of layer: suffix of the released name, suffix of our name, layout, and the kernel axis whose
+length a bias has (None: the whole shape). GPT-2's linear layers and transposed convolutions have inputs first."""
 
 
 def _tensors(part, theirs, ours, rows):

@@ -119,7 +119,7 @@ def machine_lines(timing: dict[str, float]) -> list[str]:
 
 
 def verdict(timing: dict[str, float]) -> str:
-    """Names the bottleneck of the run, the time that the model device waited for data, and a fix."""
+    """Names the bottleneck of the run and a fix, with the share of time that the model device waited for data."""
     stall, bound = timing["stall"], "computing"
     seen = f"the model device waited for data {100 * stall:.1f}% of the time"
     if stall > STALL_WARNING:
