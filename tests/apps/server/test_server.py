@@ -54,7 +54,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def live(synthesizer, folders):
-    with live_server(synthesizer, *folders, max_waiting=4, max_characters=2000, body_seconds=0.5) as live:
+    with live_server(synthesizer, *folders, max_waiting=4, max_characters=2000) as live:
         yield live
 
 

@@ -44,7 +44,7 @@ def live(tmp_path_factory):
     (voices / "link.wav").symlink_to("/etc/passwd")
     (voices / "broken.wav").write_bytes(b"RIFF")
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*") if not path.is_symlink()}
-    settings = dict(max_characters=400, body_seconds=0.3, allow_uploads=True)
+    settings = dict(max_characters=400, body_seconds=1.0, allow_uploads=True)
     with live_server(talkative_synthesizer(), home / "run", voices, **settings) as live:
         yield live
         live.wait_until(lambda: live.speaker.load == (0, 0, 0))
