@@ -148,8 +148,8 @@ def test_page_in_a_browser_has_the_samples_of_speak_py_and_sends_no_other_reques
         pytest.skip(str(error))
     assert export(tmp_path / "page", "--format", "web", "--weights", "float32") == 0
     speaker, voices = Speaker(tmp_path / "page"), json.loads((tmp_path / "page/voices.json").read_text())
-    copied = voices[0] | {"name": "en_Gene", "language": "en"}  # from base
-    (tmp_path / "page/voices.json").write_text(json.dumps([copied, *voices]))
+    copied = voices[0] | {"name": "Gene", "language": "en", "trained": False}  # from base
+    (tmp_path / "page/voices.json").write_text(json.dumps([copied, *(one | {"trained": True} for one in voices)]))
     text = f"{WORDS[0]} {WORDS[1]}. {WORDS[2]}, {WORDS[0]}."
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "page")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,6 +1,7 @@
 """Command-line parsing without abbreviated flags, whose errors suggest the nearest flag."""
 
 import argparse
+import difflib
 import math
 import re
 import sys
@@ -45,7 +46,7 @@ class PlainParser(argparse.ArgumentParser):
                 raise
         if unknown:
             flag, own = unknown[0].partition("=")[0], [name for name in used._option_string_actions if name[:2] == "--"]
-            known = homes if "mean" in nearest(flag, homes) else own
+            known = homes if difflib.get_close_matches(flag, homes, n=1) else own
             hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
             hint = hint if flag.startswith("-") else " Put a text or path with spaces in quotes."
             hint = f" It is one of {homes[flag].prog}." if flag in homes else hint

@@ -79,9 +79,10 @@ def write_page(folder: Path, voices: dict, settings: dict) -> None:
                 with archive.extractfile(f"package/{name}") as packed, open(target / Path(name).name, "wb") as file:
                     shutil.copyfileobj(packed, file)
     encode = lambda array: base64.b64encode(array.astype("<f4").tobytes()).decode()
+    columns = zip(*(voices[key] for key in ("names", "languages", "trained", "latents", "speakers")))
     rows = [
-        {"name": str(name), "language": str(language), "latents": encode(latents), "speaker": encode(speaker)}
-        for name, language, latents, speaker in zip(*(voices[k] for k in ("names", "languages", "latents", "speakers")))
+        dict(name=str(name), language=str(of), trained=bool(is_own), latents=encode(latents), speaker=encode(speaker))
+        for name, of, is_own, latents, speaker in columns
     ]
     write_json(folder / "voices.json", rows)
 

@@ -244,10 +244,10 @@ export class Speaker {
     return this.languages.includes("en") ? "en" : this.languages[0];
   }
 
-  // The default voice, as in speak.py: a trained voice before those copied from base, which are named like en_Gene.
+  // The default voice, as in speak.py: a voice of the training data before those copied from base.
   usualVoice(language) {
-    const rank = ({ name, language: own }) => 8 * (!language || own === language) + 4 * (!own || this.languages.includes(own))
-      + 2 * !name.startsWith(`${own}_`) + (own === this.usualLanguage);
+    const rank = ({ trained, language: own }) => 8 * (!language || own === language) + 4 * (!own || this.languages.includes(own))
+      + 2 * trained + (own === this.usualLanguage);
     return [...this.voices.values()].reduce((best, one) => (best && rank(best) >= rank(one) ? best : one), undefined);
   }
 
@@ -337,7 +337,8 @@ export class Speaker {
     }
     const wav = speakerSamples.subarray(0, Math.floor((most * this.config.listening.speaker_sample_rate) / rate));
     const { speaker } = await (await this.graph("speaker")).run({ wav: tensor("float32", wav, [1, wav.length]) });
-    this.voices.set(RECORDING, { name: RECORDING, language: "", latents: mean, speaker: Float32Array.from(speaker.data) });
+    const own = { name: RECORDING, language: "", trained: true };
+    this.voices.set(RECORDING, { ...own, latents: mean, speaker: Float32Array.from(speaker.data) });
   }
 
   faded(samples) {
