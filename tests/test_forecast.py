@@ -70,6 +70,7 @@ def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monke
     timing = {"avg_ms": 1000.0}
     left.on_log(10, {}, timing)
     assert timing["seconds_left"] == pytest.approx(10 + 40 * dear + 9)  # and as long to begin with
+    assert timing["stage_seconds_left"] == pytest.approx(10), "of the same mean step as the whole time"
     left.on_log(10, {}, nothing := {})
     assert nothing == {}
     left.on_trial({"dvae": (0.5, 20.0), "gpt": (3.0, 70.0)})

@@ -270,7 +270,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 
 
 class TimeLeft(Callback):
-    """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
+    """Adds `seconds_left` of the run and `stage_seconds_left` to the timing of each log line, for later callbacks.
 
     The time of a later stage is the trial's estimate, times the ratio of measured to estimated step time in this stage.
     Without a trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
@@ -301,15 +301,15 @@ class TimeLeft(Callback):
 
     def on_log(self, step: int, losses: dict, timing: dict):
         if timing and (left := self.seconds_left(step)) is not None:
-            timing["seconds_left"] = left
+            timing |= {"stage_seconds_left": self._each * (self._total - step), "seconds_left": left}
 
     def seconds_left(self, step: int) -> float | None:
         """Returns the seconds from `step` of this stage to the run's end; None before `TIMED_STEPS` timed steps."""
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
-        each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
-        ratio = each / self._own if self._own else 1.0
+        self._each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
+        ratio = self._each / self._own if self._own else 1.0
         if self._opening is None:  # a trial of short steps is inaccurate: it must not multiply the time of later stages
             ratio = min(max(ratio, 0.5), 2.0)
         later = ratio * sum(whole for _, whole in self._later.values())
-        return each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)
+        return self._each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)

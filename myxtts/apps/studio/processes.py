@@ -230,8 +230,10 @@ class RunView:
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         if self.running and "steps_per_second" in last:
-            left = dict(left=(total - step) / last["steps_per_second"], left_in_run=last.get("seconds_left"))
-            facts += [texts[name].format(tqdm.format_interval(left[name])) for name in left if left[name] is not None]
+            left = last.get("stage_seconds_left", (total - step) / last["steps_per_second"])
+            facts.append(texts["left"].format(tqdm.format_interval(left)))
+            if last.get("seconds_left", left) > left:
+                facts.append(texts["left_in_run"].format(tqdm.format_interval(last["seconds_left"])))
         facts += [self.log.rpartition("\n")[2]] * (self.running and bool(self.log) and not lines)
         return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
 
