@@ -17,7 +17,7 @@ from myxtts.models.layers import Conv2D, Layer, Tensor, dense
 class BatchNormalization(Layer):
     """Batch normalization of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
 
-    A float32 sum over a whole batch of spectrograms has an error of about 1e-5, which depends on the split of the batch.
+    A float32 sum over a whole batch of spectrograms has an error of about 1e-5, which depends on the batch split.
     So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances from
     deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 

@@ -110,7 +110,7 @@ class XTTS(keras.Model):
         myxtts.save_to_preset(self, folder)
 
     def push_to_hub(self, target: str, private: bool = False, licence: str | None = None) -> str:
-        """Uploads the model and a model card to `hf://owner/name[@branch]`; see `myxtts.push`. Returns its web address."""
+        """Uploads the model with a model card to `hf://owner/name[@branch]` (see `myxtts.push`); returns its URL."""
         return myxtts.push(self, target, private, licence)
 
     def get_config(self) -> dict[str, Any]:
