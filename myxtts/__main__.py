@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Handles SIGTERM by `SystemExit`, so that incomplete files are removed. Repeats each second until the end."""
+    """Raises SystemExit on SIGTERM, so that incomplete files are removed; again each second until the process ends."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
@@ -94,7 +94,7 @@ def _end(number, frame):
 
 
 def run() -> NoReturn:
-    """Runs the `myxtts` command and ends the process."""
+    """Runs the `myxtts` command and ends the process with its exit code."""
     run_to_exit(main)
 
 

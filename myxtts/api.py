@@ -238,7 +238,7 @@ def _require_sense(named, config, start):
 def _config_of_source(source, requested):
     """Returns the settings of the --init-from model `source`; None for a model of the hub.
 
-    Raises `ConfigError` if the model's size is not `requested`; None accepts any.
+    Raises `ConfigError` if the model has another size than `requested`, unless that is None.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

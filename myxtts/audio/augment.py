@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of clips `(B, S)` by factors `(B,)`; slower ones are cut, faster ones start again to fill S."""
+    """Changes the speed of clips `(B, S)` by factors `(B,)`. Longer results are cut, shorter ones repeat the start."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

@@ -57,7 +57,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
 
 
 def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples; None if not known."""
+    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples, or of unknown length if None."""
     form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
     size = OPEN_LENGTH if num_bytes is None else 20 + len(form) + num_bytes
     chunks = struct.pack("<4sI4s4sI", b"RIFF", size, b"WAVE", b"fmt ", len(form))

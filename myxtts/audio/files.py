@@ -33,7 +33,7 @@ MAX_DECODED_VALUES = 2**26
 SILENT_PEAK = 1e-3
 """Amplitude below which audio is silent: -60 dB of full scale, about 5 bits of a 16-bit file."""
 MAX_PEAK = 8.0
-"""Maximum peak: 18 dB over full scale. Higher ones are damage; scaling them down would make the rest inaudible."""
+"""Maximum peak, 18 dB over full scale. A higher peak is an error in the file; scaling would make the rest inaudible."""
 
 _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1  # below this level relative to the loudest channel, -20 dB, a mix has cancelled out
@@ -144,7 +144,7 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Detects the format by the first bytes and checks the lengths in the header; returns `Recording.warnings`.
+    """Detects the format by the first bytes and checks the lengths in the header; returns warnings as in `Recording`.
 
     Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format.
     """
@@ -174,7 +174,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
 
 
 def _check_chunks(path, file, size):
-    """Returns warnings about a WAV file's chunks. Raises an error if it is truncated; libsndfile would not."""
+    """Checks the header of a WAV file, because libsndfile reads a truncated file without an error; returns warnings."""
     position = 12
     for _ in range(_MAX_CHUNKS):
         file.seek(position)
@@ -226,7 +226,7 @@ def _open(path, max_seconds=None):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` if the header of an open file is not supported; only if `is_stream`, it may lack a length."""
+    """Raises `AudioError` if the header of an open file is not supported. It may lack a length only if `is_stream`."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
@@ -243,7 +243,7 @@ def check_peak(path: AnyPath, frames: np.ndarray) -> float:
     if not np.isfinite(peak):
         raise AudioError(path, "not finite", "it has samples that are NaN or infinite.")
     if peak > MAX_PEAK:
-        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale, at most {MAX_PEAK:g}.")
+        raise AudioError(path, "absurd level", f"its peak is {peak:.3g} times full scale, above {MAX_PEAK:g}.")
     return peak
 
 

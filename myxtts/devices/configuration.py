@@ -174,7 +174,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` to the plan's GPUs; False if it has no pair or TensorFlow is imported already."""
+    """Sets `CUDA_VISIBLE_DEVICES` to a pair of GPUs; returns False without a pair or if TensorFlow is imported."""
     # After that import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False

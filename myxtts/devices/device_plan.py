@@ -176,7 +176,7 @@ def _check_request(request):
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
-    """Raises `DeviceError` if an index is not below `count`, or two are equal but must differ; `noun` is for messages."""
+    """Raises `DeviceError` if an index is not below `count`, or two are equal but must differ; `noun` is for errors."""
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
     needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"

@@ -125,7 +125,7 @@ class Workers:
     def raise_lost(self, error: BaseException) -> None:
         """Raises `WorkerLost` for the error of a collective, unless this process trains alone.
 
-        It waits first, because a health check may find that a worker is gone, and then ends this process with its name.
+        It waits first: if a worker is gone, the health check ends this process with a message that names the worker.
         """
         if self.count == 1:
             return
@@ -135,7 +135,7 @@ class Workers:
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
-        """Ends all other workers, because this one ends, with the exit code `code`; each prints the reason `why`."""
+        """Ends all other workers with the exit code `code`, because this one ends; each prints the reason `why`."""
         if self.count > 1 and not self._closed.is_set():
             self._closed.set()
             self._send_end(self.index, why, code)
@@ -264,7 +264,7 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
 
 
 LOST_PATIENCE_SECONDS = 15.0
-"""Seconds after the loss of a worker in which the others must end; then `launch` kills them, as they may hang."""
+"""Seconds that the other workers have to end after one was lost. Then `launch` kills them, because they may hang."""
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
@@ -275,7 +275,7 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
 
     Returns:
         0 if all workers succeeded, `REFUSED_EXIT_CODE` if the first failure was a worker that cannot run with its
-        settings, `LOST_EXIT_CODE` if a worker was lost, else the exit code of the first failed worker, by index.
+        settings, `LOST_EXIT_CODE` if a worker was lost, else the exit code of the failed worker with the lowest index.
     """
     workers, is_stopped = [], threading.Event()
     # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.

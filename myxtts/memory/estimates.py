@@ -25,7 +25,7 @@ CHUNK_KEYS = 256
 TOKENS_PER_SECOND = 7
 """Approximate number of text tokens per second of speech."""
 MOST_CLIPS = 2**16
-"""Number of clips that `largest_batch` stays below."""
+"""Upper limit of the batch sizes that `largest_batch` considers."""
 RESERVED_GB = 1.0
 """GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual figure, not measured."""
 UNFOLDED_BYTES = 2**25
@@ -36,7 +36,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips; then, for each clip, text tokens and codes (no start, no stop) and mel frames."""
+    """Sizes of a padded batch: clips, and for each, text tokens and codes (without start and stop) and mel frames."""
 
     batch: int
     text: int
@@ -167,10 +167,10 @@ def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, i
 def _block_activations(model, positions, optimizations):
     """Returns the bytes that the activations of one transformer block take per clip.
 
-    Per position: input, Keras's product of variance and gamma, and output of both norms (2 x 3 W); query, key and value
-    (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); byte masks of both residual
-    dropouts (2 W). Per head and pair of positions: the softmax, and mask and result of its dropout. Mixed precision
-    halves all tensors except the softmax and two per norm.
+    For each position: in both norms, the input, Keras's product of variance and gamma, and the output (2 x 3 W); query,
+    key and value (3 W); merged heads (W); in the tanh-GELU, input, tanh, sum, half and product (5 x 4 W); byte masks of
+    both residual dropouts (2 W). For each head and pair of positions: the softmax, and mask and result of its
+    dropout. Mixed precision halves all tensors except the softmax and two in each norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.xla:
@@ -251,7 +251,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Returns an estimate for the numbers of trained and of other weights; `terms` are the remaining fields."""
+    """Returns an estimate for numbers of trained and frozen weights; `terms` are the fields not computed from these."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,

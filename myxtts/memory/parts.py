@@ -23,7 +23,7 @@ KEPT_MAPS = 1.94
 SPECTRAL_NUMBERS = 36
 """Measured number of float32 values that the spectral losses keep per sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Number of frames before and after a slice that it depends on; six more for each `istft` block beyond four."""
+"""Number of frames around a slice on which its audio depends, by decoder type; six more per `istft` block above 4."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
@@ -119,10 +119,10 @@ def _discriminator_layers(model, samples):
 def _decoder_activations(model, frames, number):
     """Returns the bytes that the activations of the decoder take per clip.
 
-    `istft` with D channels, per block: the padded input (2 D), the convolution's output, two tensors of the norm and
-    one of the modulation, four of the tanh-GELU (3 D each), output and scaled output of the branch, and the sum. The
-    head keeps about three float32 numbers per sample of the transform. `hifigan`, per residual step: both ReLU inputs,
-    the first convolution's output, and the sum.
+    In an `istft` block with D channels: the padded input (2 D); the outputs of convolution and modulation, and two
+    tensors of the norm (D each); four tensors of the tanh-GELU (3 D each); the output of the branch before and after
+    scaling, and the output of the block (D each). The head has about three float32 values per FFT sample. In a residual
+    step of `hifigan`: both ReLU inputs, the output of the first convolution, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width

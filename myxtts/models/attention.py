@@ -276,7 +276,7 @@ class TransformerBlock(Layer):
         policy = self.dtype_policy
         self.attention_dropout, self.mlp_dropout = Dropout(dropout, site + 1), Dropout(dropout, site + 2)
         self.memory_use = MemoryUse()
-        # The order of creation determines initial values, the order of the attributes that of the weights.
+        # The order of creation determines the initial values; the order of attributes determines that of weights.
         mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         mlp_out = normal_linear(width, 4 * width, "mlp_out", output_stddev, policy)
         self.attention_norm = layer_norm(width, "attention_norm", policy)

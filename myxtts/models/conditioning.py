@@ -83,7 +83,7 @@ class PerceiverLayer(Layer):
 
 
 class PerceiverResampler(Layer):
-    """Summary of `(B, T, width)` in `(B, num_latents, width)`: learned latents attend to the input; then an RMS norm.
+    """Learned latents that attend to the input, then an RMS norm: `(B, T, width)` to `(B, num_latents, width)`.
 
     Args:
         num_latents: Number of latents (XTTS: 32).

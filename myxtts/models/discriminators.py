@@ -109,7 +109,7 @@ class Discriminators(Layer):
     """All discriminators: audio `(B, S)` to a list of feature maps for each. S must be static and a multiple of 512.
 
     Args:
-        divisor: Number by which the channels in the papers are divided, because discriminators take most of the time.
+        divisor: Divides the papers' channel numbers to save time, as discriminators take most of a training step.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

@@ -77,7 +77,7 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """Key-value cache of S positions: for each layer, keys and values `(B, heads, S, D)`; used positions, `(B, S)`."""
+    """Key-value cache of S positions, `(B, heads, S, D)` per layer; `key_mask` `(B, S)` is True for used positions."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -91,8 +91,8 @@ class GPT(Layer):
         config: `ModelConfig`, or its fields as a dictionary.
 
     Call arguments: conditioning `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32;
-    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; `hooks` of `hidden`. Returns text logits
-    `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, both float32.
+    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input`, `run_block` as in `hidden`. Returns text
+    logits `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, both float32.
     """
 
     def __init__(self, config: ModelConfig | dict, **kwargs):
@@ -278,10 +278,10 @@ _FLOATS_PER_BLOCK = 8
 
 
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
-    """Makes codes sampled before less likely (Keskar et al. 2019, section 4.1).
+    """Lowers the logits of codes that were sampled before (Keskar et al. 2019, section 4.1).
 
-    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`. Positive logits of such codes are divided by
-    `penalty`, negative ones multiplied.
+    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`. Positive logits are divided by `penalty`,
+    negative logits are multiplied by it.
     """
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 

@@ -58,7 +58,7 @@ class Dropout(Layer):
     def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
         """Returns a bool mask of this shape, True for values to keep; None if `seed` is None or the rate is 0.
 
-        If a value is computed in chunks, each needs its own mask: `part` is the number of the chunk, below 1,024.
+        For a computation in chunks, `part` is the number of the chunk, below 1,024; each chunk has its own mask.
         """
         if seed is None or self.rate == 0.0:
             return None
@@ -75,7 +75,7 @@ class Dropout(Layer):
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
     """Returns an offset `(2,)` int32 for the seed of a step, so that each dropout site and chunk has its own seed.
 
-    The seed of a step is (replica, step). The offset adds a multiple of 1,024, more than the largest replica number.
+    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -140,7 +140,7 @@ _BLANK = ContextVar("_BLANK", default=False)
 
 @contextmanager
 def blank_weights() -> Iterator[None]:
-    """Makes initial weights zero in a `with` block. This saves time when they are overwritten by a saved model."""
+    """Makes initial weights zero in a `with` block, to save time if they are then replaced by loaded weights."""
     token = _BLANK.set(True)
     try:
         yield
@@ -159,9 +159,9 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or Keras variable as an array, without a copy; assigning to the variable does not change it."""
+    """Returns a tensor or Keras variable as an array without a copy. Later assignments do not change the array."""
     held = value.value if isinstance(value, keras.Variable) else value
-    return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # a TensorFlow variable would copy
+    return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 
 
 def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
@@ -191,7 +191,7 @@ class Conv1D(Layer):
     """Convolution over time with zero padding on both sides, `(B, T, channels)` to `(B, ceil(T / stride), filters)`.
 
     The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
-    are initialized as in PyTorch, uniform within 1 / sqrt(fan in).
+    are initialized as in PyTorch, uniform within ±1 / sqrt(fan_in).
 
     Args:
         kernel_size: An odd number.
@@ -223,7 +223,7 @@ class Conv1D(Layer):
 
 
 class Conv2D(Conv1D):
-    """`Conv1D` over two axes, with a square kernel and the same stride on both: `(B, H, W, channels)`."""
+    """`Conv1D` over two axes, `(B, H, W, channels)` to `(B, ceil(H / stride), ceil(W / stride), filters)`."""
 
     rank = 2
 

@@ -18,7 +18,7 @@ from myxtts.text.languages import LANGUAGES, get_language
 ESPEAK = "espeak"
 """Value in `g2p` that selects eSpeak NG for all languages that have no rules and are not romanized."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
-"""eSpeak NG's name of a language by our code, if they differ."""
+"""eSpeak NG's names of languages by language code, where they differ from the code."""
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:

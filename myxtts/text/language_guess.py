@@ -14,15 +14,15 @@ _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
 _MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""Limits of `identify_language`: maximum number of texts; `least` for a corpus; `least` for a sentence, with which it
-identified 250 of 255 sentences in English, German, French and Spanish, and none wrongly."""
+"""Limits of `identify_language`: maximum number of texts, `least` for a corpus and `least` for a sentence. With the
+last, 250 of 255 sentences in English, German, French and Spanish were identified, and none wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
     """Checks that the letters of texts fit the expected `language`, and corrects it if only one other language fits.
 
-    `among` are the codes to choose from, such as the languages of a model; None, or if none of them fits, means all.
-    Returns the code of the language, and a message for users if the letters do not fit `language`, else `""`. A
+    `among` are the codes to choose from, such as a model's languages; all are considered if it is None or none of them
+    fits. Returns the code of the language, and a message for users if the letters do not fit `language`, else `""`. A
     `language` that is not supported is returned unchecked.
     """
     try:

@@ -1,7 +1,7 @@
 """Conversion of numbers to words: cardinals, ordinals, decimals and amounts of money.
 
-`Num2Words` has the order of Coqui's XTTS (thousands separators, currency, decimals, ordinals, cardinals), so that token
-ids agree with released checkpoints. `SpelledNumbers` is for languages that num2words does not support or misreads.
+`Num2Words` has the same order of steps as Coqui's XTTS (thousands separators, currency, decimals, ordinals, cardinals),
+so that token ids agree with released checkpoints. `SpelledNumbers` is for languages that num2words lacks or misreads.
 """
 
 import re
@@ -46,7 +46,7 @@ class Num2Words:
     cents_joint: str = ", "
     """Text that num2words puts between the units and the hundredths of an amount of money."""
     reads_decimals: bool = True
-    """Whether 2,5 is a decimal; otherwise it is read as two numbers."""
+    """Whether `2,5` is read as a decimal; otherwise it is read as two numbers."""
     to_ordinal: Callable[[int], str] | None = None
     """Function from a number to the words of its ordinal; by default num2words."""
     ordinal_suffix: str = ""
@@ -181,7 +181,7 @@ class SpelledNumbers:
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
-    """Returns the words of a number. `words` has those of 0, 1, 2, …, `units` unit names by value, largest first."""
+    """Returns the words of a number. `words` are those of 0, 1, …; `units` has unit names by value, largest first."""
     if number < len(words):
         return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)

@@ -57,7 +57,7 @@ def spoken_length(text: str) -> int:
 
 
 def rule_of_thumb(language: str) -> SpeechRate:
-    """Returns a default rate for a model without measured ones: 0.3 to 3 times the usual duration, plus 1.5 s."""
+    """Returns the rate of a language for models without measured rates, with wide limits; pauses may add 1.5 s."""
     return SpeechRate(SECONDS_AT_CHAR_LIMIT / get_language(language).char_limit, 0.0, 0.3, 3.0, 1.5)
 
 
@@ -100,7 +100,7 @@ def write_rates(rates: dict[str, SpeechRate]) -> bytes:
 
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
-    """Returns the rates by language in a run's newest intact GPT checkpoint, or {} if missing or (warns) invalid."""
+    """Returns the rates by language in a run's newest intact GPT checkpoint, else {}; warns if they are invalid."""
     path = CheckpointStore(Path(folder) / "gpt").newest_file(SPEECH_RATES)
     try:
         content = json.loads(path.read_bytes()) if path else {}

@@ -118,7 +118,7 @@ def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], l
     """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; merges the lists in place.
 
     Only pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
-    vocabulary covers. The most frequent pair is merged first (ties: by code point); pairs that occur once are not.
+    vocabulary covers. The most frequent pair is merged first (ties: by code point), and none that occurs only once.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
@@ -198,7 +198,7 @@ class XTTSTokenizer:
 
     @classmethod
     def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, g2p: Iterable[str] = ()) -> Self:
-        """Trains a vocabulary on a corpus; the same corpus always gives the same one.
+        """Trains a vocabulary on a corpus; the same corpus always gives the same vocabulary.
 
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 

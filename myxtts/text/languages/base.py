@@ -94,7 +94,7 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
     """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
 
-    Numbers are read by `SpelledNumbers`, with `cardinal` or the words in the entry, or without both by `Num2Words`.
+    If `cardinal` is given or the entry has words for numbers, `SpelledNumbers` reads the numbers, else `Num2Words`.
     `to_ordinal` is a field of these classes.
     """
     fields = {"code": code} | DESCRIPTIONS[code]

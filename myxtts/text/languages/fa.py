@@ -1,4 +1,4 @@
-"""Persian. num2words reads only the integers, because it reads the decimal 12.05 as twelve and a half."""
+"""Persian. num2words is used only for integers, because it reads the decimal 12.05 as twelve and a half."""
 
 import re
 import unicodedata
