@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises SystemExit on SIGTERM, so that incomplete files are removed; again each second until the process ends."""
+    """Raises SystemExit on SIGTERM, so that incomplete files are removed; repeats this each second until the end."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)

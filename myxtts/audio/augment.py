@@ -61,7 +61,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Raises speed factors `(B,)` so that clips of `lengths` `(B,)` samples have at most `room` samples afterwards."""
+    """Increases speed factors `(B,)` so that clips of `lengths` `(B,)` samples then have at most `room` samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 

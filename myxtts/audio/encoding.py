@@ -72,7 +72,7 @@ class SoundEncoder:
         sample_rate: Sample rate of the file in Hz. MP3 and Opus support few rates; all formats support 24 000.
         is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header has no length.
             Otherwise `end` returns the whole file.
-        from_rate: Sample rate of the samples passed to `add` in Hz; None is `sample_rate`. Others are resampled.
+        from_rate: Sample rate in Hz of the samples given to `add`, which are resampled; None means `sample_rate`.
     """
 
     def __init__(self, sound_format: str, sample_rate: int, is_open: bool, from_rate: int | None = None):

@@ -45,7 +45,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes."""
+    """State of the main memory, in bytes."""
 
     total: int
     available: int
@@ -123,7 +123,7 @@ class PeakMemory:
 
 
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    """Measures the free space of a folder's disk, and how fast `paths` are read, until `most_bytes` are read.
+    """Measures the free space of a folder's disk, and the speed of reading the files `paths`, up to `most_bytes`.
 
     Returns:
         `folder`; `free`, in bytes; `read_per_second`, in bytes, None if it was not measured; and `note`, which says

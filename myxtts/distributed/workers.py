@@ -29,7 +29,7 @@ from myxtts.storage.files import digest_bytes
 CHECK_SECONDS = 2.0
 """Seconds between health checks."""
 LOST_SECONDS = 30.0
-"""Time limit of a health check in seconds. If the process was killed, the check fails at once."""
+"""Time limit of a health check in seconds. The check of a killed process fails at once."""
 LOST_EXIT_CODE = 75
 """Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h); the same command resumes."""
 REFUSED_EXIT_CODE = 2

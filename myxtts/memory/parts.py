@@ -119,10 +119,10 @@ def _discriminator_layers(model, samples):
 def _decoder_activations(model, frames, number):
     """Returns the bytes that the activations of the decoder take per clip.
 
-    In an `istft` block with D channels: the padded input (2 D); the outputs of convolution and modulation, and two
+    An `istft` block with D channels keeps the padded input (2 D); the outputs of convolution and modulation, and two
     tensors of the norm (D each); four tensors of the tanh-GELU (3 D each); the output of the branch before and after
-    scaling, and the output of the block (D each). The head has about three float32 values per FFT sample. In a residual
-    step of `hifigan`: both ReLU inputs, the output of the first convolution, and the sum.
+    scaling, and the output of the block (D each). The head keeps about three float32 values per FFT sample. A residual
+    step of `hifigan` keeps both ReLU inputs, the output of the first convolution, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
