@@ -68,8 +68,8 @@ def _request(data_gpu, model_gpu, virtual_devices=None, **options):
 def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> DevicePlan:
     """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
-    The arguments are the fields of `DeviceRequest`. Environment variables are defaults: `MYXTTS_VIRTUAL_DEVICES` of
-    `virtual_devices`, `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR` of `accelerator`. Repeated calls return the same plan.
+    The arguments are the fields of `DeviceRequest`. The environment variables `MYXTTS_VIRTUAL_DEVICES` and
+    `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`) set the defaults of two of them. Repeated calls return the same plan.
 
     Raises:
         DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.

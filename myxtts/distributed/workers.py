@@ -216,7 +216,7 @@ def join_workers(
 
 
 def require_free_port(addresses: tuple[str, ...], index: int) -> None:
-    """Raises `UserError` if this worker cannot listen on its port; TensorFlow would not tell the other workers."""
+    """Raises `UserError` if this worker cannot listen on its port, before TensorFlow tries to."""
     if addresses and _current.addresses != addresses:
         try:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()
@@ -233,7 +233,7 @@ def leaving_together(workers: Workers) -> Iterator[None]:
     except BaseException as error:
         why, code = f"failed: {type(error).__name__}: {error}", 1
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # SystemExit: SIGTERM before training
-            why, code = "was stopped at once", getattr(error, "code", 130)
+            why, code = "was interrupted", getattr(error, "code", 130)
         elif isinstance(error, (UserError, OSError)):
             why, code = f"ended: {error}", REFUSED_EXIT_CODE
         if not isinstance(error, WorkerLost):

@@ -167,10 +167,10 @@ def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, i
 def _block_activations(model, positions, optimizations):
     """Returns the bytes that the activations of one transformer block take per clip.
 
-    For each position, a block keeps three tensors of each norm, namely input, output and Keras's product of variance
-    and gamma (2 x 3 W); query, key and value (3 W); merged heads (W); input, tanh, sum, half and product of the GELU (5 x
-    4 W); byte masks of both residual dropouts (2 W). For each head and pair of positions, it keeps the softmax, and mask
-    and output of its dropout. Mixed precision halves all tensors except the softmax and two in each norm.
+    For each position, a block keeps input, output and Keras's product of variance and gamma in each norm (2 x 3 W);
+    query, key and value (3 W); merged heads (W); input, tanh, sum, half and product in the tanh-GELU (5 x 4 W); and byte
+    masks of both residual dropouts (2 W). For each head and pair of positions, it keeps the softmax, and the mask and
+    output of its dropout. Mixed precision halves all tensors except the softmax and two in each norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.xla:

@@ -39,7 +39,7 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
         (only,) = fitting
         return only.code, f"{found}: it is read as {only.code} ({only.name}), not as {language}."
     used = f"The language in use is {language}. Give --language {' or '.join(one.code for one in fitting)}."
-    hint = used if fitting else "No supported language is."
+    hint = used if fitting else "No supported language has them."
     return language, f"{found}, and {expected.name} is not written in them. {hint}"
 
 

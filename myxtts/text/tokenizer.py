@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the result of `to_json`; raises `UserError`, which names `source`, if it is not a valid vocabulary."""
+        """Parses the result of `to_json`. Raises `UserError`, with `source` as the name, if the vocabulary is invalid."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
