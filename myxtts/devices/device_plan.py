@@ -46,7 +46,7 @@ class DevicePlan:
     virtual: bool = False
     """Whether the devices are logical CPU devices in place of GPUs."""
     accelerator: str = "auto"
-    """One of `ACCELERATORS`."""
+    """Device type that the user demands, one of `ACCELERATORS`; `auto` allows any."""
     num_gpus: int = 0
     """Number of GPUs visible to the process when the plan was made."""
     notes: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class DeviceRequest(DeviceOptions):
     model_gpu: int | None = None
     """GPU that trains; requires `data_gpu`, and cannot be combined with `model_gpus`."""
     accelerator: str = "auto"
-    """One of `ACCELERATORS`."""
+    """Device type that the user demands, one of `ACCELERATORS`; `auto` allows any."""
 
     @property
     def models(self) -> tuple[int, ...]:

@@ -108,7 +108,7 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers if a JSON value is not equal on all; `what` is its name in messages."""
+        """Raises `UserError` on all workers if a JSON value differs; the message has its name `what` and a `hint`."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:

@@ -99,7 +99,7 @@ class MemoryEstimate:
     averages: int
     """Moving averages of the weights (EMA)."""
     accumulators: int
-    """Gradient accumulators."""
+    """Sums of gradients over several batches; 0 without gradient accumulation."""
     gradients: int
     """Gradients of the trained weights, and their clipped copies at the update."""
     activations: int
@@ -168,7 +168,7 @@ def _block_activations(model, positions, optimizations):
     """Returns the bytes that the activations of one transformer block take per clip.
 
     For each position, a block keeps input, output and Keras's product of variance and gamma in each norm (2 x 3 W);
-    query, key and value (3 W); merged heads (W); input, tanh, sum, half and product in the tanh-GELU (5 x 4 W); and byte
+    query, key and value (3 W); merged heads (W); input, tanh, sum, half and product in the tanh-GELU (5 x 4 W); byte
     masks of both residual dropouts (2 W). For each head and pair of positions, it keeps the softmax, and the mask and
     output of its dropout. Mixed precision halves all tensors except the softmax and two in each norm.
     """

@@ -281,14 +281,14 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)` and divides by the sum of squared windows, to `(B, F hop)`."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, and divides by the sum of squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)
         return ops.clip(self._sum_of_shifted(parts) / envelope, -1.0, 1.0)
 
     def _sum_of_shifted(self, parts):
-        """Overlap-adds frames `(B, F, 4 hop)` and trims both ends equally, to `(B, F hop)`."""
+        """Overlap-adds frames `(B, F, 4 hop)` and trims both ends equally; the result is `(B, F hop)`."""
         hop, length = self.hop_length, ops.shape(parts)[1]
         quarters = [ops.pad(parts[..., i * hop : (i + 1) * hop], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
         summed = ops.reshape(sum(quarters), (-1, (length + 3) * hop))

@@ -122,7 +122,7 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of an ordinal's ending after the digits; a group in it captures text to keep after the words."""
+    """Regular expression of an ordinal's ending after the digits. Text in a group of it is kept after the words."""
     to_ordinal: Callable[[str, int], str]
     """Function from the words of a cardinal, and the number, to the words of the ordinal."""
     point: str

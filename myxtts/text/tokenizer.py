@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the result of `to_json`. Raises `UserError`, with `source` as the name, if the vocabulary is invalid."""
+        """Parses the result of `to_json`. Raises `UserError`, with `source` as its name, if it is not valid."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
