@@ -228,7 +228,7 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes a call from `qkv` on; returns the output, the keys and the values, the last two `(B, heads, T, D)`."""
+        """Computes a call from `qkv` on; returns output `(B, T, width)`, keys and values `(B, heads, T, D)`."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
