@@ -96,8 +96,8 @@ class _Chunks:
         """Calls `chunk(index, start, after, *carried) -> (after, *carried)` for each chunk; returns the last `carried`.
 
         `after` is a zero that is computed from the previous chunk and added to the keys and the dropout seed. Without
-        this dependency, the backend could compute the scores of all chunks in parallel, with the memory of `attention`.
-        Slice bounds do not depend on `after`, because XLA evaluates them at compile time.
+        this dependency, the backend could compute all chunks in parallel and need as much memory as `attention`. Slice
+        bounds do not depend on `after`, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):

@@ -24,7 +24,7 @@ DIGIT_LETTERS = 6
 FEWEST_CLIPS = 20
 """Minimum number of clips to estimate the speech rate of a language."""
 EDGE_SHARE = 0.005
-"""Fraction of clips to ignore as outliers: of the fastest, and as many of the slowest."""
+"""Fraction of clips that is ignored as outliers at each end, the fastest and the slowest."""
 MARGIN = 1.15
 """Factor by which the measured range of durations is widened, for other voices and tightly cut clips."""
 
