@@ -118,7 +118,7 @@ def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], l
     """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; merges the lists in place.
 
     Only pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
-    vocabulary covers. The most frequent pair is merged first (ties: by code point), and none that occurs only once.
+    vocabulary covers. The most frequent pair comes first (ties: by code point). Pairs that occur once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
