@@ -34,7 +34,7 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Number of steps of a stage that are not timed, because they trace, and of timed steps before `seconds_left`."""
+"""Number of first steps of a stage that are not timed, because they trace, and of timed steps before an estimate."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """Minimum number of steps, and maximum memory in bytes, of the runs whose time is estimated by a trial."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
@@ -193,7 +193,7 @@ def _stays(training, stage, states, stores):
 
 
 class Needs(NamedTuple):
-    """Memory and disk space in bytes: the maximum that a run needs, and what is free. `memory_in_all` is the total."""
+    """Bytes of memory and disk that a run needs at most, and that are free. `memory_in_all` is the installed memory."""
 
     memory: int
     memory_free: int
@@ -209,7 +209,7 @@ class Needs(NamedTuple):
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """Estimates the needs of the stages to train, None if there are none. Raises `UserError` if they are not met."""
+    """Estimates memory and disk for the training that is left, if any. Raises `UserError` if there is too little."""
     memory, disk, largest, training, plan = 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
@@ -250,7 +250,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Estimates time by trial steps: `{stage: (seconds per step, seconds in all)}`; empty for short and GPU runs."""
+    """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps; empty for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # a clip of a trial cannot be shared

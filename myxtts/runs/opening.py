@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
-    """Opens a run on all workers: calls `open_run` on the chief, and reads the recordings with its settings on others.
+    """Opens a run on all workers: the chief calls `open_run`, the others read the recordings with the chief's settings.
 
     Returns the data set, and the names of the stages to train.
     """
@@ -67,8 +67,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name of an event of `RunListener` and the event's arguments. Until
-            `on_trial`, no file has been moved or written.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. Up to `on_trial`,
+            no file has been moved or written.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and the work on each stage.
@@ -133,7 +133,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage, and callbacks that write logs and samples, an empty list except on the chief."""
+    """Returns the trainer of a stage, and callbacks that write logs and samples (none if this is not the chief)."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)
@@ -202,7 +202,7 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If one is not trained, all are random until `train_missing`."""
+        """Models that the stage depends on, by stage; all are untrained until `train_missing` if one is missing."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:

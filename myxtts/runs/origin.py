@@ -73,7 +73,7 @@ def run_in(folder: Path) -> XTTSConfig | None:
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the parts that `reset_training` starts over: all, or `training.stage` and what comes after it."""
+    """Returns the parts that `reset_training` starts over: all, or `training.stage` and the parts after it."""
     if not training.reset_training:
         return []
     kept = [] if training.stage == "all" else list(STAGES)[: list(STAGES).index(training.stage)]
@@ -101,8 +101,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """Writes a checkpoint of step 0, with weights of `training.init_from`, for each stage that has no checkpoint.
 
-    The parts in `taken` are copied unchanged; the others are to be fine-tuned. If `is_new`, the speakers' voices are
-    copied, too.
+    The parts in `taken` are copied unchanged, the others for fine-tuning. If `is_new`, the voices are copied, too.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]

@@ -35,7 +35,7 @@ def prepare(
     train_data: str | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes the missing shards of a data set, and writes the manifest when all exist. Several processes may share it.
+    """Encodes the missing shards of a data set; writes the manifest when all exist. Several processes can work at once.
 
     Args:
         checkpoint: Folder of a run with a trained DVAE. Its settings select the clips.

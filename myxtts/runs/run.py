@@ -56,8 +56,7 @@ class Run:
     Args:
         config: Settings with `data.train_data`; `training.checkpoint_dir` is the folder.
         plan: Devices that prepare data and train. `Run.open` configures them and creates the run.
-        callbacks: Objects with methods of `RunListener` or `training.watching.callbacks.Callback`. With several
-            workers, only worker 0 calls them.
+        callbacks: Objects with methods of `RunListener` or `training.watching.callbacks.Callback`, for worker 0 only.
     """
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):

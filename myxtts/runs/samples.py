@@ -311,7 +311,7 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 
 
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
-    """Returns a reference voice: the longest validation clip within `data.conditioning_seconds`, if any in `language`.
+    """Chooses a voice: the longest validation clip within `data.conditioning_seconds`, in `language` if there is one.
 
     If all are shorter, returns the longest one and other clips of its speaker, so that together they are long enough.
     """
@@ -351,7 +351,7 @@ class SpeechJudge:
         """Whether the recognizer's CER on the recordings is low enough; None until they are measured."""
 
     def __call__(self, step: int) -> dict[str, float]:
-        """Returns metrics by name, with `score` (lower is better) first. Logs an error and returns {} if one occurs.
+        """Returns metrics by name, with `score` (lower is better) first. After an error, which is logged, returns {}.
 
         The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
         distortion in dB.

@@ -85,7 +85,7 @@ class TrainingState:
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of a speech evaluation; returns whether this updated `best`, as `improves` does."""
+        """Records the score of a speech evaluation; returns whether `best` was updated, as `improves` does."""
         is_less = math.isfinite(score) and (self.least_score is None or score < self.least_score)
         self.least_score = score if is_less else self.least_score
         self.stale_evaluations = 0 if is_less else self.stale_evaluations + 1
@@ -120,7 +120,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set in an order that continues from here; resets `best` if validation clips have changed."""
+        """Returns the data set in an order that continues from this state; resets `best` for new validation clips."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -152,7 +152,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields log messages on changes since the checkpoint `where`, whose state is `saved`, that may affect losses."""
+    """Yields messages on changed settings and versions that may affect losses; `saved` is the checkpoint's state."""
     before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -174,9 +174,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and of what determines their order, except `start`. Equal digests mean equal batches."""
     start: EpochStart
-    """Start of the epoch of the checkpoint. If the clips are unchanged, the same order is built from it."""
+    """Start of the checkpoint's epoch. If the clips are unchanged, the same order is rebuilt from it."""
     cut: EpochStart
-    """Position of the checkpoint and clips used in its epoch. If the clips have changed, a new order starts from it."""
+    """Checkpoint's position and clips used in its epoch. If the clips have changed, a new order continues from here."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -234,7 +234,7 @@ averages, which are used for validation and synthesis."""
 
 
 class Checkpointer:
-    """Saves and loads the checkpoints of a trainer. The chief worker saves them and selects the one that all load."""
+    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects the checkpoint that all load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -281,7 +281,10 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, folder: str | None = None) -> None:
-        """Loads the newest intact checkpoint, if any. `CheckpointError`: it does not fit, or `folder` has none."""
+        """Loads the newest intact checkpoint of the run in `folder`; None means this run, which may have none.
+
+        Raises `CheckpointError` if `folder` has no checkpoint of the stage, or if the checkpoint does not fit.
+        """
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -310,7 +313,7 @@ class Checkpointer:
     def go_back(self, error: Exception) -> None:
         """Loads the last checkpoint with finite losses and lowers the learning rate, after training has diverged.
 
-        Raises `error` if there is no such checkpoint, or if `training.divergence_returns` calls did not help.
+        Raises `error` if there is no such checkpoint, or if this was already done `training.divergence_returns` times.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -327,7 +330,7 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Loads the best checkpoint, if there is one, and renames later ones to `overtrained_step_…`. Keeps history."""
+        """Loads the best checkpoint, if any, but keeps the history; renames later ones to `overtrained_step_…`."""
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()
@@ -344,7 +347,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the step of the newest intact checkpoint with finite losses; renames later ones to `diverged_step_…`."""
+    """Returns the step of the newest intact checkpoint with finite losses, or None; later ones are renamed."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)

@@ -63,7 +63,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """`data_device` prepares batches, `model_device` is the first one that trains, `workers` are all processes."""
+        """`data_device` prepares batches, `model_device` is the first that trains, `workers` connects all processes."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
@@ -134,7 +134,7 @@ class StageTrainer:
         return self.clock.skipped > 0
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains to the last step, notifies `callbacks` (see `Callback`), and returns the last validation losses."""
+        """Trains to the last step, with `callbacks` (see `Callback`); returns the last validation losses by name."""
         if reason := self.stage.nothing_to_learn(dataset):
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
@@ -172,7 +172,7 @@ class StageTrainer:
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step; after divergence, loads a good checkpoint, and after early stopping, the best."""
+        """Trains to the last step. After divergence, loads a good checkpoint; after early stopping, the best one."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
             try:
@@ -246,7 +246,7 @@ class StageTrainer:
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline:
-        """Returns an iterator and context manager: batches `start` to `stop - 1`, prepared, on the model device.
+        """Returns a context manager that iterates over batches `start` to `stop - 1`, prepared, on the model device.
 
         `watch(phase, call)` wraps the functions of the phases `preprocess` and `transfer`, for example to time them.
         """
@@ -270,10 +270,9 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Returns a prepared batch of noise, to measure time and memory.
+        """Returns a prepared batch of noise as long as the longest training batch, to measure time and memory.
 
-        `size` is the number of clips; None takes this worker's share of the batch size. `pick` selects among the padded
-        lengths of the training batches.
+        `size` is the number of clips, by default this worker's share. `pick` can select another length, as `min` does.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
@@ -287,7 +286,7 @@ class StageTrainer:
         return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
 
     def adopt_batching(self) -> None:
-        """Updates `config` with the batch size and gradient accumulation in use, which a search or checkpoint set."""
+        """Updates `config` with the batch size and accumulation in use, as set by the search or by a checkpoint."""
         sizes = self.batching.batch_size, self.batching.accumulation
         if sizes != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
             self.config = with_batch(self.config, self.stage.name, *sizes)

@@ -25,10 +25,10 @@ MB = 2**20
 
 
 class Batching:
-    """Takes optimizer steps with a batch size, a number of batches per step, and a number of parts per batch.
+    """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
-    When memory runs out, batches are split into more parts and the step is repeated. Checkpoints contain these numbers,
-    so that a resumed run splits batches the same way and, if `automatic`, uses the batch size that was found by trial.
+    Checkpoints contain the batch size and the number of parts, so that a resumed run splits batches the same way and,
+    if `automatic`, uses the batch size that was found by trial.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Clips per batch on all replicas together, batches per optimizer step, and parts that each is split into."""
+        """`batch_size` is in clips, on all replicas; `accumulation` in batches per step; `parts` in parts per batch."""
 
     @property
     def clips(self) -> int:
@@ -108,7 +108,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Finds the largest batch size that fits in memory, or resumes that of the checkpoint; returns the adapted data."""
+    """Sets the largest batch size that fits in memory, or resumes that of a checkpoint; returns an adapted data set."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -120,7 +120,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Takes a step on `parts` batches of `size` longest clips; returns the peak memory in bytes. Restores variables."""
+    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips. Restores all variables."""
     step = trainer.train_step
     if parts > 1:
         step.make_accumulators()

@@ -7,7 +7,7 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Number of low bits of a seed's second number that hold the step. The bits above hold the block number (< 1,024)."""
+"""The low `SEED_BITS` bits of the second number of a dropout seed hold the step; the others hold the block number."""
 
 
 class CompiledBlocks(Layer):

@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns the number of batches to prefetch; under memory isolation, 2 to 8 (64 clips) if it is not configured."""
+    """Returns how many batches to prefetch: as configured; by default under memory isolation, 2 to 8 with 64 clips."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -160,7 +160,7 @@ class StepClock:
         self.warmup_steps, self.step_times = warmup_steps, []
         self._pipeline = self._last = None
         self.skipped, self._reported, self._fills = 0, 0, []
-        """`skipped` is the number of warm-up steps so far."""
+        """`skipped` is the number of warm-up steps so far, which are not timed."""
 
     def start(self, pipeline) -> None:
         """Starts the timer. `pipeline` is the `DevicePipeline` whose batches the steps use."""
@@ -210,7 +210,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Returns a worker's `StepClock.report` with entries of all workers, as `worker_0_stall`. All workers must call."""
+    """Adds entries of all workers, such as `worker_0_stall`, to a `StepClock.report`. All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -249,7 +249,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Enables training of a model made outside of `scope`. Raises `ConfigError` unless on the only model device."""
+        """Registers a model created outside of `scope`. Raises `ConfigError` if it is not on the only model device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

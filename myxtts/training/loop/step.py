@@ -16,7 +16,7 @@ from myxtts.training.stages.base import Update
 
 
 class TrainStep:
-    """Train step of a stage: runs the updates of the stage in order, each on the weights that the previous one left.
+    """Train step of a stage: runs the stage's updates in order, each with the weights as changed by the previous one.
 
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
@@ -46,7 +46,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called after each micro-batch, if a step has several, with the numbers in all updates: `(done, count)`."""
+        """Called as `(done, count)` after each micro-batch, if a step has several; `count` includes all its updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -161,8 +161,7 @@ class TrainStep:
 
         Args:
             batches: One batch, or several micro-batches whose gradients are summed, on the model devices.
-            learning_rate: Learning rate of the stage.
-            seed: Two integers, the dropout seed.
+            seed: Dropout seed, two integers.
 
         Returns:
             Scalars by name: `loss` (weighted), each loss, `gradient_norm`, and `finite`. If a stage has several

@@ -37,8 +37,7 @@ RECOMPUTED = "recomputed_"
 class Switches(SimpleNamespace):
     """Training switches as applied on this machine: an attribute for each of `config.training.SWITCHES`.
 
-    `requested` is `{switch: (value, source)}` as returned by `requested_switches`. `reasons` is
-    `{switch: explanation}`, for some switches.
+    `requested` is the result of `requested_switches`; `reasons` is `{switch: explanation}`, for some switches.
     """
 
     def applied(self) -> dict:
@@ -215,7 +214,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(dict[str, LedgerRow]):
-    """Requested values and observed effects of all training switches, by name; `str` formats a table of 80 columns."""
+    """Requested values and observed effects of all training switches, by name; `str()` returns them as a table."""
 
     def __str__(self):
         rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
@@ -330,7 +329,7 @@ def recomputed_blocks(graph: tf.Graph) -> set[str]:
 
 
 def attention_forms(graph: tf.Graph) -> Counter:
-    """Counts the attention layers of each form in a graph's forward pass."""
+    """Counts the attention layers of each implementation (`standard`, `memory-efficient`) in a graph's forward pass."""
     forward = (node.name for node in nodes(graph) if "gradient" not in node.name)
     layers = {found.groups() for name in forward if (found := _ATTENTION.match(name))}
     names = {scope: form for form, scope in ATTENTION_SCOPES.items()}

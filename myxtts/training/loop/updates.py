@@ -22,7 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak learning rate of the stage. The ratio of the update's peak to it scales the schedule.
+        stage_learning_rate: Peak learning rate of the stage, whose schedule is scaled to the peak of the update.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class UpdateRule:
             self.objective.apply_statistics(statistics)
 
     def update_averages(self, step: tf.Tensor) -> None:
-        """Updates the averages (Polyak and Juditsky 1992) after `step` earlier updates, in the replica context.
+        """Updates the averages (Polyak and Juditsky 1992) in a replica; `step` is the number of earlier updates.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
         Keras's `use_ema` has no such warm-up: at 0.999, initial weights are a third of the average after 1000 steps.
@@ -195,7 +195,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Whether a weight has no weight decay, as in XTTS: biases, embeddings and the norms outside the perceiver."""
+    """Whether the weight `name` has no weight decay, as in XTTS: biases, embeddings, norms outside the perceiver."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

@@ -58,7 +58,7 @@ class Objective(ABC):
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
-        """Updates moving averages, if any, by the statistics of one step, summed over batches and replicas."""
+        """Updates moving averages, if any, with the statistics of one step, summed over batches and replicas."""
 
 
 class Update(NamedTuple):
@@ -93,7 +93,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether a run of all stages with `--init-from` fine-tunes this part by default, or keeps it unchanged."""
+    """Whether a run of all stages with `--init-from` fine-tunes this part by default. If False, it stays unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -112,10 +112,10 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Computes the arrays for `score` from a prepared validation batch, if any; called on the model device."""
+        """Returns the arrays that `score` needs from a validation batch, None for none. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
-        """Returns validation metrics that are not losses, from the `outputs_to_score` of all batches."""
+        """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
@@ -127,7 +127,7 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model, unless it is given; called in the strategy's scope, on the model device.
 
-        `starting` are pretrained weights by name, which replace the random initialization.
+        `starting` are pretrained weights by name; None starts from random weights.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
@@ -141,7 +141,7 @@ class Stage(ABC):
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase of step `step` of `total`, which selects its updates and losses; by default one phase."""
+        """Returns the phase of step `step` of `total`, which selects updates and losses; by default, one for all."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
@@ -150,7 +150,7 @@ class Stage(ABC):
 
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """Creates the stage's `Preparation` on the data device, on which the model trains, too, if `shares_device`."""
+        """Creates the stage's `Preparation` on the data device. `shares_device`: the model trains on that device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
         """Called before each step, on the model device; `batch` is the step's first one, distributed over replicas."""
@@ -186,7 +186,7 @@ class Stage(ABC):
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields ledger rows for the switches that only this stage has, from the first step."""
+        """Yields ledger rows for switches that are specific to the stage, after its first step."""
         return ()
 
 

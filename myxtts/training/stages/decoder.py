@@ -1,4 +1,4 @@
-"""The decoder stage trains the decoder that converts GPT latents and a speaker vector to audio at 24 kHz."""
+"""The decoder stage trains the waveform decoder, which converts GPT latents and a speaker vector to 24 kHz audio."""
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ from myxtts.training.stages.speaker import repeated
 DISCRIMINATORS = "discriminators"
 """Name of the checkpoint file with the discriminators' weights."""
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
-"""Phases of the stage: spectral losses only, discriminators only, adversarial training of both."""
+"""Phases of the stage: decoder with spectral losses only; discriminators only; decoder against discriminators."""
 SILENCE = 1e-3
 """Root mean square (-60 dBFS) below which a slice counts as silent, and another slice is sampled instead."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
@@ -32,13 +32,13 @@ FEWEST_VOICE_FRAMES = 94
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of one discriminator at chance level, by decoder type."""
 WON_SHARE = 0.05
-"""Loss of the discriminators, as a share of `CHANCE`, below which the decoder learns little from them (warning)."""
+"""The trainer warns if the discriminators' loss is below this share of `CHANCE`: the decoder then learns little."""
 COLLAPSE_FACTOR = 1.5
-"""Log-mel distance, as a multiple of the lowest one so far, above which the decoder may have collapsed (warning)."""
+"""The trainer warns if the log-mel distance is above this multiple of the lowest one so far: a sign of collapse."""
 Maps = list[list[tf.Tensor]]
 """List of feature maps for each discriminator, each `(B, ...)`; the last map of a discriminator is its score."""
 BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording, as a share of its original sample rate; see `QUIET` for frequencies above."""
+"""Bandwidth of a resampled recording, as a share of its original sample rate. For higher frequencies, see `QUIET`."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
@@ -333,9 +333,9 @@ def _mean(x):
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
     """Computes the adversarial loss `(B,)` of the scores, averaged over each map and summed over discriminators.
 
-    If `real` is true, high scores give a low loss, as needed for recordings in the discriminators' loss, and for
-    generated audio in the generator's; else low scores. The decoder type `hifigan` uses least squares (Mao et al. 2017,
-    equation 2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    If `real` is true, the loss is low for high scores, as needed for recordings in the discriminators' loss and for
+    generated audio in the generator's loss; else it is low for low scores. `hifigan` uses least squares (Mao et al.
+    2017, equation 2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":

@@ -16,7 +16,7 @@ from myxtts.training.stages.base import Objective, Preparation, Stage, Update, m
 DEAD_CODE_SHARE = 0.03
 """Usage below which a code counts as dead, as a share of the average usage of all codes."""
 REVIVE_EVERY_STEPS = 50
-"""Number of steps after which dead codes are replaced by vectors of a batch."""
+"""Interval in steps at which dead codes are replaced by vectors of a batch."""
 SMALLEST_MEL_SCALE = 1.0
 """Lower limit of a mel band's scale, without which noise above the recordings' Nyquist rate would be amplified."""
 
@@ -83,7 +83,7 @@ class DVAEStage(Stage):
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). The codebook is a moving average."""
+    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages update the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 
@@ -124,8 +124,8 @@ class DVAEPreparation(Preparation):
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
     """Samples `number` vectors of all replicas, with replacement; must be called in the replica context.
 
-    `vectors` is `(N, width)`, where N may differ between replicas. All replicas return the same `(number, width)`,
-    which a single replica with the whole batch would return, too.
+    `vectors` is `(N, width)`, where N may differ between replicas. All replicas return the same sample,
+    `(number, width)`, which is also that of a single replica with the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group

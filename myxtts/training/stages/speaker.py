@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FEWEST_CLIPS = 4
 """Minimum number of training clips of a speaker. The encoder would memorize speakers with fewer clips."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""Minimum number of speakers to hold some out for validation, and the share that is held out (at least one speaker)."""
+"""Minimum number of speakers for holding out some for validation, and the share to hold out (at least one speaker)."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
@@ -50,14 +50,14 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for trained and 0 for held-out classes: every speaker at the first of `SPEEDS`, then at the second, etc."""
+        """1 for trained, 0 for held-out classes. Classes are all speakers at the first of `SPEEDS`, the second, etc."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation; keeps only trained speakers' clips."""
+        """Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation; training keeps the other speakers."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.
@@ -150,7 +150,7 @@ class SpeakerObjective(Objective):
 
 
 class SpeakerPreparation(Preparation):
-    """Converts waveforms to a `SpeakerBatch`; training clips are augmented and played at one of `SPEEDS`."""
+    """Converts waveforms to a `SpeakerBatch`. Augmentation in training includes playback at one of `SPEEDS`."""
 
     def __init__(self, device, augment, seed, num_speakers):
         super().__init__(None, device, augment, seed)

@@ -25,9 +25,9 @@ STALL_WARNING = 0.05
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""60 seconds: the bottleneck is logged after this time of training, the progress after this time without output."""
+"""Seconds of training until the bottleneck is logged, and seconds without output until the progress is logged."""
 TRIAL_SECONDS = 10.0
-"""Step time in seconds above which a run with gradient accumulation logs it, once per stage."""
+"""Step time in seconds above which a run with gradient accumulation logs an estimate of it, once per stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -78,8 +78,7 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: with gradient accumulation, after batch `done` of the `count` batches of a
-      step; `what` is `read` or `computed`.
+    - `on_micro_batch(what, done, count)`: when `done` of `count` accumulated batches are `read` or `computed` (`what`).
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call; `timing`
       has `StepClock.report`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
@@ -241,8 +240,8 @@ class ConsoleProgress(Callback):
 class EventFile:
     """Writes TensorBoard event files to a folder. Creates the folder; its parent must exist.
 
-    After an error, the values are lost and the first error is logged. Later values are written to a new file, because
-    TensorBoard stops at a truncated record.
+    Values that cannot be written are lost; only the first error is logged. Later values are written to a new file,
+    because TensorBoard stops at a truncated record.
     """
 
     def __init__(self, folder: AnyPath):

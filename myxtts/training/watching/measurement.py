@@ -28,7 +28,7 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 PHASE_STEPS = 20
 """Number of points in a run at which `try_stage` looks up the stage's phase, to weight each phase by its length."""
 COMPILED_SHARES = 0.3, 0.5
-"""Ratios of compiled to eager time, of batch preparation and train step, fitted to five runs (docs/benchmarks.md)."""
+"""Compiled over eager time of batch preparation, and of the train step, fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
 """Factor of `COMPILED_SHARES` on a single core, where operations cannot run in parallel; fitted to three runs."""
 WARMUP_STEPS = 5
@@ -71,7 +71,7 @@ class PipelineTimes(NamedTuple):
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE; files go to `folder`."""
+    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE. Writes to `folder`."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return noise_trainer(dataset.config, plan, folder), dataset
 
@@ -82,7 +82,7 @@ def _fresh(config, folder):
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
-    """Creates a trainer for timing a stage, without accumulation, with untrained foundations; files go to `folder`."""
+    """Creates a trainer for timing a stage; the models that the stage depends on are untrained. Writes to `folder`."""
     with tf.device(plan.data_device):
         below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
     return StageTrainer(_fresh(config, folder), stage, plan, below)
@@ -204,7 +204,7 @@ def product_rates(device: str) -> dict[str, float]:
 
 
 def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
-    """Measures an all-reduce of `num_bytes` of float32 values; returns the median in seconds. All workers must call."""
+    """Returns the median seconds of an all-reduce of `num_bytes` bytes in float32. All workers must call this."""
     with tf.device(strategy.extended.worker_devices[0]):
         values = tf.ones((num_bytes // 4,))
 

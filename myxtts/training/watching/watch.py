@@ -32,7 +32,7 @@ WARN_AFTER = 5
 
 
 class TrainingDiverged(UserError):
-    """Error: too many consecutive steps had a loss or gradient that was not finite. They did not change the weights."""
+    """Raised if too many consecutive steps had losses or gradients that were not finite; their updates were skipped."""
 
 
 class DivergenceGuard:
@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the steps with which the run diverged (`step`, `clips`, names of losses `not_finite`), else []."""
+        """Returns the last steps of a diverged run: `step`, `clips`, names of losses `not_finite`. Otherwise, []."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run that saved this `OvertrainingDetector.state`, and still applies."""
+    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and `patience` still applies."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
@@ -133,7 +133,7 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """Evaluates speech: `(step) -> metrics`, with `score` (lower is better); empty after an error. None: off."""
+        """Evaluates speech: `(step) -> metrics`, with `score` (lower is better), {} after an error. None skips this."""
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
@@ -190,7 +190,7 @@ class Watch:
             )
 
     def read(self) -> None:
-        """Copies the losses of the last steps to the host and records them. Called rarely: it waits for the device."""
+        """Copies the losses of the last steps to the host and records them. Rarely called, as it has to synchronize."""
         for step, clips, tensors in self._unread:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
@@ -227,7 +227,7 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls `on_log` of the callbacks with the mean losses since the last call, of steps with finite losses."""
+        """Calls `on_log` of the callbacks with the mean losses since the last call, leaving out non-finite steps."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
@@ -294,7 +294,7 @@ class Evaluator:
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
         """Returns losses and metrics by name; each loss is the mean over its items. `prepare` is a `Preparation`.
 
-        Takes at most `max_batches` batches, evenly spaced, so that they have short and long clips.
+        Takes at most `max_batches` batches, evenly spaced, so that clips of all lengths are included.
         """
         batches = loader.order.batches_per_epoch
         totals, counts, outputs, examined = Counter(), Counter(), [], []
