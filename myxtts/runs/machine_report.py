@@ -39,7 +39,7 @@ TEXT_TOKENS = 5000
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
     """Examines the machine and configures TensorFlow; returns findings as JSON types, with None for unknown values.
 
-    Times training steps for `seconds` (0: none). Measures the free space of `folder`, and the speed of `data_files`.
+    Measures training steps for `seconds` (0: none), the free space of `folder`, and the read speed of `data_files`.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))

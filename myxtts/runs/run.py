@@ -56,7 +56,7 @@ class Run:
     Args:
         config: Settings with `data.train_data`; `training.checkpoint_dir` is the folder.
         plan: Devices that prepare data and train. `Run.open` configures them and creates the run.
-        callbacks: Objects with methods of `RunListener` or `training.watching.callbacks.Callback`, for worker 0 only.
+        callbacks: Objects with methods of `RunListener` or `training.watching.callbacks.Callback`; worker 0 calls them.
     """
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):

@@ -32,7 +32,7 @@ from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
-"""Number of sentences outside of the sample corpus that a model trained on it speaks at the end."""
+"""Number of sentences that a model trained on the sample corpus speaks at the end; the corpus does not have them."""
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` times for each device plan."""
 
@@ -73,7 +73,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Returns the configuration, with the training data of the run to resume if the user has given none."""
+    """Fills in the training data of the run to resume, if the user has given none; returns the configuration."""
     path = Path(config.training.checkpoint_dir) / "config.json"
     if config.data.train_data or config.training.workers or not path.is_file():
         return config
@@ -108,7 +108,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the addresses of workers: from Slurm for `--workers slurm`, from `TF_CONFIG` without `--workers`."""
+    """Fills in the addresses of workers: with `--workers slurm` from Slurm, without `--workers` from `TF_CONFIG`."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -208,7 +208,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Times the training steps for `measure`, whose request is JSON; prints the result as JSON in the last line."""
+    """Handles a request of `measure`, as JSON, in its new process; prints the result as JSON in the last line."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer

@@ -176,7 +176,7 @@ class ClipRecord:
     start: EpochStart
     """Start of the checkpoint's epoch. If the clips are unchanged, the same order is rebuilt from it."""
     cut: EpochStart
-    """Checkpoint's position and clips used in its epoch. If the clips have changed, a new order continues from here."""
+    """Position of the checkpoint, and clips used up in its epoch. After a change of clips, a new order starts here."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -347,7 +347,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the step of the newest intact checkpoint with finite losses, or None; later ones are renamed."""
+    """Returns the step of the newest intact checkpoint with finite losses, else None. Renames the newer ones."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)

@@ -1,4 +1,4 @@
-"""Batch size: finds the largest one that fits in memory, and splits batches if memory runs out in a step."""
+"""Finds the largest batch size that fits in memory, and splits batches if memory runs out in a step."""
 
 import logging
 import math
@@ -39,7 +39,7 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """`batch_size` is in clips, on all replicas; `accumulation` in batches per step; `parts` in parts per batch."""
+        """`batch_size` is in clips on all replicas, `accumulation` in batches per step. Batches are split in `parts`."""
 
     @property
     def clips(self) -> int:
@@ -108,7 +108,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits in memory, or resumes that of a checkpoint; returns an adapted data set."""
+    """Sets the batch size to the largest that fits in memory, or as in the checkpoint; returns the adapted data set."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -120,7 +120,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips. Restores all variables."""
+    """Returns the peak memory in bytes of a trial step on `parts` batches of `size` longest clips, and undoes the step."""
     step = trainer.train_step
     if parts > 1:
         step.make_accumulators()

@@ -141,7 +141,7 @@ class Stage(ABC):
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase of step `step` of `total`, which selects updates and losses; by default, one for all."""
+        """Returns the phase of step `step` of `total`, which selects updates and losses. By default, there is one."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:

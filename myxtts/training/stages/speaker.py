@@ -50,14 +50,14 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for trained, 0 for held-out classes. Classes are all speakers at the first of `SPEEDS`, the second, etc."""
+        """1 for trained, 0 for held-out classes: all speakers at the first of `SPEEDS`, then at the second, etc."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation; training keeps the other speakers."""
+        """Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation; drops speakers with too few clips."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.

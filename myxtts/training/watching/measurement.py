@@ -1,4 +1,4 @@
-"""Measures the time of training steps, in the whole pipeline with overlapping phases, or alone on noise."""
+"""Measures the time of training steps: in the whole pipeline with overlapping phases, or one by one on noise."""
 
 import tempfile
 import time

@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the last steps of a diverged run: `step`, `clips`, names of losses `not_finite`. Otherwise, []."""
+        """Returns the last steps of a diverged run, each with `step`, `clips` and the losses `not_finite`; else []."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -133,7 +133,7 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """Evaluates speech: `(step) -> metrics`, with `score` (lower is better), {} after an error. None skips this."""
+        """Function that evaluates speech, given the step; returns metrics with `score`, which is better if lower."""
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
