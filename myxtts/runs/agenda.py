@@ -209,7 +209,7 @@ class Needs(NamedTuple):
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """Estimates memory and disk for the training that is left, if any. Raises `UserError` if there is too little."""
+    """Estimates memory and disk for the stages to train; None if there are none. `UserError`: there is too little."""
     memory, disk, largest, training, plan = 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE

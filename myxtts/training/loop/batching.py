@@ -39,7 +39,7 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """`batch_size` is in clips on all replicas, `accumulation` in batches per step. Batches are split in `parts`."""
+        """Clips per batch on all replicas, batches per optimizer step, and number of parts of a batch that is split."""
 
     @property
     def clips(self) -> int:
@@ -120,7 +120,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory in bytes of a trial step on `parts` batches of `size` longest clips, and undoes the step."""
+    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips, and undoes the step."""
     step = trainer.train_step
     if parts > 1:
         step.make_accumulators()

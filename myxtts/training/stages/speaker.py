@@ -50,7 +50,7 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for trained, 0 for held-out classes: all speakers at the first of `SPEEDS`, then at the second, etc."""
+        """1 for trained and 0 for held-out speakers, repeated for each of `SPEEDS`, `(len(SPEEDS) * speakers,)`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):
