@@ -41,7 +41,7 @@ OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
 """Time to open and trace a stage, as a number of eager steps on one clip; CPU seconds of one validation; and CPU
 seconds of the speech at the end of a stage. All are fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
-"""Memory on a CPU that TensorFlow itself needs after tracing, and that kernels need as a share of the activations.
+"""For training on a CPU: memory of TensorFlow itself after tracing, and memory of kernels relative to the activations.
 Both are fitted to three fine-tuning runs of `base` (docs/benchmarks.md)."""
 
 
@@ -177,7 +177,7 @@ def _stays(training, stage, states, stores):
     state = states[stage]
     # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
-        return "and used as it is"
+        return "and used unchanged"
     lineage, steps = state.get("lineage", {}), counted(state["step"], "step")
     below = [name for name in lineage if name in states and name not in STAGES[stage].follows]
     if others := [name for name in below if stores[name].digest(states[name]["step"]) != lineage[name]]:
@@ -253,7 +253,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
     """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps; empty for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
-    is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # a clip of a trial cannot be shared
+    is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
     fits = is_plain and needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers)
     began, used = time.monotonic(), time.process_time()
     for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():

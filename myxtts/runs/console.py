@@ -160,7 +160,7 @@ class RunConsole(ConsoleProgress, RunListener):
             return []
         expected, began = self._expected
         took = f"{tqdm.format_interval(time.monotonic() - began)} (expected {tqdm.format_interval(expected)})"
-        disk = max(0, self._disk() - self._disk_before)  # the needs are those beside what an earlier run left
+        disk = max(0, self._disk() - self._disk_before)  # the estimate excludes files of earlier runs
         sizes = (peak_resident_bytes(), self._needs.memory, "memory"), (disk, self._needs.disk, "disk")
         sizes = sizes[bool(self.run.plan.visible_ids) :]  # the memory of a GPU is not measured
         used = (f"{n / BYTES_PER_GB:.1f} GB of {what} (expected {most / BYTES_PER_GB:.1f})" for n, most, what in sizes)

@@ -106,7 +106,7 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
     missing = [name for name in (*taken, *tuned) if not CheckpointStore(home / name).steps()]
-    missing.sort(key=lambda name: name != "gpt")  # whose vocabulary may not fit, which is refused before any copy
+    missing.sort(key=lambda name: name != "gpt")  # its vocabulary is checked before anything is copied
     source = _source(config) if missing or is_new else None
     for name in missing:
         store = _trained_part(source, name)

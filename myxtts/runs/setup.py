@@ -118,7 +118,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Fills in `data.train_data`: unchanged, LJSpeech if `download`, or the sample corpus if it is not set."""
+    """Downloads LJSpeech if `download` is true; fills in the sample corpus if `data.train_data` is not set."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -259,10 +259,10 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
 
 def _make(missing, folder, options):
     """Adds the recordings of each speaker to the data set in `folder`; returns whether all were usable."""
-    import myxtts  # the data set maker is an app
+    import myxtts  # late, because the data set maker is an app
 
     speakers: dict[str, list[Path]] = {}
-    for path in missing.recordings:  # named by the folder below the recordings, a single one by itself
+    for path in missing.recordings:  # the speaker is the subfolder, or the name of a single file
         inner = path.stem if path == missing.root else "_".join(path.parent.relative_to(missing.root).parts)
         name = " ".join(re.split(r"[|\s]+", inner or missing.root.resolve().name)).strip() or "speaker"
         speakers.setdefault(name, []).append(path)

@@ -162,7 +162,7 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
     now = {name: value for name, value in versions().items() if name in then}
     if then != now:
         then, now = (", ".join(f"{name} {value}" for name, value in found.items()) for found in (then, now))
-        yield f"The checkpoint was written with {then:.300}, and this is {now}: losses may round differently."
+        yield f"The checkpoint was written with {then:.300}, this run uses {now}: losses may round differently."
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +224,7 @@ class OrderedClips:
         count = len(self.identities)
         return start, (
             f"The training set or its batches changed since the checkpoint: {new} clips are new, and {gone} are gone. "
-            f"The epoch continues with the {count - len(heard)} of {count} clips that it has not had."
+            f"The epoch continues with the {count - len(heard)} of {count} clips that it has not used yet."
         )
 
 
@@ -254,7 +254,7 @@ class Checkpointer:
             finished: Whether the stage's last step was taken.
         """
         with self.trainer.clock.paused():
-            self.writer.wait()  # at most one copy is in memory
+            self.writer.wait()  # so that at most one checkpoint is in memory
             self.state.finished = finished
             if self.workers.is_chief:
                 best = self.state.best is not None and self.state.best[1] == self.state.step

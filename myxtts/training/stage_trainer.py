@@ -211,7 +211,7 @@ class StageTrainer:
                         watch.call("on_micro_batch", "read", len(group), accumulation)
                 # Workers may wait for each other here without limit, but not within the step.
                 stopping = self.workers.agree(self.stop_requested)
-                self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first one traces
+                self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first step traces
                 with tf.device(self.model_device):
                     self.stage.prepare_step(group[0], state.step, (settings.seed, -1 - state.step))
                 self.train_step.phase = self.stage.phase(state.step, total)

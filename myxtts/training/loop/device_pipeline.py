@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch, as configured. By default under memory isolation, 2 to 8 with 64 clips."""
+    """Returns the configured number of batches to prefetch; under memory isolation, the default is about 64 clips."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested

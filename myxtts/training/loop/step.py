@@ -197,7 +197,7 @@ class TrainStep:
         for micro, batch in enumerate(batches):
             more = self._accumulate(rule, batch, counts, seed + [0, micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
-            if not self._begun:  # whose duration is logged; a GPU only queues its work
+            if not self._begun:  # the first step is timed for the log, and a GPU only queues work
                 tf.nest.flatten(sums)[0].numpy()
             self.on_micro_batch(turns.index(rule) * len(batches) + micro + 1, len(turns) * len(batches))
         return self._finish(rule, sums, counts, statistics)

@@ -275,6 +275,6 @@ class Preparation(ABC):
         """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
         log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
-        # Silence stays silence at any level.
+        # A gain must not raise silence above the floor.
         changed = tf.where(log_mel > floor + 1e-3, tf.maximum(log_mel + change.offset, floor), log_mel)
         return self.model.normalize_mel(changed if self.augment else log_mel)

@@ -35,7 +35,7 @@ class GPTStage(Stage):
         super().build(model, switches, starting)
         # On a CPU, one program for the whole step is twice as fast or more.
         self.compiles_blocks = switches.xla and not runs_on_cpu(self.model.gpt.text_embedding.value.device)
-        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # they are recomputed in any case
+        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # which always recompute
         self.model.gpt.set_memory_use(switches.attention, recompute if recomputes else None)
         settings = self.config.training.gpt
         self.lora = LoRA(self.model.gpt, settings) if settings.lora_rank else None
@@ -119,7 +119,7 @@ class GPTObjective(Objective):
 
     def loss_sums(self, batch, seed=None):
         streams, audio_mask = self._streams(batch)
-        is_training = seed is not None  # validation is not worth further programs
+        is_training = seed is not None  # no programs are compiled for validation
         latents = self.gpt.mel_to_latents(batch.conditioning_mel, self._encoder if is_training else None)
         inputs = latents, streams.text_inputs, self._masked(streams.audio_inputs, seed)
         seen = {}

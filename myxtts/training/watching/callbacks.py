@@ -160,7 +160,7 @@ class ConsoleProgress(Callback):
     def on_micro_batch(self, what, done, count):
         now = time.monotonic()
         if done == 1:
-            self._first_at = now  # the first batch of all includes tracing
+            self._first_at = now  # the first batch includes tracing
         elif what == "computed" and not self._told and (done == count or now - self._first_at > TRIAL_SECONDS):
             self._told, seconds = True, (now - self._first_at) / (done - 1) * count
             if seconds > TRIAL_SECONDS:

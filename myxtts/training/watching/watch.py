@@ -195,7 +195,7 @@ class Watch:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
             self.divergence.record(step, clips, losses)
-            main_loss = losses.get(self.trainer.stage.main_loss)  # None in a phase of other updates only
+            main_loss = losses.get(self.trainer.stage.main_loss)  # None in phases without the main update
             if losses["finite"] and main_loss is not None:
                 self.overtraining.record(main_loss)
         self._unread.clear()
@@ -231,7 +231,7 @@ class Watch:
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
-        names = [name for name in finite[-1] if not name.endswith("finite")]  # means of the figures of the last step
+        names = [name for name in finite[-1] if not name.endswith("finite")]  # as in the last step
         report = {name: float(np.mean([one[name] for one in finite if name in one])) for name in names}
         report |= {"learning_rate": learning_rate, **stage.report(), "skipped_steps": trainer.train_step.bad_steps}
         self._recent.clear()
