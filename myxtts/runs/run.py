@@ -300,7 +300,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """Adds a handler to the package's logger for the block, at level INFO or lower, then closes the handler."""
+    """Adds a handler to the package's logger, at level INFO or lower, during a `with` block, then closes it."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

@@ -125,7 +125,7 @@ def draw_sounds(path: AnyPath, title: str, mels: Mapping[str, np.ndarray], atten
 
     Args:
         mels: Log-mels `(T, num_mels)` in the format `DVAE_MEL`, by name.
-        attention: Attention weights of codes to text tokens, `(C, L)`, shown at the bottom; None for none.
+        attention: Attention weights of codes to text tokens, `(C, L)`, shown at the bottom; None leaves it out.
     """
     rows = len(mels) + (attention is not None)
     figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")

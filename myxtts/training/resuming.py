@@ -281,7 +281,7 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, folder: str | None = None) -> None:
-        """Loads the newest intact checkpoint of the run in `folder`; None means this run, which may have none.
+        """Loads the newest intact checkpoint of the run in `folder`. None means this run, if it has a checkpoint.
 
         Raises `CheckpointError` if `folder` has no checkpoint of the stage, or if the checkpoint does not fit.
         """

@@ -39,7 +39,7 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Clips per batch on all replicas, batches per optimizer step, and number of parts of a batch that is split."""
+        """Clips per batch on all replicas, batches per optimizer step, and parts into which a batch is split."""
 
     @property
     def clips(self) -> int:

@@ -195,7 +195,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Whether the weight `name` has no weight decay, as in XTTS: biases, embeddings, norms outside the perceiver."""
+    """Whether the variable `name` has no weight decay, as in XTTS: biases, embeddings, norms outside the perceiver."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

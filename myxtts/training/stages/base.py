@@ -112,7 +112,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays that `score` needs from a validation batch, None for none. Called on the model device."""
+        """Returns the arrays that `score` needs from a validation batch, if any. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""
@@ -141,7 +141,7 @@ class Stage(ABC):
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase of step `step` of `total`, which selects updates and losses. By default, there is one."""
+        """Returns the phase of `step` of `total`, which selects updates and losses. By default, there is only one."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
@@ -153,7 +153,7 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. `shares_device`: the model trains on that device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called before each step, on the model device; `batch` is the step's first one, distributed over replicas."""
+        """Called before each step, on the model device, with the first batch of the step, distributed over replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
@@ -259,7 +259,7 @@ class Preparation(ABC):
 
     @abstractmethod
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> NamedTuple:
-        """Returns the stage's batch; `position` is scalar int32, below 0 for no augmentation. Traced once."""
+        """Returns the stage's batch, in a graph. `position` is scalar int32; below 0, nothing is augmented."""
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """Returns the augmented waveforms `(B, S)`, their lengths `(B,)`, and the `Change` that was applied."""

@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and `patience` still applies."""
+    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and would again with `patience`."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file, or to the log if that fails; returns which, as the start of a sentence."""
+        """Writes the bad steps to a file, or to the log if that fails; returns the name of the place, for a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
