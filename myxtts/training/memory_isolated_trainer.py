@@ -51,7 +51,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     def optimize_dataset_for_dual_gpu(
         self, dataset: tf.data.Dataset, prefetch_buffer_size: int | None = 4
     ) -> tf.data.Dataset:
-        """Returns the data set with tf.data's parallel optimizations, prefetched to the data device, in unchanged order.
+        """Returns the data set with tf.data's parallel optimizations, prefetched to the data device; keeps the order.
 
         Args:
             dataset: Data set on the host. Later `map` or `batch` calls on the result move its elements to the host.

@@ -272,7 +272,7 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise as long as the longest training batch, to measure time and memory.
 
-        `size` is the number of clips, by default this worker's share. `pick` can select another length, as `min` does.
+        `size` is the number of clips (default: this worker's share). `pick` selects the length: `min`, the shortest.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
