@@ -40,9 +40,9 @@ LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
 """Time to open and trace a stage, as a number of eager steps on one clip; CPU seconds of one validation; and CPU
 seconds of the speech at the end of a stage. All are fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
-CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
-"""For training on a CPU: memory of TensorFlow itself after tracing, and memory of kernels relative to the activations.
-Both are fitted to three fine-tuning runs of `base` (docs/benchmarks.md)."""
+CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000
+"""For training on a CPU: memory of TensorFlow itself after tracing, of kernels relative to the activations, and of data
+preparation per second of audio in a batch. Fitted to eleven runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Needs(NamedTuple):
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
     """Estimates memory and disk for the stages to train; None if there are none. `UserError`: there is too little."""
-    memory, disk, largest, training, plan = 0, 0, 0, config.training, plan_for()
+    memory, more, disk, largest, training, plan = 0, 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     for work in works:
@@ -222,8 +222,12 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         found = estimate(config.model, shapes, requested_optimizations(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
-        scratch = 0 if plan.visible_ids else int(CPU_SCRATCH * (found.peak - found.resident))
-        memory, checkpoint = max(memory, found.peak + scratch + frozen), found.resident - found.accumulators
+        if plan.visible_ids:
+            memory = max(memory, found.peak + frozen)
+        else:  # on a CPU, TensorFlow keeps what earlier stages needed
+            memory, scratch = memory + found.peak, int(CPU_SCRATCH * (found.peak - found.resident))
+            more = max(more, frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
+        checkpoint = found.resident - found.accumulators
         largest = max(largest, checkpoint)
         written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
         disk += checkpoint * min(written, training.keep_checkpoints + 1) * (work.step is None)
@@ -237,7 +241,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
             free = total - int(RESERVED_GB * BYTES_PER_GB)
     else:
         ram, own = read_memory(), resident_bytes()
-        memory, free, total = memory + own + CPU_RUNTIME_BYTES, ram.usable + own, min(ram.total, ram.limit or ram.total)
+        memory += more + own + CPU_RUNTIME_BYTES
+        free, total = ram.usable + own, min(ram.total, ram.limit or ram.total)
     there = next(place for place in (home, *home.parents) if place.exists())
     needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)
     if needs.disk + largest > needs.disk_free:  # the next checkpoint is written before the oldest is removed
@@ -272,8 +277,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds the remaining time of the stage and of the run to the `timing` that later callbacks get in `on_log`.
 
-    The time of a later stage is the trial's estimate, times the ratio of measured to estimated step time in this stage.
-    Without a trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
+    The time of a later stage is the trial's estimate, times the ratio of measured to estimated time of this stage. In
+    that ratio, later stages count as measured, so that it is near 1 after a few short steps. Without a trial, it is
+    extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
@@ -307,9 +313,9 @@ class TimeLeft(Callback):
         """Returns the seconds from this step of the current stage to the run's end; None in the first few steps."""
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
-        self._each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
+        taken, passed = step - self._marked[0], time.monotonic() - self._marked[1]
+        self._each, later = passed / taken, sum(whole for _, whole in self._later.values())
         ratio = self._each / self._own if self._own else 1.0
-        if self._opening is None:  # a trial of short steps is inaccurate: it must not multiply the time of later stages
-            ratio = min(max(ratio, 0.5), 2.0)
-        later = ratio * sum(whole for _, whole in self._later.values())
-        return self._each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)
+        if self._opening is None:  # after a trial; a few short steps say little about long stages
+            ratio = (passed + later) / (self._own * taken + later or 1.0)
+        return self._each * (self._total - step) + ratio * later + (self._opening or 0.0) * len(self._later)
