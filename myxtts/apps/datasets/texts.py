@@ -222,7 +222,7 @@ def synchronize(
 def _fit(times, starts, ends):
     """Fits the times of cues to speech; returns the offset in seconds, the drift, and the share of cues that match.
 
-    Fits one line per frame-rate ratio, through most of the correlation peaks, and returns the one that matches most cues.
+    Fits one line per frame-rate ratio, through most of the peaks, and returns the line that matches most cues.
     """
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
