@@ -37,7 +37,7 @@ REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
 
 class Metrics:
-    """Prometheus metrics of one server, in a registry of their own. `load` is called to read `Speaker.load`."""
+    """Prometheus metrics of one server, in a registry of their own. `load` must return `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -301,7 +301,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Removes a job from the texts being spoken, and tells its receiver: None for a complete text, or the error."""
+        """Removes a job from the texts being spoken, and sends it None as the end of its audio, or the error."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

@@ -26,7 +26,7 @@ OPENAI_VOICES = {
 }
 """Sex of each of OpenAI's voices by name: female (f) or male (m)."""
 KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
-"""Language of a Kokoro voice by the first letter of its name, as in `af_heart`; the second letter is its sex."""
+"""Language of Kokoro's voices by the first letter of their names, such as `af_heart`; the second is `f` or `m`."""
 _KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
 """Pattern for the end of a voice's name that shows its sex, female (f) or male (m), as in `en_f1`."""
@@ -52,8 +52,8 @@ class VoiceBook:
         model: Loads and encodes voices.
         speakers: Language of each voice that is stored with the model, by name.
         folder: Folder with one file per voice, whose content may change at any time; None without one.
-        aliases: Voices by other names; "" is the default voice. If OpenAI's names are no aliases, they select a voice
-            of the text's language. Kokoro's names select one of the language in the name. The sex matches if possible.
+        aliases: Voice for each additional name; "" is the default. OpenAI's names without an alias select a voice of
+            the text's language, and Kokoro's a voice of the language in the name, of the same sex if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
@@ -70,7 +70,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. Of equal names, a `.voice` file precedes a recording, and a file the model's."""
+        """Returns all voices by name. A `.voice` file hides a recording of the same name; both hide a model's voice."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
