@@ -53,10 +53,8 @@ def open_network(path: str | Path, flag: str):
 
 
 class DNSMOS:
-    """DNSMOS P.835 (Reddy, Gopal and Cutler 2022): predicts how listeners would rate speech and background noise.
-
-    The model file is that of the package `speechmos`.
-    """
+    """DNSMOS P.835 (Reddy, Gopal and Cutler 2022): predicts how listeners would rate speech and background noise. The
+    model file is that of the package `speechmos`."""
 
     def __init__(self):
         (package,) = importlib.util.find_spec("speechmos").submodule_search_locations

@@ -55,7 +55,7 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     """Checks a recognizer's name and downloads its model if needed; returns a function that loads it.
 
     Args:
-        name: A size of Whisper (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
+        name: A Whisper size (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
             folder, `pocketsphinx`, or a command line that contains `{wav}`, the path of the audio file.
         thorough: Whether Whisper uses beam search, and a GPU if there is one. If false, it decodes greedily on the CPU.
 
@@ -72,7 +72,7 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     is_remote = name.startswith("hf://") or size in WHISPER_SIZES
     if not (is_remote or Path(name).is_dir()):
         raise UserError(
-            f"--recognizer (or --aligner) must be a size of Whisper ({', '.join(WHISPER_SIZES)}), hf://owner/name, the "
+            f"--recognizer (or --aligner) must be a Whisper size ({', '.join(WHISPER_SIZES)}), hf://owner/name, the "
             'folder of a Whisper model, pocketsphinx, or a command with {wav} in it, such as "./hear.sh {wav}". '
             f"Received: {name}."
         )

@@ -177,7 +177,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     count, found, latest = sum(time is not None for time in times), [], 0.0
     if count < _LEAST_PLACED * len(pieces):
         shares = f"{count} of {len(pieces)} sentences were recognized"
-        raise UserError(f"{shares}: the transcript is not of this recording. Give another with --transcript.")
+        raise UserError(f"{shares}. The transcript does not belong to this recording. Give another with --transcript.")
     for index, (piece, time) in enumerate(zip(pieces, times)):
         if time is None:  # the time up to the next recognized sentence
             following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)

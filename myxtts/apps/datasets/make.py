@@ -150,9 +150,9 @@ def plan_source(
             pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
         atoms = align(starts, ends, pieces)
         if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
-            raise UserError(f"{text} does not belong to the recording: its texts fit just as well in another order.")
+            raise UserError(f"{text} does not belong to the recording: its texts match as well in another order.")
         if unspoken := [atom.text for atom in atoms if atom.first == atom.last]:
-            notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
+            notes.append(f"{counted(len(unspoken), 'text')} not spoken in the recording, such as: {unspoken[0][:60]}")
         atoms = [atom for atom in atoms if atom.first < atom.last]
     else:  # long pauses count as ends of sentences
         pauses = np.append(starts[1:] - ends[:-1], np.inf)

@@ -119,7 +119,7 @@ def read_subtitles(path: Path) -> list[Piece]:
                 piece = replace(piece, text=rest)
         pieces.append(piece)
     if not pieces:
-        raise UserError(f"{path} has no cue with text. Give another file with --subtitles.")
+        raise UserError(f"{path} contains no cue with text. Give another file with --subtitles.")
     # Pairs of cues with a long overlap get a fault; at a short overlap, the first cue ends earlier.
     for index in range(len(pieces) - 1):
         first, second = pieces[index : index + 2]

@@ -106,7 +106,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
         trained, rejected = trained | ids[0], rejected | ids[1]
     usable = [one for one in utterances if one.id not in rejected - trained]
     if left := len(utterances) - len(usable):
-        logger.info("Left out: %s of %s that a run rejected, see its clips_*.csv.", counted(left, "clip"), folder)
+        logger.info("Left out %s of %s, which a run rejected (see its clips_*.csv).", counted(left, "clip"), folder)
     held = [one for one in usable if one.id not in trained]
     held = [one for one in held if one.validation] or held
     if not held:

@@ -41,7 +41,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     model, speakers, trained, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")
-    # The only trained speaker is the default voice, as of `myxtts say`.
+    # If there is one trained speaker, it is the default voice, as in `myxtts say`.
     usual = dict.fromkeys(("", *OPENAI_VOICES), trained[0]) if len(trained) == 1 else {}
     voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), usual | arguments.voice_map)
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
@@ -62,7 +62,7 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
     except Exception as error:  # the errors of ONNX Runtime have no other common base class
         raise CheckpointError(f"{run} is not a complete export: {error}. Run `myxtts export` again.") from error
-    # A voice that was copied from base or a release has its language in its name, or none.
+    # A voice that was copied from base or a release has its language in its name, or has no language.
     trained = [name for name, its in model.speakers.items() if its and not name.startswith(f"{its}_")]
     most = min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))
     return model, model.speakers, trained, {"most_texts": most}

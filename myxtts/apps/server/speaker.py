@@ -48,8 +48,9 @@ class Metrics:
         self.texts = Counter("myxtts_texts", "Texts spoken completely", **own)
         self.codes = Counter("myxtts_codes", "Audio codes sampled; their rate is the speed of the model", **own)
         self.sound = Counter("myxtts_sound_seconds", "Seconds of audio generated", **own)
-        for index, what in enumerate(("waiting_texts", "speaking_texts", "rows")):
-            gauge = Gauge(f"myxtts_{what}", f"{what.capitalize().replace('_', ' ')}, at present", **own)
+        gauges = dict(waiting_texts="Texts in the queue", speaking_texts="Texts being spoken", rows="Sentences sampled")
+        for index, (name, meaning) in enumerate(gauges.items()):
+            gauge = Gauge(f"myxtts_{name}", meaning, **own)
             gauge.set_function(lambda index=index: load()[index])
         first = "Seconds from a request's arrival to its first audio"
         self.first_sound = Histogram("myxtts_first_sound_seconds", first, buckets=FIRST_SOUND_SECONDS, **own)
@@ -180,7 +181,7 @@ class Speaker:
             if len(self._waiting) >= self.max_waiting + self._most_texts - len(self._running):
                 ahead = (len(self._waiting) + len(self._running)) / self._most_texts
                 seconds = max(1, math.ceil(ahead * self._text_seconds))
-                busy = f"{len(self._waiting)} texts are waiting already. Try again in {seconds} s."
+                busy = f"{len(self._waiting)} texts are already waiting. Try again in {seconds} s."
                 raise ApiError(429, busy, code="queue_full", retry_after_seconds=seconds)
             self._waiting.append(job)
             self._changed.notify_all()
@@ -224,7 +225,7 @@ class Speaker:
                             if self._ended or self._can_begin():
                                 break
                     except Exception as error:  # later texts must be spoken nevertheless
-                        logger.exception("An error in the server ended all texts that were being spoken")
+                        logger.exception("An internal error ended all texts that were being spoken")
                         for job in list(self._running):
                             self._end(job, error)
             finally:

@@ -64,7 +64,7 @@ def _checks_password(password):
 class Door:
     """ASGI middleware that protects the page: rejects requests from other origins, and requests without the token.
 
-    A request with the right `?token=` sets a cookie, which later requests must send. None checks only the origin.
+    The right `?token=` sets a cookie, which later requests must send. If `token` is None, only the origin is checked.
     """
 
     def __init__(self, app, token: str | None):

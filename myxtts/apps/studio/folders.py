@@ -18,7 +18,7 @@ from myxtts.storage.base_model import BASE_NAME
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
-"""Names of the other folders next to the runs, whose own names cannot begin with an underscore."""
+"""Folders next to those of the runs. They begin with an underscore, because the name of a run cannot."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
@@ -177,7 +177,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves a `removable` item, and the long recordings of a data set, to the trash folder; returns its new path."""
+    """Moves a `removable` item (a data set with its long recordings) to the trash folder; returns its new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:

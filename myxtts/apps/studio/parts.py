@@ -51,13 +51,13 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
-    """Creates a text box for the output of a command, hidden until there is some."""
+    """Creates a text box for the output of a command, which is hidden at first."""
     look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=False)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
 def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
-    """Creates a drop-down of languages. `automatic` adds the choice to detect the language of the text, value ""."""
+    """Creates a drop-down of languages. `automatic` adds a choice with the value "", which detects it from the text."""
     names = [(texts["automatic"], "")] * automatic
     names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)

@@ -133,7 +133,7 @@ def process_of(folder: Path) -> int | None:
 
 
 def trainer_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder and has locked it, whoever started it, or None."""
+    """Returns the id of the process that has locked a folder to train in it, whoever started it; None without one."""
     try:  # a training locks its folder, see `storage.run_folder`
         status = folder.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
@@ -160,7 +160,7 @@ def failure(folder: Path) -> str | None:
 
 
 def output_path(folder: Path) -> Path:
-    """Returns the path of the file to which a training run started on the page prints its output."""
+    """Returns the path of the file with the output of a training run that the page started."""
     return folder.with_name(f"{folder.name}.output.txt")
 
 

@@ -21,12 +21,12 @@ REPEATED_PARTS = 8
 """Number of audio parts in each message. Gradio may drop a message, so that the next ones repeat its parts."""
 
 PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
-"""JavaScript that plays each audio part of the messages once, and defines the function `hush` that stops it."""
+"""JavaScript that plays each audio part of the messages once, and defines `hush`, which stops playback."""
 
 
 def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> str:
     """Builds a JSON message with the last `REPEATED_PARTS` parts of streamed audio. `chunks` are all parts so far, each
-    `(S,)` int16 at `sample_rate` Hz. `speech` is a name of the stream that no other stream has."""
+    `(S,)` int16 at `sample_rate` Hz. `speech` is a unique name of the stream."""
     shown = [base64.b64encode(part.astype("<i2").tobytes()).decode() for part in chunks[-REPEATED_PARTS:]]
     return json.dumps(dict(speech=speech, rate=sample_rate, first=len(chunks) - len(shown), parts=shown))
 

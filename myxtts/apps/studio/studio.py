@@ -66,7 +66,7 @@ class Studio:
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """Returns the first `MOST_CLIPS` clips of a data set, by relative path; raises `UserError` if it is none."""
+        """Returns up to `MOST_CLIPS` clips of a data set by relative path. Raises `UserError` if there is none."""
         clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
@@ -157,7 +157,7 @@ class Studio:
             yield synthesizer.sample_rate, to_int16(samples)
 
     def _opened(self, run, text, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
-        """Loads the `Synthesizer` of a run; returns it, voice, language, sampling, seed and speed for its `speak`."""
+        """Loads the `Synthesizer` of a run; returns it and the arguments for its `speak`, starting with the voice."""
         if not text.strip():
             raise PageError("no_text")
         if not (recording or speaker):
@@ -165,7 +165,7 @@ class Studio:
         if len(text) > MOST_CHARACTERS:
             raise PageError("long_text", MOST_CHARACTERS, len(text))
         folder = self.folder(run)
-        if not recording and speaker not in read_speakers(folder):  # a name that is a file is none, either
+        if not recording and speaker not in read_speakers(folder):  # even if a file has this name
             raise PageError("other_voice", run, speaker)
         # Time of the last change in ns, so that a model is loaded again if it has a newer checkpoint.
         paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))

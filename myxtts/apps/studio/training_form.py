@@ -44,7 +44,7 @@ class Preset(NamedTuple):
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
     """Returns the initial content of the form for a run in `folder` that starts from `source`, as `--init-from` does.
 
-    If `recipe` is None, it has the settings of an existing run, or for a new run those of a recipe for the source.
+    If `recipe` is None, the form has the settings of an existing run, or for a new run those of the usual recipe.
     Raises `UserError` if the source or the run is damaged.
     """
     known = _model_in(source) if source else {}
@@ -74,7 +74,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to values of the form. A flag that sets several settings, which differ, has None."""
+    """Converts a configuration to values of the form. A flag for several settings has None if they differ."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
@@ -118,7 +118,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns `size`, `g2p`, `stages` and `released` (whether XTTS v2) of a model; {} if it is not on this machine."""
+    """Returns `size`, `g2p`, `stages` and `released` (whether it is XTTS v2) of a model; {} if not on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it
