@@ -195,8 +195,8 @@ class Pocketsphinx:
 
 
 class Command:
-    """Recognizer that runs an external program, which prints the text of the 16 kHz WAV file `{wav}` in its arguments.
-    The argument `{language}` is replaced by the language code."""
+    """Recognizer that runs a program and takes the text that it prints. In the program's arguments, `{wav}` stands for
+    the path of a 16 kHz WAV file and `{language}` for the language code."""
 
     def __init__(self, command: str):
         try:

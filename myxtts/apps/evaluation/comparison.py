@@ -210,7 +210,7 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """For each group of sentences (`all` and the keys of `groups()`), a dict of each row's estimates by metric."""
+        """Estimates by group of sentences (`all` and the keys of `groups()`): for each row, a dict by metric name."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}

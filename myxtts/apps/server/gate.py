@@ -1,4 +1,4 @@
-"""Middleware that checks and logs every HTTP request (id, API key or host, size of the body), and API errors."""
+"""Middleware that checks, limits, counts and logs all HTTP requests, and the errors that the API returns."""
 
 import asyncio
 import hmac
@@ -89,7 +89,7 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 class Gate:
-    """ASGI middleware around the whole app that checks, counts and logs requests, and sends error responses."""
+    """ASGI middleware around the whole app: checks API key and body size, counts and logs requests, sends errors."""
 
     def __init__(self, app, metrics: "Metrics", settings: ServerSettings):
         self.app, self.metrics, self.settings = app, metrics, settings

@@ -110,7 +110,7 @@ def log_as_json() -> None:
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     """Returns a uvicorn protocol class that limits connections; slow clients are disconnected after `HEAD_SECONDS`.
 
-    When one address has `max_of_address` connections (0: no limit), or all have `MOST_CONNECTIONS`, a new connection
+    If an address has `max_of_address` connections (0: no limit), or the server `MOST_CONNECTIONS`, a new connection
     replaces the oldest one that is not waiting for a response. If all are waiting, the new connection is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first

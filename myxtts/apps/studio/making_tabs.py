@@ -179,7 +179,7 @@ def _form(studio, texts, language):
 
 
 def _box(name, texts, value):
-    """Creates the input of a setting. Below it is the name of the flag, with help for less common settings."""
+    """Creates the input of a setting. Its help line shows the flag and, for less common settings, the flag's help."""
     flag = FLAGS[name]
     more = texts.get(f"{name}_help", flag.help if flag.field.metadata["page"] == "more" else "")
     words = dict(label=texts.get(name, name.replace("_", " ").capitalize()), info=f"`{flag.names[0]}` {more}")
@@ -222,7 +222,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 
 
 def _watch(studio, texts, name, now, state):
-    """Adds loss curves, the latest sample and the log of the run. Reads them every two seconds, sends changes."""
+    """Adds loss curves, the latest sample and the log of the run. They are updated every two seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
     with gr.Row():
@@ -262,7 +262,7 @@ def _now(studio, texts):
 
 
 def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Models: a list of all runs, data sets and exports, export, and import of a released model."""
+    """Fills the tab Models: a list of runs, data sets and exports, and forms to export and import a model."""
     _list(studio, texts, choices.tab)
     with gr.Accordion(texts["export"], elem_id="export_box"):
         with gr.Row():

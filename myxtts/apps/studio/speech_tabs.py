@@ -18,7 +18,7 @@ from myxtts.apps.studio.texts import PageError
 
 _numbers = itertools.count()
 REPEATED_PARTS = 8
-"""Number of audio parts in each message. Gradio may drop a message, so that the next ones repeat its parts."""
+"""Number of audio parts in each message. Gradio may drop a message, so each one repeats the latest parts."""
 
 PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
 """JavaScript that plays each audio part of the messages once, and defines `hush`, which stops playback."""

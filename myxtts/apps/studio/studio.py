@@ -30,7 +30,7 @@ from myxtts.text.languages import LANGUAGES
 
 MOST_CHARACTERS = 4096
 MOST_CLIPS = 500
-"""Maximum number of clips that the page lists of a data set."""
+"""Maximum number of clips that the page lists when it shows a data set."""
 
 
 class Studio:
