@@ -169,7 +169,8 @@ def _to_mono(block, channel):
 
 
 def _survey_channel(audio, model, channel):
-    """Analyzes one channel, or the mean of all for None; also returns the powers of all channels and of that signal."""
+    """Analyzes one channel, or for None the mean of all. Returns the analysis, and the mean power of each channel and,
+    last, of the analyzed signal, `(C + 1,)`."""
     rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
     size = rate // FRAMES_PER_SECOND
     filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]

@@ -130,8 +130,8 @@ def choose_clips(
 ) -> list[tuple[int, int, int, int]]:
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
-    Cost arises from clips that are much shorter or longer than six seconds, cuts in short pauses or within sentences,
-    and long pauses inside a clip. Returns `(first, last, start, end)` of each clip: its atoms have the indices
+    A clip costs more if it is much shorter or longer than six seconds, is cut in a short pause or within a sentence, or
+    contains a long pause. Returns `(first, last, start, end)` of each clip: its atoms have the indices
     `[first, last)`, its frames are `[start, end)`.
     """
     best, choice = [0.0], [None]

@@ -195,7 +195,7 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources: the recordings, then for each model its resynthesis of them and its speech, or the files."""
+    """Returns the sources in order: the recordings, then the subjects, each model after its resynthesis of them."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []

@@ -30,7 +30,7 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Maximum number of texts that an exported model speaks in turns, and of bytes for their caches (two always fit)."""
+"""Limits of the texts that an exported model speaks in turns: their number, and the bytes of their caches."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses together."""
 
