@@ -26,7 +26,7 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""How a user can enable the metrics that need a model or recordings, by the need (`Metric.needs`)."""
+"""How a user can enable the metrics that need a model or recordings. The keys are the values of `Metric.needs`."""
 
 
 class Metric(NamedTuple):
@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model, where 0 stands for different speakers and 1 for the same speaker."""
+"""Minimum speaker similarity of the best model, on a scale from 0 (different speakers) to 1 (the same speaker)."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 
@@ -109,7 +109,7 @@ def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
 
 
 def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second ratio minus the first by a paired bootstrap. Both are (numerators, denominators)."""
+    """Estimates the second ratio minus the first by a paired bootstrap. Each is a pair (numerators, denominators)."""
     statistic = lambda a, b, c, d, axis=-1: c.sum(axis) / d.sum(axis) - a.sum(axis) / b.sum(axis)
     return _bootstrapped(statistic, *first, *second)
 
@@ -223,7 +223,7 @@ class Comparison:
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Estimates a metric of `second` minus that of `first` on the sentences that both have; None if there are none."""
+        """Estimates a metric of `second` minus that of `first` on sentences that both have; None if there are none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -251,7 +251,7 @@ class Comparison:
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
     def not_judged(self) -> str | None:
-        """Returns why the recognizer is too inaccurate for CER and WER to be trusted; None if it is not, or unknown."""
+        """Returns a message if the recognizer is too inaccurate to trust CER and WER; None if it is accurate or untested."""
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None
@@ -259,7 +259,7 @@ class Comparison:
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Returns the names of the metrics that `not_judged` says are unreliable: CER and WER, or none."""
+        """Returns the names of the metrics that are unreliable according to `not_judged`: CER and WER, or none."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:

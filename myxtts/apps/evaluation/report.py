@@ -78,7 +78,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns the lower bound, value and upper bound of each estimate as pixels on a common scale, or None for None."""
+    """Returns the lower bound, value and upper bound of each estimate as pixels on a common scale. None stays None."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)

@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""Minimum share of common clips, relative to the smaller of the two, for a run to count as trained on a data set."""
+"""A run counts as trained on a data set if at least this share of the clips of the smaller one is in both."""
 
 
 def choose_sentences(
@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of clips that a run was trained on, and of clips it rejected; both empty for another data set."""
+    """Returns the ids of clips that a run was trained on, and of those it rejected. Empty if it used another data set."""
     data, ids, rejects = read_config(run).data, {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(data.val_data) and not is_here(data.train_data) else "train"
@@ -195,7 +195,7 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources in order: the recordings, then the subjects, each model after its resynthesis of them."""
+    """Returns the sources in the order of the report. Before each model comes its resynthesis of the recordings."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []

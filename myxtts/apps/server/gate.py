@@ -62,7 +62,7 @@ class ApiError(Exception):
     param: str | None = None
     """Name of the invalid field of the request, or None."""
     code: str | None = None
-    """Kind of the error for programs, such as `voice_not_found`, or None."""
+    """Machine-readable kind of the error, such as `voice_not_found`, or None."""
     retry_after_seconds: int | None = None
 
     @property
@@ -80,7 +80,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Converts any exception to an error for the client. Only a `UserError` keeps its message; others are internal."""
+    """Converts an exception to an error for the client. A `UserError` keeps its message, others become a general one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
