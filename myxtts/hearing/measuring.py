@@ -31,7 +31,7 @@ GROUP = 4
 MAX_RECOGNIZER_ERROR = 0.15
 """Highest CER on recordings at which a recognizer is considered accurate enough to evaluate synthesized speech."""
 Parts = dict[str, tuple[float, float]]
-"""Numerator and denominator of each metric, by name. Over several sentences, a metric is the ratio of their sums."""
+"""Numerator and denominator of each metric, by name. Over several sentences, a metric is the ratio of the sums."""
 
 
 @dataclass(frozen=True)

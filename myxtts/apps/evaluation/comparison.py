@@ -181,7 +181,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's worst sentences: flagged ones, then by CER or distortion. Empty for rows of other kinds."""
+        """Returns a model's worst sentences: flagged ones first, then by CER or distortion. Empty if the row is no model."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -231,7 +231,7 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns a metric of a row without `scale` and confidence interval; None if it was not measured."""
+        """Returns the unscaled value of a metric of a row, without confidence interval; None if it was not measured."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
@@ -251,7 +251,7 @@ class Comparison:
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
     def not_judged(self) -> str | None:
-        """Returns a message if the recognizer is too inaccurate to trust CER and WER; None if it is accurate or untested."""
+        """Returns a message if the recognizer is too inaccurate to trust CER and WER; None if accurate or untested."""
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None

@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of clips that a run was trained on, and of those it rejected. Empty if it used another data set."""
+    """Returns the ids of clips that a run was trained on, and of those it rejected. Empty if it used other data."""
     data, ids, rejects = read_config(run).data, {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(data.val_data) and not is_here(data.train_data) else "train"

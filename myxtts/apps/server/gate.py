@@ -1,4 +1,4 @@
-"""Middleware that checks, limits, counts and logs all HTTP requests, and the errors that the API returns."""
+"""Middleware that checks, limits, counts and logs all HTTP requests; settings and errors of the HTTP API."""
 
 import asyncio
 import hmac
@@ -80,7 +80,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Converts an exception to an error for the client. A `UserError` keeps its message, others become a general one."""
+    """Converts an exception to an error for the client. A `UserError` keeps its message, others get a general one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
