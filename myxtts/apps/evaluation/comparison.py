@@ -181,7 +181,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's worst sentences: flagged ones first, then by CER or distortion. Empty if the row is no model."""
+        """Returns a model's worst sentences: flagged ones first, then by CER or distortion. Empty for other rows."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))

@@ -42,7 +42,7 @@ trainings: dict[Path, subprocess.Popen] = {}
 
 
 class Tasks:
-    """Long-running commands, identified by names. One command per name can run at a time, even if the page is closed."""
+    """Long-running commands, at most one at a time for each name. They continue if the page is closed."""
 
     def __init__(self):
         self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
