@@ -118,7 +118,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option is invalid, or a model, file or package is missing. A note gives the Python arguments.
+        UserError: An option is invalid, or a file or package is missing. A note translates flags to Python arguments.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     _evaluate(arguments, _check(arguments))
