@@ -146,7 +146,7 @@ def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None
     """Returns mel-cepstral distortion (dB) and F0 RMSE (semitones) of speech against a recording, aligned by DTW.
 
     The RMSE covers frames that are voiced in both, and is None if there are none. The distortion (Kubichek 1993) cannot
-    be compared with other implementations, since the cepstra come from a log-mel and not from a warped spectrum.
+    be compared with other implementations, since the cepstra come from a log-mel spectrogram, not a warped spectrum.
     """
     import librosa
 

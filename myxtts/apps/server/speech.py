@@ -129,7 +129,7 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 def make_job(
     request: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
 ) -> SpeechJob:
-    """Checks a request and creates a job for it. Reads files, so that it must not run in the event loop.
+    """Checks a request and creates a job for it. Reads files, so it must not run in the event loop.
 
     Raises:
         ApiError: A field is invalid, or the text cannot be spoken.
@@ -252,7 +252,7 @@ class SpeechResponse(Response):
 
 
 class CaptionedResponse(SpeechResponse):
-    """Response with audio and word times as JSON, as in Kokoro-FastAPI: a line per sentence of a stream, else one."""
+    """Response with audio and word times as in Kokoro-FastAPI: one JSON object, or if streamed, one per sentence."""
 
     media_type = "application/json"
 

@@ -101,7 +101,7 @@ class VoiceBook:
         return voices[name], lambda: self._opened(voices[name])
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Encodes the voice in the content of an audio file, and saves it to the folder under `name`.
+        """Encodes a voice from the content of an audio file, and saves it to the folder under `name`.
 
         Raises:
             ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
