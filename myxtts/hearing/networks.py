@@ -74,7 +74,7 @@ class DNSMOS:
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
-    """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`; `UserError` if it is neither.
+    """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`. Raises `UserError` for others.
 
     Without a path, uses the `pretrained.pt` of the installed Resemblyzer, or returns None if that is not installed.
     """

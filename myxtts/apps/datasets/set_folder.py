@@ -169,7 +169,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Lists clips of a speaker whose text may be wrong: their number in the first line, then the worst ones."""
+    """Returns lines of text about a speaker's clips whose text may be wrong: first their number, then the worst."""
     found = [clip for clip in clips if clip["detail"] and clip["speaker"] == speaker]
     found.sort(key=lambda clip: clip["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
