@@ -40,7 +40,7 @@ _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "da
 
 
 def open_network(path: str | Path, flag: str):
-    """Loads an ONNX model for use on one CPU thread. Raises a `UserError` that names the option `flag` if it fails."""
+    """Loads an ONNX model for use on one CPU thread. Raises `UserError`, naming the option `flag`, if that fails."""
     with needing(f"{flag} {path} needs onnxruntime. Install it with: pip install onnxruntime"):
         import onnxruntime
     options = onnxruntime.SessionOptions()

@@ -55,7 +55,7 @@ class Atom:
 class Edges(NamedTuple):
     """Frames where N segments of speech start and end, and where clips around them may begin and finish, `(N,)` each.
 
-    `pauses` are the seconds of silence before, between and after them, `(N + 1,)`; the first and last are infinite.
+    `pauses` are the seconds before, between and after the segments, `(N + 1,)`; the first and last are infinite.
     """
 
     starts: np.ndarray

@@ -44,7 +44,7 @@ class Metric(NamedTuple):
     is_share: bool = False
     """Whether the metric is a proportion of samples, so that each numerator is 0 or 1 and each denominator 1."""
     measure: Callable[[Measured], tuple[float, float] | None] | None = None
-    """Function that returns numerator and denominator for a sentence, or None; unset if `Measurer` computes them."""
+    """Function that computes numerator and denominator for a sentence; None if `Measurer` computes the metric."""
 
     @property
     def scale(self) -> float:

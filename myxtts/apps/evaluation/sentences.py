@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""A run counts as trained on a data set if at least this share of the clips of the smaller one is in both."""
+"""Minimum overlap of the clips of a run and of a data set, relative to the smaller list, to treat them as the same."""
 
 
 def choose_sentences(

@@ -110,7 +110,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page in each language on an app. The password protects it, or without one, the token (see `Door`)."""
+    """Mounts the page in each language on an app, protected by the password or, without one, the token (see `Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
