@@ -123,7 +123,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """Builds an app with only the page (see `mount_page`). Without a password, it only answers to localhost."""
+    """Builds an app with only the page (see `mount_page`). Without a password, it serves localhost only."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
