@@ -98,7 +98,7 @@ def _split_runs(lines):
 
 
 def _read_run(path, lines):
-    """Returns the figures of one run."""
+    """Returns the figures of one run, as `read_log` does, from its lines."""
     final = next((i for i, line in enumerate(lines) if FINAL_REPORT.search(line)), len(lines))
     step_lines, text = [line for line in lines[:final] if STEP.search(line)], "\n".join(lines)
     steps, report = [_figures(line) for line in step_lines], _figures("\n".join(lines[final:]))
@@ -149,7 +149,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """Returns the speed-up, or None, and its unit: samples/s if both batch sizes are known, else steps/s."""
+    """Returns the ratio of the throughputs, or None, and their unit: samples/s if both runs have it, else steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:
@@ -163,13 +163,13 @@ def shown(value, form):
 
 
 def json_ready(values):
-    """Returns the dictionary with None for NaN and infinity, which JSON lacks."""
+    """Returns the dictionary with None instead of NaN and infinity, which JSON lacks."""
     is_finite = lambda value: not isinstance(value, float) or math.isfinite(value)
     return {name: value if is_finite(value) else None for name, value in values.items()}
 
 
 def table(header, rows):
-    """Formats the lines of a table, with the first column left-aligned and the others right-aligned."""
+    """Returns the lines of a text table, with the first column left-aligned and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     lines = []
     for first, *others in [header, *rows]:
@@ -179,7 +179,7 @@ def table(header, rows):
 
 
 def comparison(baseline, optimized):
-    """Formats the comparison of two runs."""
+    """Returns the comparison of two results of `read_log` as text."""
     rows = []
     for field, title, form, more_is_better, _ in FIGURES:
         before, after = baseline[field], optimized[field]
