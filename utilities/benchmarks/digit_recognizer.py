@@ -89,7 +89,7 @@ def with_noise(power: np.ndarray, lengths: np.ndarray, snr_db: np.ndarray, rng: 
 
 
 def spoilt(power: np.ndarray, others: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Damages a word's power spectrum in one of eight ways, so that no word is left; may mix it with one of `others`."""
+    """Damages a word's power spectrum in one of eight ways, some with one of `others`; it is then no word."""
     other = others[rng.integers(len(others))]
     half, other_half = len(power) // 2, len(other) // 2
     match int(rng.integers(8)):
