@@ -48,7 +48,7 @@ def read_log(path, allow_out_of_memory=False):
 
     Args:
         path: The file.
-        allow_out_of_memory: Accept a run that ran out of memory before its first figures.
+        allow_out_of_memory: Whether to accept a run that ran out of memory before its first figures.
 
     Returns:
         A dictionary with `path`, `source`, `out_of_memory`, `accumulation` (batches per step) and the names of
@@ -128,7 +128,7 @@ def _figures(text):
 
 
 def _summarize(steps):
-    """Combines the figures of step lines, each of which covers the same number of steps."""
+    """Combines the figures of all step lines of a run; each line covers the same number of steps."""
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]

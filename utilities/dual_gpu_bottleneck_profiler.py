@@ -154,7 +154,7 @@ class Profile:
 
     @property
     def busy(self):
-        """Fractions of the time in which the data device prepared or copied batches, and the model device trained."""
+        """Fractions of the time that the data device prepared or copied batches, and that the model device trained."""
         return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):
@@ -183,7 +183,7 @@ class Profile:
         }
 
     def describe(self):
-        """Formats the four sections of the report."""
+        """Returns the report as text: timing, GPU utilization, bottlenecks and recommendations."""
         total, pipeline, whole = sum(self.phases.values()), self.pipeline, 1e3 * self.pipeline.mean
         lines = ["TIMING BREAKDOWN:"]
         shown = ((title, self.phases[phase]) for phase, title in TITLES.items())

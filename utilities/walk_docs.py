@@ -72,7 +72,7 @@ STAND_INS = (
     (r"/tmp/quickstart", "quickstart", ""),
     (r"\b(train_main|utilities/)", rf"{ROOT}/\1", ""),
 )
-"""Replacements in the commands and code of the pages: pattern, replacement, and reason, which is printed if any."""
+"""Replacements in the commands and code of the pages: pattern, replacement, and reason (printed unless empty)."""
 SKIPPED = (
     (r"python -m pytest$", "CI runs the tests"),
     (r"--worker-index 1", "started with the other worker"),
@@ -103,7 +103,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def prepare(folder: Path, quick: bool) -> None:
-    """Creates the files that the pages name in `folder`, if `quick` without trained runs."""
+    """Creates the files that the pages name, in `folder`; leaves out trained runs if `quick`."""
     folder.mkdir(parents=True, exist_ok=True)
     if not quick and not (folder / "checkpoints/samples").is_dir():
         command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]
@@ -232,7 +232,7 @@ def text_of_cells(notebook: Path) -> str:
 
 
 def missing_line(shown: str, printed: str) -> list[str]:
-    """Returns an error for the first line of `shown` that is not in `printed`, in this order; empty if all are."""
+    """Checks that `printed` has the lines of `shown` in this order; returns an error for the first one missing."""
     rest = iter(printed.splitlines())
     missing = (line for line in shown.splitlines() if not any(matches(line, one) for one in rest))
     return [f"not printed: {line}" for line in missing if line.strip(" …")][:1]

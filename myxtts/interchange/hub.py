@@ -37,7 +37,7 @@ TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 """Patterns of the files that state the licence. They are downloaded first, so that the user can decide."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
-"""Model folders by hub name, for all of this process, so that it never mixes two commits of a model."""
+"""Model folders by hub name, remembered so that a process never mixes two commits of a model."""
 
 
 class HubError(UserError):
@@ -50,7 +50,7 @@ def is_hub_name(source: str | os.PathLike) -> bool:
 
 
 def parse_hub_name(source: str) -> tuple[str, str]:
-    """Splits `hf://owner/name[@revision]` into `owner/name` and revision (default: `main`); raises `HubError`."""
+    """Splits `hf://owner/name[@revision]` into name and revision (default: `main`); raises `HubError` if malformed."""
     match = _NAME.fullmatch(source)
     if not match or ".." in source:
         raise HubError(f"A model of the hub must be hf://owner/name or hf://owner/name@revision. Received: {source}.")
@@ -87,7 +87,7 @@ def local_folder(
     Args:
         source: The folder of a model; the folder or the `model.pth` of a Coqui model; `hf://owner/name[@revision]`; or
             `base`, the bundled model.
-        accept_licence: Whether to accept a hub model's licence without asking. The user is asked once per commit.
+        accept_licence: Whether to accept a hub model's licence. If False, the user is asked, once per commit.
         what: Name of the option in error messages.
         kinds: Kinds of folders to accept, keys of `storage.base_model.KINDS`.
 
@@ -146,7 +146,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Returns whether the model card in the folder `terms` names a licence, and a text for the user that says which."""
+    """Returns whether the model card in the folder `terms` names a licence, and a description of it for the user."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -197,7 +197,7 @@ def _make_folder(source, snapshot, home):
 
 
 def check_digest(source: str, path: Path):
-    """Verifies a file's checksum, by which the hub's cache names it; removes a damaged file and raises `HubError`."""
+    """Checks a file in the hub's cache, which names files by checksum; deletes a damaged one and raises `HubError`."""
     from huggingface_hub.utils.sha import git_hash, sha_fileobj
 
     blob = Path(os.path.realpath(path))

@@ -3,8 +3,8 @@
     python utilities/base/judge_base.py --recognizer base --output base.md
 
 The model speaks 100 held-out sentences of the grammars that it was trained on, then free sentences, which may contain
-new words, alternately in a male and a female voice of each language. The table has its CER, the CER of eSpeak NG, which
-spoke the training corpus, and two controls: the CER against other sentences, and under noise.
+new words, alternately in a male and a female voice of each language. The table has the model's CER, that of eSpeak NG,
+which spoke the training corpus, and two controls: the CER against other sentences, and under noise.
 
     python utilities/base/judge_base.py --losses
 
@@ -42,7 +42,7 @@ FREE = Path(__file__).with_name("free_sentences.txt")
 
 
 def grammar_sentences(language: str) -> list[str]:
-    """Returns evenly spaced held-out sentences of the sample corpus."""
+    """Returns `SENTENCES` held-out sentences of the sample corpus, evenly spaced."""
     unheard = unheard_sentences(language)
     return [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, SENTENCES)]
 

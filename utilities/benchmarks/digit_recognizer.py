@@ -27,7 +27,7 @@ NO_WORD = 10
 SPOILT_SHARE, EPOCHS, BATCH_SIZE = 0.35, 16, 64
 CHANNELS = (16, 32, 64, 96)
 TEST_PLACEMENTS = (0.2, 0.5, 0.8)
-"""Positions of a clip in the window, as a fraction of the free frames; the predictions are averaged."""
+"""Fractions of the added silence to put before a clip; the predictions for these positions are averaged."""
 
 
 def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
@@ -89,7 +89,7 @@ def with_noise(power: np.ndarray, lengths: np.ndarray, snr_db: np.ndarray, rng: 
 
 
 def spoilt(power: np.ndarray, others: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Damages a word's power spectrum in one of eight ways, some with one of `others`; it is then no word."""
+    """Damages a word's power spectrum in one of eight ways, so that it is no word; some mix in one of `others`."""
     other = others[rng.integers(len(others))]
     half, other_half = len(power) // 2, len(other) // 2
     match int(rng.integers(8)):

@@ -87,7 +87,7 @@ def many_calls(folder: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Calls `long_text` or `many_calls`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("long", "calls"))
     parser.add_argument("--checkpoint", type=Path, required=True)

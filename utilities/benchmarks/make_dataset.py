@@ -159,7 +159,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Returns the figures of a data set by name: fractions, but a number of words and `unaccounted` seconds."""
+    """Returns the figures of a data set by name: fractions, the number `words cut`, and the seconds `unaccounted`."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]

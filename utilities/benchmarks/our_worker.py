@@ -146,7 +146,7 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model that never samples the stop code, because of its bias, and its inputs."""
+    """A model whose output bias prevents the stop code, and inputs to run it on."""
 
     model: XTTS
     inputs: dict

@@ -40,7 +40,7 @@ class Case(NamedTuple):
     kind: str
     """Name of the worker method that prepares the case."""
     arguments: tuple
-    """Arguments of this method."""
+    """Arguments of the worker method."""
     goal: float
     """Target for the reference's time divided by the time of MyXTTS."""
     tolerance: float

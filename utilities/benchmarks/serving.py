@@ -89,7 +89,7 @@ class Server:
 
 
 class Timed:
-    """Sends a request; has its status, its audio, and the seconds until the first byte and until the last byte."""
+    """Sends a request and records its status, its audio, and the seconds until the first and until the last byte."""
 
     def __init__(self, server: Server, number: int, voice: str):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=3600)
@@ -124,7 +124,7 @@ def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[
 
 
 def disconnects(server: Server, count: int, voice: str) -> str:
-    """Disconnects clients during the head, before or during the audio; reports what remains in the server."""
+    """Lets clients disconnect during the request, or before or during the audio; returns a report on leaks."""
     chosen, before = random.Random(0), server.state()
     body = body_of(3, voice)
 

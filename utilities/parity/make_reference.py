@@ -5,8 +5,8 @@ import MyXTTS:
 
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
-Arrays in `small/` are outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes. Arrays in `full/` are
-outputs of a model of XTTS v2's size, thinned out by `store_every`. `versions` has the package versions. Needs 5 GB.
+Arrays in `small/` are outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes. Arrays in `full/` are those
+of a model of XTTS v2's size, thinned out by `store_every`. `versions` has the package versions. Needs 5 GB of memory.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def drawn_ids(name, *shape, high):
 
 
 def sampled_gradients(named_parameters):
-    """Returns a row per parameter, sorted by name: largest absolute gradient, and 16 of its values or zeros."""
+    """Returns a row per parameter, sorted by name: the largest absolute gradient, then 16 samples, zero-padded."""
     rows = []
     for _, parameter in sorted(named_parameters):
         gradient = parameter.grad.numpy()
@@ -162,7 +162,7 @@ def adamw_groups(gpt):
 
 
 def sampling(out):
-    """Stores the scores that the reference's logits processors give three rows of random logits and earlier codes."""
+    """Applies the reference's logits processors to three rows of random logits; adds the results to `out`."""
     logits = drawn("small/sampling_logits", 3, 1026, scale=4.0)
     seen = drawn_ids("small/sampling_seen", 3, 12, high=1026)
     warpers = TemperatureLogitsWarper(0.75), TopKLogitsWarper(50), TopPLogitsWarper(0.85)

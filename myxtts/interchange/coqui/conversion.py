@@ -46,11 +46,11 @@ class CoquiFiles:
     """File with the weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """None uses the DVAE in `model`, if there is one; checkpoints of Coqui's trainer can contain it."""
+    """Weights of the DVAE. If None, those in `model` are used, which checkpoints of Coqui's trainer may have."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """None uses the settings stored in `model`, or those of XTTS v2 if it has none."""
+    """`config.json`. If None, the settings in `model` are used, or those of XTTS v2 if it has none."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
@@ -73,7 +73,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Returns the cached conversion of a Coqui model, given its weights file; converts a new or changed model first."""
+    """Returns the folder of the cached conversion of a Coqui weights file; converts a new or changed file first."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
@@ -137,7 +137,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns each tensor as a `Stored`, by its name in current coqui-tts; names in the DVAE start with `dvae.`."""
+    """Returns each tensor as a `Stored`, by its name in current coqui-tts; names of DVAE tensors start with `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None

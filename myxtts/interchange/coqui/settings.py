@@ -1,4 +1,4 @@
-"""Converts the settings of an XTTS model between coqui-tts, the reference implementation, and `XTTSConfig`."""
+"""Converts the settings of XTTS models from coqui-tts, the reference implementation, to `XTTSConfig`, and back."""
 
 import math
 import re
@@ -25,7 +25,7 @@ _FIXED_ARGUMENTS = {
     "gpt_use_perceiver_resampler": True,
     "cond_d_vector_in_each_upsampling_layer": True,
 }
-"""Fields of `model_args` in `config.json` that must have exactly this value."""
+"""Fields of `model_args` in `config.json`, each with the only value that is supported."""
 _SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
 _RELEASED = _SAMPLING | dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
 """Settings in the `config.json` of XTTS v2; defaults for settings that a checkpoint lacks."""
@@ -38,7 +38,7 @@ _FINE_TUNING = dict(
     conditioning_padding="zeros",
     augment=False,
 )
-"""`DataConfig` of a converted model, as in the fine-tuning recipe of coqui-tts."""
+"""Fields of `DataConfig` for fine-tuning a converted model, as in the recipe of coqui-tts."""
 _SHAPES_BY_DESIGN = (
     *("conditioning_blocks", "num_latents", "perceiver_depth", "perceiver_heads", "perceiver_head_width", "num_mels"),
     *("decoder_channels", "decoder_type", "speaker_channels", "speaker_width"),
@@ -140,7 +140,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Returns the `XTTSConfig` of a converted model, with the sampling `settings` and data settings for fine-tuning."""
+    """Returns the `XTTSConfig` of a converted model: its sampling `settings`, and data settings for fine-tuning it."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_LONGEST_TRAINING_SECONDS, longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
@@ -151,7 +151,7 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """Returns the contents of the `config.json` with which coqui-tts loads an exported model.
+    """Returns the `config.json` with which coqui-tts loads an exported model; `languages` are its language codes.
 
     Raises `CheckpointError` if coqui-tts does not support the model's shape.
     """

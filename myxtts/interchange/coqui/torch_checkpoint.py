@@ -75,7 +75,7 @@ class _Cell:
 
     value: Any
     weight: int = 1
-    """Number of values inside, itself and repetitions included, plus one per 64 characters: the cost of hashing it."""
+    """Cost of hashing the value: 1, plus the weights of all values inside, plus 1 per 64 characters of text."""
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
@@ -87,7 +87,7 @@ class Unpickler:
 
     Args:
         source: Name of the file, for error messages.
-        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage as a 1-D array. None: no tensors.
+        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D. If None, tensors are errors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
@@ -241,7 +241,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is a `kind`, else raises `TypeError`: other types may be slow to hash, or hide values."""
+    """Returns `value` if it is a `kind`; raises `TypeError` otherwise, because other types could evade the limits."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
@@ -254,7 +254,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     of the memory-mapped file, so they need little memory. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
-        The saved object: usually a dictionary of arrays by name, or a dictionary that holds such a one as `"model"`.
+        The saved object: usually a dictionary of arrays by name, or a dictionary whose value `"model"` is one.
         Objects of other classes become `StubObject`s.
 
     Raises:
@@ -331,7 +331,7 @@ def _read_zip(path, data):
 
 
 def _read_legacy(path, data):
-    """Reads the format used before PyTorch 1.6, such as Resemblyzer's encoder: five pickles, then the storages."""
+    """Reads the format used before PyTorch 1.6 (and by Resemblyzer's encoder): five pickles, then the storages."""
     start, claims = 0, {}
 
     def note_claim(dtype, key, num_values):

@@ -87,7 +87,7 @@ def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
 
 
 def _norm_but_first(direction):
-    """Returns the L2 norm `(d, 1, 1)` over all axes but the first, which in transposed convolutions is the input's."""
+    """Returns the L2 norm `(d, 1, 1)` of each slice along the first axis, as in PyTorch's weight normalization."""
     # A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
     return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
 

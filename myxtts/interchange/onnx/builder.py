@@ -30,7 +30,7 @@ def import_package(name: str) -> ModuleType:
 
 
 class Tensor:
-    """Output of a graph node. Its operators and methods add nodes, also for numbers, arrays and Keras variables."""
+    """Output of a graph node. Operators and methods add nodes; other operands may be numbers, arrays or variables."""
 
     def __init__(self, graph: "Builder", name: str):
         self.graph, self.name = graph, name
@@ -166,7 +166,7 @@ class Builder:
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the graph to a file; weights beyond the format's limit of 2 GB go to a second file next to it."""
+        """Writes the graph to a file, and its weights to a second one in the folder if a file would exceed 2 GB."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")

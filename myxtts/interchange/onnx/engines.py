@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_engine(weight_bytes: int) -> str:
-    """Returns the faster of `onnx-float32` and `tensorflow`, which sample the same codes, for a GPT of this size."""
+    """Returns `onnx-float32` on CPUs, if it is installed and twice the weights fit in memory, else `tensorflow`."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
     # ONNX Runtime copies the weights; as much memory again must remain for everything else.
     fits = 2 * weight_bytes < read_memory().usable
@@ -52,7 +52,7 @@ class OnnxSteps:
     so that this state must not be used again.
 
     Args:
-        weights: `float32`, which samples the same codes as TensorFlow, or `int8`, which is smaller and may not.
+        weights: `float32`, which samples the same codes as TensorFlow, or `int8`, which may sample others.
         threads: Number of threads of ONNX Runtime; 0 means all cores.
     """
 

@@ -1,6 +1,6 @@
 """Speaks with an exported model in the server, without TensorFlow and Keras.
 
-Adds to `speak.py` the text normalization of MyXTTS and the other audio formats.
+Unlike `speak.py`, normalizes texts as MyXTTS does, and reads all audio formats.
 """
 
 import logging
@@ -48,7 +48,7 @@ class ExportedModel:
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """The server waits for new codes on `engine.changed`. It is never notified, because no thread samples codes."""
+        """Condition on which the server waits for new codes; never notified here, as no other thread samples codes."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Language code of each stored voice, by name; None if unknown."""
 
@@ -73,7 +73,7 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
-        """Returns zeros as a voice: latents `(num_latents, width)` and a speaker vector `(speaker_width,)`."""
+        """Returns a voice of zeros: latents `(num_latents, width)` and a speaker vector `(speaker_width,)`."""
         shapes = [("num_latents", "width"), ("speaker_width",)]
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
@@ -110,7 +110,7 @@ class ExportedStream:
     finished: bool = False
     num_codes: int = 0
     spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """Text, first sample and end (exclusive) of each piece spoken so far."""
+    """Text, first sample and end sample (exclusive) of each piece spoken so far."""
     num_samples: int = 0
     num_rows: int = 1
 

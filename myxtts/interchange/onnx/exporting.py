@@ -42,7 +42,7 @@ ROUNDING, ROUNDINGS = 1e-7, 5.0
 """Encoders can amplify rounding errors, which differ between processors. So their outputs may differ by `ROUNDINGS`
 times the effect of noise on the audio samples that has the relative size `ROUNDING`."""
 NUM_SENTENCES, MOST_CODES = 8, 48
-"""Number of sentences with which the GPT is compared, and maximum number of codes per sentence."""
+"""Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
 """Largest allowed fraction of codes that differ. In float32, they differ only where two codes have equal scores."""
 LONG_TEXTS, LACKING = 2.2, 0.4
@@ -203,7 +203,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Yields `Finding`s for token ids, GPT states and codes (with teacher forcing); half the sentences are greedy."""
+    """Yields `Finding`s for token ids, and, with teacher forcing, for GPT states and codes, half of them greedy."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference, ids_differ, streams = Tokenizer.from_str(tokenizer.to_json()), [], []

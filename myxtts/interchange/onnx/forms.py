@@ -14,7 +14,7 @@ from myxtts.storage.files import user_cache, write_json
 
 
 class Package(NamedTuple):
-    """An npm package for the web page; `files` are copied to `folder`, and `integrity` is its SHA-512 in base64."""
+    """An npm package for the web page: `files` are copied to `folder`; `integrity` is the archive's SHA-512, base64."""
 
     name: str
     version: str

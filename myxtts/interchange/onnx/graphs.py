@@ -14,7 +14,7 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
     The first call reads the prompt: latents, `[START]` text `[STOP]`, start code, and a cache of one masked position.
-    Later calls read one code, with N = L = 0. They return keys and values of new positions only, to copy no cache.
+    Later calls read one code, with N = L = 0. Only keys and values of new positions are returned, to avoid copies.
 
     Inputs for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of
     codes before this one, including the start code; `mask` `(B, P + N + L + 1)` bool, the visible positions; `keys_i`

@@ -77,7 +77,7 @@ def _kind(character):
 
 
 class Speaker:
-    """An exported model, which speaks texts and clones voices. `threads`: 0 for all cores; None depends on the size."""
+    """An exported model, which speaks texts and clones voices. `threads`: 0 for all cores, None for a fast default."""
 
     def __init__(self, folder=".", threads=None):
         import onnxruntime
@@ -126,7 +126,7 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Replaces a missing voice or language by a default; prefers voices of the training data to bundled ones."""
+        """Returns voice and language, with defaults for None; prefers voices of the training data to bundled ones."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
         fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
