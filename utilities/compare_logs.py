@@ -88,7 +88,7 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """Splits lines into runs. A run starts with its batch size, which the final report may repeat."""
+    """Splits the lines of a log into runs, which begin with their batch size; a final report may have one, too."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
     for start, end in zip(starts, [*starts[1:], None]):
