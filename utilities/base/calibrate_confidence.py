@@ -97,7 +97,7 @@ def with_threshold(calibration: Calibration, rows: list[dict]) -> Calibration:
 
 
 def tables(rows: list[dict]) -> str:
-    """Formats two tables: how many sentences of each kind are flagged, and how many are understood by confidence."""
+    """Formats two tables: flagged sentences by kind, and the fraction of understood ones in each confidence range."""
     halves = [[row for row in rows if row["number"] % 2 == half] for half in (0, 1)]
     rows, judges = halves[0] + halves[1], [with_threshold(fitted(half), half) for half in halves[::-1]]
     judges = [judges[0]] * len(halves[0]) + [judges[1]] * len(halves[1])

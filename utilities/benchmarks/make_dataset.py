@@ -197,9 +197,9 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 
 
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
-    """Whether a clip is a clause, cut at a pause of the speaker.
+    """Whether a clip is a clause of the sentences `spoken`, cut at a pause of the speaker.
 
-    Its text must have the same relative position in the texts of the sentences `(start, end, text)` as its time.
+    Its text must be at the same relative position in their texts as its audio is in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)

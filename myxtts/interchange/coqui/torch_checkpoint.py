@@ -241,7 +241,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is a `kind`; raises `TypeError` otherwise, because other types could evade the limits."""
+    """Returns `value` if it is a `kind`, else raises `TypeError`; other types could evade the limits of a pickle."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
