@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that have no effect, by the subject of the check."""
+"""Options that are not allowed in each kind of check."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def report_data(arguments: argparse.Namespace) -> int:
-    """Checks the clips of a data set and prints problems; returns the exit code."""
+    """Checks the clips of a data set, prints a summary, writes the report of all clips, and returns the exit code."""
     require_output("--report", arguments.report)
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")

@@ -7,7 +7,7 @@ from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
 PATHS = ("train_data", "val_data", "prepared", "val_prepared")
-"""Settings that hold a path, and so may differ between workers."""
+"""Names of the settings that are paths, and therefore may differ between workers."""
 
 
 @dataclass

@@ -99,7 +99,7 @@ class DecoderConfig(StageConfig):
 
 @dataclass(frozen=True)
 class StageEntry:
-    """Description of a stage, from which settings, flags, plans and batches are derived."""
+    """Description of a training stage, from which its settings, flags, plans and batches are derived."""
 
     name: str
     """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
@@ -132,7 +132,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones; settings, `--stage`, plans and runs then include it.
+    """Adds a stage after the existing ones; settings, `--stage`, plans and runs then include it. Returns `entry`.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

@@ -72,7 +72,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
         known = {one.casefold(): one for one in speakers}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.5)]
         more = ", … (--list-speakers shows all)" if not near and len(speakers) > FEW_NAMES else ""
-        hint = f"{'Near it' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
+        hint = f"{'Similar' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
         hint += " A recording is for --reference-audio." * bool(Path(name).suffix)
         raise CheckpointError(f"--speaker must be one of the model's {len(speakers)} voices. Received: {name}. {hint}")
     return speakers[name]
