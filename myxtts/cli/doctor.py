@@ -1,4 +1,4 @@
-"""`myxtts doctor`, which examines the machine, workers, or with `data DIR` the clips of a data set."""
+"""The command `myxtts doctor`, which checks the machine, workers, or (with `data DIR`) the clips of a data set."""
 
 import argparse
 from pathlib import Path
@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that are not allowed in each kind of check."""
+"""Options that are rejected, by the kind of check."""
 
 
 def build_parser() -> argparse.ArgumentParser:

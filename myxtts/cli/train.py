@@ -79,7 +79,7 @@ def plan_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def plan(argv: Sequence[str] | None = None) -> int:
-    """Prints the estimated memory of training, without training; returns the exit code."""
+    """Estimates and prints the memory that training would need; returns the exit code."""
     arguments = plan_parser().parse_args(argv)
     require_output("--json", arguments.json)
     if recordings := arguments.folder or arguments.train_data:

@@ -51,7 +51,7 @@ class XTTSConfig(Settings):
     """All settings of a run: model, data, training and sampling."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    """Model shapes."""
+    """Shapes of the model."""
     data: DataConfig = field(default_factory=DataConfig)
     """Data sets, batches and devices."""
     training: TrainingConfig = field(default_factory=TrainingConfig)

@@ -17,8 +17,7 @@ from myxtts.storage.files import new_hasher
 class WaveBatch(NamedTuple):
     """Padded batch of B clips from the host: S audio samples, L text tokens and R conditioning samples per clip.
 
-    Audio is at 22 050 Hz, except `target_wav`. The last five fields are zeros, or empty, if the stage does not use
-    them.
+    Audio is at 22 050 Hz, except `target_wav`. The last five fields are zero or empty if the stage does not use them.
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -102,7 +101,7 @@ class SpeakerBatch(NamedTuple):
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    F counts the frames of a slice with `history_frames` before and `lookahead_frames` after it, S the slice's samples.
+    A slice has S samples. F frames cover it, with `history_frames` more before it and `lookahead_frames` more after it.
     """
 
     index: object  # `(B,)` int32
@@ -118,7 +117,7 @@ class BatchError(ValueError):
 
 
 def check_wave_batch(batch: WaveBatch) -> WaveBatch:
-    """Checks shapes, dtypes and lengths of a batch of NumPy arrays, and returns the batch. Raises `BatchError`."""
+    """Checks shapes, dtypes and lengths of a batch of NumPy arrays, and returns it. Raises `BatchError` for a fault."""
 
     def require(holds, name, rule, received):
         if not holds:
@@ -258,13 +257,13 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start for an order with other clips or batch size that continues this order at `position`."""
+        """Returns a start at `position` with which an order of other clips or batch size continues this order."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch of `position`; with the same clips and settings, its batches are repeated."""
+        """Returns the start of the epoch that contains `position`, for an order of the same clips and settings."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

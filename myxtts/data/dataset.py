@@ -76,7 +76,7 @@ class SpeechDataset:
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:
         """Reads, checks and splits the corpora in `config.data`.
 
-        Writes every clip, with the reasons of rejections, to `clips_train.csv` in the checkpoint folder. The vocabulary
+        Lists every clip, with the reasons of rejections, in `clips_train.csv` in the checkpoint folder. The vocabulary
         is the resumed run's, else `data.vocabulary`, else trained on the corpus. Calls `progress(done, total)` while
         recordings are checked. Raises `ConfigError` or `CorpusError` if the settings or a corpus cannot be used.
         """
@@ -131,7 +131,8 @@ class SpeechDataset:
     ) -> Iterator[WaveBatch]:
         """Iterates over a stage's training batches from `start` until `stop` (None: endless), prefetched to `device`.
 
-        Each worker reads its own rows of a batch. Raises `AudioError` or `OSError` if a recording cannot be read.
+        Each worker reads its own rows of a batch. `buffer_size` None is `data.pipeline_buffer_size`. Raises
+        `AudioError` or `OSError` if a recording cannot be read.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training

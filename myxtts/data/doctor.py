@@ -1,4 +1,4 @@
-"""Checks data sets for training: rejects unusable clips with a reason, splits off validation, and finds leakage."""
+"""Checks of data sets for training: reasons to reject clips, the validation split, and leakage between sets."""
 
 import json
 import os
@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 
 
 class ClipLimits(NamedTuple):
-    """Minimum and maximum duration of a clip."""
+    """Minimum and maximum duration of a clip, in seconds."""
 
     min_seconds: float = 0.1
     max_seconds: float = 30.0

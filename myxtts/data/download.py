@@ -17,7 +17,7 @@ _CHUNK_BYTES = 2**18
 
 
 class Archive(NamedTuple):
-    """Address of a `.tar.bz2` archive that contains one folder, with its checksum and sizes."""
+    """A `.tar.bz2` archive that contains one folder: its address, checksum and sizes."""
 
     name: str
     url: str

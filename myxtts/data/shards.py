@@ -171,8 +171,8 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recording paths of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` is the flag of `clips`, for messages. Adds the clips of `also`. Raises `UserError` if a clip is missing or
-        stale.
+        `of` is the flag of `clips`, for messages. Adds the clips of `also`. Raises `UserError` for a missing or stale
+        clip.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
@@ -184,7 +184,7 @@ class PreparedClips:
         return self
 
     def require_dvae(self, digest: str) -> None:
-        """Raises `UserError` if the codes were computed with other DVAE weights than those with this digest."""
+        """Raises `UserError` unless the codes were computed with the DVAE weights that have this digest."""
         if digest != self.dvae:
             hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave out the flag."
             raise UserError(f"{self.name} has codes of another DVAE than this run's. {hint}")

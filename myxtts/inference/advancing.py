@@ -67,7 +67,7 @@ class CompiledBlock:
         self._program = tf.function(self._advance, jit_compile=True, autograph=False)
 
     def advance(self, block: TransformerBlock, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns `block.advance(*arguments)`."""
+        """Returns the result of `block.advance(*arguments)`, computed by the compiled program."""
         return self._program([tf.convert_to_tensor(weight.value) for weight in block.weights], *arguments)
 
     def _advance(self, weights, *arguments):
@@ -129,7 +129,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects the sentences `rows` and cache positions `start:end`; adds `before` and `after` empty positions."""
+        """Selects the sentences `rows` and cache positions `start:end`, padded by `before` and `after` positions."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)

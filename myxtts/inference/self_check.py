@@ -75,7 +75,7 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns the inputs of a `Calibration`: how evenly and sharply the attention follows the text, and coverage."""
+    """Returns the inputs of a `Calibration`: how evenly, how sharply and how fully the attention follows the text."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0

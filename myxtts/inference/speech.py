@@ -174,7 +174,7 @@ class Speech(Spoken):
         return len(self.samples) / self.sample_rate
 
     def resampled(self, sample_rate: int) -> Self:
-        """Returns a copy at another sample rate, in Hz."""
+        """Returns a copy that is resampled to `sample_rate` Hz."""
         samples = soxr.resample(self.samples, self.sample_rate, sample_rate, quality="HQ")
         return replace(self, samples=samples, sample_rate=sample_rate)
 

@@ -41,7 +41,7 @@ AnyVoice = Voice | Recording | list[Recording]
 
 
 class Synthesizer:
-    """Synthesizes speech with a GPT, and a waveform decoder with speaker encoder or a DVAE with Griffin-Lim.
+    """Synthesizes speech with a GPT and either a waveform decoder and speaker encoder, or a DVAE and Griffin-Lim.
 
     Thread-safe: `engine` samples the codes of all threads together. `voice` encodes recordings to a `Voice`.
 
@@ -103,7 +103,7 @@ class Synthesizer:
 
     @property
     def speakers(self) -> list[str]:
-        """Names of the voices that come with the model; each can be given as `voice`."""
+        """Names of the voices that come with the model, which are values of the argument `voice`."""
         return [*read_speakers(self.folder)] if self.folder else []
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ class Synthesizer:
 
         Args:
             voices: One `AnyVoice` per text; None uses the default voice, as in `as_voice`.
-            languages: One code per text, such as `en` or `fa`.
+            languages: One language code per text, such as `en` or `fa`.
             sampling: None uses the sampling parameters of the run.
             max_codes: Maximum number of codes per sentence; 0 is the model's limit.
             speed: Factor of the speaking rate; the pitch does not change.

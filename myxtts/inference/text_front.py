@@ -30,7 +30,7 @@ _PAUSES = {
 
 
 class Piece(NamedTuple):
-    """A sentence or part of a sentence, synthesized at once, and the pause after it."""
+    """Sentence, or part of a sentence, that is synthesized as a unit, and the pause after it."""
 
     text: str
     pause_seconds: float

@@ -58,7 +58,7 @@ def window_shape(decoder: WaveformDecoder) -> WindowShape:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context, to the same samples (within 1e-6) as a whole sentence at once."""
+    """Decodes GPT latents in windows with context; the samples equal those of a single window within 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
@@ -92,7 +92,7 @@ class Sentence:
         """Whether `more` has returned audio."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence for sampling. Each `attempt` has other random numbers; `hurry` is as in `CodeStream`."""
+        """Queues the sentence for sampling. Each `attempt` uses other random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
@@ -104,7 +104,7 @@ class Sentence:
         return not self.stream.active or len(self.stream.codes) > self._num_seen
 
     def more(self) -> tuple[np.ndarray, bool]:
-        """Returns the next samples `(S,)` float32, possibly none, and whether the sentence has ended."""
+        """Returns the next samples `(S,)` float32 (S may be 0), and whether the sentence has ended."""
         codes, latents, ended = self.stream.drawn()
         self._num_seen, sample_rate = len(codes), self.synthesizer.sample_rate
         if ended and not codes:
@@ -131,7 +131,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: Listener | None) -> np.ndarray:
-        """Speaks the sentence up to `retries` + 1 times; returns the samples `(S,)` with the highest confidence."""
+        """Speaks the sentence up to `retries` + 1 times, until it has no faults; returns the best samples, `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -216,7 +216,7 @@ class SpeechStream(Spoken):
         return not self.finished and self._sentences[self._number].ready()
 
     def more(self) -> np.ndarray:
-        """Returns the next samples `(S,)` float32, possibly none. Raises the engine's error, if any."""
+        """Returns the next samples `(S,)` float32 (S may be 0). Raises the engine's error, if any."""
         sentence = self._sentences[self._number]
         if sentence.stream.cancelled:
             self.finished = True

@@ -17,7 +17,7 @@ FIRST_CODES = 8
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
 """Decoder of one sentence, `(codes, latents, ended) -> samples`. It is given all codes and all GPT latents `(n, width)`
-so far (if ended, one latent more than codes), and returns the next samples `(S,)` float32, possibly none."""
+so far (if ended, one latent more than codes), and returns the next samples `(S,)` float32, where S may be 0."""
 
 
 class WindowShape(NamedTuple):
@@ -30,7 +30,7 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context, to the same samples as at once, except for rounding.
+    """Decodes a sentence in windows with context. The samples equal those of a single window, except for rounding.
 
     `to_samples(latents, start, end)` decodes the frames `start` to `end` of latents `(n, width)` to samples `(S,)`.
     """
@@ -40,7 +40,7 @@ class Windows:
         self._given, self._least = 0, FIRST_FRAMES
 
     def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples, possibly none, given all codes and latents so far; see `Sounding`."""
+        """Returns the next samples `(S,)`, where S may be 0, given all codes and latents so far; see `Sounding`."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent change with the next latent.

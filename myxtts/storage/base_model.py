@@ -28,12 +28,12 @@ KINDS = {
 """Kinds of paths, with an error text for each. A folder has the first kind whose key, a glob, matches a file in it."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
-"""Kinds that a run can be written to; `MODELS` are models, and `PLACES` are folders without a model."""
+"""Kinds of paths to which a run can be written. `MODELS` are the kinds with a model, `PLACES` those without one."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind of a path or model name, a key of `KINDS`. Only a string can be a name; "" is `NEW`."""
+    """Returns the kind of a path, or of a name such as `base`: a key of `KINDS`. A `Path` object is never a name."""
     path = Path(source)
     other = FILE if any(map(os.path.isfile, (path, *path.parents))) else NEW
     return BASE_NAME if is_base(source) else next((mark for mark in KINDS if source and any(path.glob(mark))), other)

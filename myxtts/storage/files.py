@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in the block to `path`, if it has the temporary name or none (full disk)."""
+    """Sets the file name of an `OSError` in the block to `path`, if it names the temporary file or none (full disk)."""
     try:
         yield
     except OSError as error:
@@ -178,7 +178,7 @@ def write_json(path: AnyPath, value: Any) -> None:
 
 
 def read_json(path: AnyPath) -> Any:
-    """Reads a JSON file. Raises `CheckpointError` if it is missing, irregular, not JSON, or over `MAX_JSON_BYTES`."""
+    """Reads a JSON file. Raises `CheckpointError` if it is missing, a device, over `MAX_JSON_BYTES`, or not JSON."""
     path = Path(path)
     try:
         text = read_bounded(path, MAX_JSON_BYTES)

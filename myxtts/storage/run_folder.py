@@ -49,7 +49,7 @@ _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the step to load: `which` for a stage in `JUDGED`, else the last one. `store` must have a checkpoint."""
+    """Returns the step to load: `best` or `last` for a stage in `JUDGED`, else the last. `store` must not be empty."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -60,7 +60,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if missing."""
+    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if it has none."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))

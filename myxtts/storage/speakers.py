@@ -17,7 +17,7 @@ from myxtts.storage.files import AnyPath, CheckpointError
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
 SPEAKER_CLIPS = "speaker_clips"
-"""Name of a run's folder with a short recording of each training speaker."""
+"""Name of the folder in a run that contains a short recording of each training speaker."""
 _INDEX = "index.json"
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 FEW_NAMES = 5

@@ -59,7 +59,7 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips that have none in the data set; None identifies it from their texts, else English.
+        language: Language of clips for which the data set has none. None identifies it from the texts, or is English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Folders outside the data set that may contain its audio files.
 
@@ -169,7 +169,7 @@ def _guess_language(reading):
 
 
 def _nothing_found(place, formats):
-    """Returns the error for a data set that no format recognizes; its message lists some of the files, and a hint."""
+    """Returns the error for a data set that no format recognizes; its message lists some files and gives a hint."""
     names, sheets = [], []
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)

@@ -95,7 +95,7 @@ class CorpusFormat:
 class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
-    `language` is the user's language for clips without one, or empty. `formats` are those to try in speakers' folders.
+    `language` is the user's language for clips without one, or empty. `formats` are tried in the folders of speakers.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):

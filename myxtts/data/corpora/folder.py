@@ -24,7 +24,7 @@ class CorpusError(UserError):
 
 
 class TextsMissing(CorpusError):
-    """Error for recordings without transcripts, or only with subtitles. `root` is one recording, or their folder."""
+    """Error for recordings without transcripts, or only with subtitles. `root` is the recording, or their folder."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
@@ -65,7 +65,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the common folder of outside audio, if the user owns it and at least half of `names` are in it."""
+        """Allows the folder outside the data set that has at least half of the clips `names`, if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]

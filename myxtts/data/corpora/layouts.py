@@ -143,7 +143,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads a folder's only list, or its training and validation lists, or those of a subfolder; else returns False."""
+    """Reads a folder's only list, or its lists for training and validation; returns False if there are no lists."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
@@ -249,9 +249,9 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 
 
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
-    """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with transcripts in files that end with `suffix`.
+    """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
 
-    The sets `dev-…` are for validation and `test-…` are unused, unless there are no others. Returns False without any.
+    In LibriSpeech and LibriTTS, `dev-…` is for validation and `test-…` is unused; without others, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -290,7 +290,7 @@ def read_mls(reading: Reading, place: Place) -> bool:
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Returns False for other layouts, and for books directly in the folder, unless the user chose this format.
+    Returns False for other layouts, and for books directly in a folder without `by_book`, if no format was chosen.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)

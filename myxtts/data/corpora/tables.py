@@ -112,7 +112,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns the separator of a list without a header: a tab, comma or semicolon if most lines fit, else `|`."""
+    """Returns `|`, or if no line has it, the tab, comma or semicolon that splits most lines into two or three cells."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
         dialect = Dialect(separator, separator != "\t")
@@ -218,7 +218,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table`. If the usual folders lack the audio of its first clips, their subfolders are searched too."""
+    """Creates a `Table`. If `wavs/` and `place` lack the audio of its first clips, subfolders are searched too."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
@@ -292,7 +292,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Reads two folders in `parts` (by split name): the preferred validation split, then the split `training`."""
+    """Applies `read` to two folders of `parts` (by split name): the preferred validation split, then `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
