@@ -57,7 +57,7 @@ class XTTSConfig(Settings):
     training: TrainingConfig = field(default_factory=TrainingConfig)
     """Training loop and stages."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """Sampling at synthesis."""
+    """Sampling parameters at synthesis."""
 
     def __post_init__(self):
         data, most_text, codes = self.data, self.model.max_text_tokens, self.model.max_codes

@@ -88,7 +88,7 @@ class Flag:
 
     @property
     def keywords(self) -> list[str]:
-        """Names of the argument in Python, such as `max_steps` for `--max-steps`."""
+        """Names of the flag's argument in Python, such as `max_steps` for `--max-steps`."""
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     def plain(self, value: Any) -> Any:

@@ -63,7 +63,7 @@ def plain_type(kind: Any) -> Any:
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Only converts lists to tuples and numbers to floats. Raises `ConfigError`, naming `name`, for values of other types.
+    Only converts lists to tuples and numbers to floats. Raises `ConfigError`, with the setting's `name`, otherwise.
     """
     if value is None and NoneType in get_args(kind):
         return None
@@ -101,7 +101,7 @@ class Settings:
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets each field from `values`, else `defaults`, else its declared default, for classes with an `__init__`."""
+        """Sets each field from `values`, `defaults` or its declared default, in this order of preference."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")

@@ -110,7 +110,7 @@ class TrainingConfig(Settings):
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
-    """Settings of each stage. YAML and Python use the stage's name instead: `gpt: {max_steps: 9}`."""
+    """Settings of each stage, by its name. YAML and Python name the stage directly: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
     """Batches per optimizer step."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")

@@ -59,7 +59,7 @@ class SpeechDataset:
     texts: dict[str, str]
     """Transcripts before tokenization, by clip id."""
     prepared: PreparedClips | None = None
-    """Prepared training clips, validation clips or both; None if nothing is prepared: codes are then computed."""
+    """Prepared training clips, validation clips or both; None if no clips are prepared."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of each stage's batch order; stages that are not listed start at position 0."""
     speakers: tuple[str, ...] | None = None

@@ -73,7 +73,7 @@ class ConditioningRule:
     padding: str
     """How a shorter conditioning clip is padded to `max_samples`: `repeat` or `zeros`."""
     grid: int = 1
-    """Starts, and lengths below `max_samples`, are rounded down to multiples of this number of samples."""
+    """Granularity in samples: a clip's start, and its length if below `max_samples`, are rounded down to multiples."""
 
 
 @dataclass(eq=False)

@@ -110,7 +110,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder has shards of an earlier division into another number of `shards`."""
+    """Raises `UserError` if the folder already has shards that were written for another total number of `shards`."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
@@ -236,7 +236,7 @@ def _read_bytes(path, offset=0, length=-1):
 
 @contextmanager
 def _os_errors(path) -> Iterator[None]:
-    """Converts TensorFlow errors in the context to `OSError`, or to `UserError` for storage it cannot read."""
+    """Converts TensorFlow errors in the block to `OSError`, or to `UserError` if the storage is not supported."""
     try:
         yield
     except tf.errors.UnimplementedError as error:

@@ -124,7 +124,7 @@ class TensorflowSteps:
             self._read = tf.function(self._read_prompts, input_signature=prompt, autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Runs the GPT on prompts: latents `(B, N, width)`, text `(B, L)` with mask `(B, L)` bool, the start code."""
+        """Returns the state after prompts of latents `(B, N, width)`, text `(B, L)` with bool mask, and start code."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 

@@ -69,7 +69,7 @@ class Calibration(NamedTuple):
         return cls(**read_json(path)) if path.is_file() else None
 
     def __call__(self, found: dict[str, float]) -> float:
-        """Returns the probability for a sentence with the `features` `found`, clipped to 0.01 to 0.99."""
+        """Returns the probability for a sentence whose `features` are `found`, clipped to 0.01 to 0.99."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
         return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
 

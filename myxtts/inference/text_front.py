@@ -20,8 +20,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE_SECONDS = 0.25, 0.12, 0.05, 0.5
-"""Pauses after a sentence; after a part that ends with a comma, semicolon, colon or dash; after a part that was cut
-between two words; and at a blank line."""
+"""Pauses in seconds: after a sentence, after a clause (ending in a comma, semicolon, colon or dash), after a cut
+between two words, and at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
     SENTENCE_PAUSE_SECONDS: re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$"""),

@@ -9,8 +9,8 @@ import numpy as np
 FIRST_FRAMES = 8
 """Minimum number of frames in the first window of a sentence."""
 LATER_FRAMES = 64
-"""Minimum number of frames in the second window, about those of one engine call. Each later window is twice as long as
-the previous one, up to `MOST_FRAMES`, because short windows consist mostly of context, which is computed again."""
+"""Minimum number of frames in the second window, about as many as one engine call yields. Each later window is twice as
+long as the one before, up to `MOST_FRAMES`. Short windows consist mostly of context, which is computed again."""
 MOST_FRAMES = 172
 FIRST_CODES = 8
 """Number of codes that must be sampled before the first window can be decoded."""

@@ -115,7 +115,7 @@ def _manifest_entry(file):
 
 
 def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
-    """Writes a checkpoint's manifest: `entries`, `{file name: {"bytes": size, "blake2b": digest}}`, and a checksum."""
+    """Writes a checkpoint's manifest, `entries` `{file name: {"bytes": size, "blake2b": digest}}` with a checksum."""
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
     files.write_json(folder / MANIFEST, manifest)
 

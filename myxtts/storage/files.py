@@ -27,7 +27,7 @@ DIGEST_BYTES = 16
 MAX_JSON_BYTES = 32 * 2**20
 """Maximum size of a JSON file; the files of a run take a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
-"""Pattern for the start of a CSV cell that spreadsheets evaluate as a formula; some of them ignore leading blanks."""
+"""Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 

@@ -31,7 +31,7 @@ VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
 """Name of the tensor with the scale of each mel band, and of its file in GPT checkpoints of models without DVAE."""
 JUDGED = ("gpt", "decoder")
-"""Stages whose best checkpoint is used for speech. For the others it is the last, on which later stages depend."""
+"""Stages whose best checkpoint is used for speech. Other stages use the last one, on which later stages depend."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _CONFIG = "config.json"

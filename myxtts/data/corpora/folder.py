@@ -24,7 +24,7 @@ class CorpusError(UserError):
 
 
 class TextsMissing(CorpusError):
-    """Error for recordings without transcripts, or only with subtitles. `root` is the recording, or their folder."""
+    """Error for recordings without transcripts, or only with subtitles. `root` is a recording, or the folder of all."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)

@@ -133,7 +133,7 @@ def read_header(reading: Reading, place: Place) -> bool:
 
 
 def read_ljspeech(reading: Reading, place: Place) -> bool:
-    """Reads a list without a known header, whose columns are found by their content; returns False without a list."""
+    """Reads a list without a known header, and finds its columns by content. Returns False if there is no list."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return False
@@ -208,7 +208,7 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
 
 
 def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> bool:
-    """Reads pairs of audio and text files with the same name, rejects unpaired files; returns False without a pair."""
+    """Reads pairs of audio and text files with equal names, and rejects unpaired files. Returns False without pairs."""
     audio = reading.folder.audio_stems(place.path)
     texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
     if suffix == ".txt" and audio.isdisjoint(texts):  # the texts are not transcripts
@@ -290,7 +290,8 @@ def read_mls(reading: Reading, place: Place) -> bool:
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Returns False for other layouts, and for books directly in a folder without `by_book`, if no format was chosen.
+    Returns False for other layouts. Books may be directly in the folder only if its path contains `by_book` or the user
+    chose this format.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
