@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
     add("folder", help="root of the data set, or a list of its clips")
     add("--format", metavar="NAME", help="format of the data, see docs/data.md (default: detected)")
-    root = "additional folder for audio files that lists name; can be repeated"
+    root = "additional folder that may contain the audio files of a list; can be repeated"
     add("--audio-root", action="append", default=[], **folder, help=root)
     add("--validation", **folder, help="validation set, checked for clips that are in both")
     add("--language", help="language of recordings without one (default: identified by the texts, else en)")

@@ -202,7 +202,7 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries, which override those of the files that its key `include` lists.
+    """Reads a YAML file as nested dictionaries, merged over the files that its key `include` lists.
 
     Raises `ConfigError` if a file is missing, too large, no mapping, outside the folder of `path`, or includes itself.
     """

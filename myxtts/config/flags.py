@@ -47,7 +47,7 @@ class DeviceOptions(Settings):
 
 @dataclass
 class StartOptions(DeviceOptions):
-    """Options that apply to one start and are not saved with the run."""
+    """All options that apply to one start and are not saved with the run."""
 
     config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
     """YAML file or recipe of configs/; other flags override it."""
@@ -82,7 +82,7 @@ class Flag:
     repeats: bool
     """Whether the flag can be repeated."""
     choices: list[str]
-    """Allowed values; empty for a list or if any value is allowed."""
+    """Allowed values; empty if the value is a list, or if any value is allowed."""
     turns_off: bool = False
     """Whether the flag sets its field to False."""
 

@@ -75,7 +75,7 @@ class ModelConfig(Settings):
     perceiver_head_width: int = setting(64, at_least=1, at_most=65536)
     """Width of a perceiver attention head."""
     num_mels: int = setting(NUM_MELS, at_least=1, at_most=10000)
-    """Number of mel bands."""
+    """Number of mel bands in the input of the DVAE and the conditioning encoder."""
     num_codes: int = setting(1024, at_least=2, at_most=1_000_000, hint="XTTS v2 has 1024.")
     """Codebook size. The GPT's audio vocabulary has two more entries, start and stop."""
     dvae_hidden: int = setting(256, at_least=1, at_most=65536)

@@ -35,7 +35,7 @@ lowers the precision of matrix products on hardware that gains from it, and comp
 `aggressive` also saves memory, and compiles every stage on a GPU."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
-"""First port and number of ports for Slurm workers. The job id selects ports, so that jobs on a machine differ."""
+"""First port and number of ports for Slurm workers. The job id selects a port, so that jobs do not conflict."""
 SLURM = ("slurm",)
 """Value of `training.workers` that means all tasks of a Slurm job step."""
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")

@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Length to which all texts are padded (audio: `fixed_samples`). None pads to the longest in each length bucket."""
+    """Length to which all texts are padded (audio: `fixed_samples`). If None, each length bucket has its own."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)

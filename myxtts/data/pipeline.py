@@ -154,7 +154,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes a row's conditioning clip. `samples` is the row's own clip (None if prepared), which is at `shift`."""
+        """Writes a row's conditioning clip. `samples` is the row's own clip (None if prepared), placed at `shift`."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None

@@ -23,13 +23,13 @@ CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """Minimum length of a loop in codes (1.5 s), its minimum number of repetitions, and its maximum period in codes."""
 DOUBT = 0.5
-"""Score below which a fault is listed; without a `Calibration`, also the confidence that flags a sentence."""
+"""Score below which a fault is listed. Without a `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
 """Ratios of duration to usual maximum, or of usual minimum to duration, that score 1 (no fault) and 0.5."""
 LEAST_FOLLOWING = 0.5
-"""Minimum evenness and sharpness (see `features`); below it, attention does not follow the text and is ignored."""
+"""Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 

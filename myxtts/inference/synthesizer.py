@@ -103,7 +103,7 @@ class Synthesizer:
 
     @property
     def speakers(self) -> list[str]:
-        """Names of the voices that come with the model, which are values of the argument `voice`."""
+        """Names of the voices that come with the model, for the argument `voice`."""
         return [*read_speakers(self.folder)] if self.folder else []
 
     def __repr__(self) -> str:

@@ -79,7 +79,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads latents and speaker vector of a voice, with the shapes of `write_speakers`. Raises `CheckpointError`."""
+    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if there are none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
@@ -108,7 +108,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def read_clips(home: Path) -> dict[str, StoredSpeaker]:
-    """Returns the speakers in the index of the folder `home`, a run's `SPEAKER_CLIPS`. Recordings may be missing."""
+    """Returns the speakers in the index of the folder `home`, by name; the recordings themselves may be missing."""
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}

@@ -59,7 +59,7 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips for which the data set has none. None identifies it from the texts, or is English.
+        language: Default language, for clips without one; None identifies it from the texts, else uses English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Folders outside the data set that may contain its audio files.
 

@@ -1,4 +1,4 @@
-"""Data types of the corpus formats: utterances, findings, and the reader state that collects both."""
+"""Data types of the corpus formats: utterances, problems with clips, and the `Reading` that collects both."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
