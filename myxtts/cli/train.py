@@ -101,7 +101,7 @@ def launch_parser() -> PlainParser:
         "the worker's number. Ctrl-C stops all of them after the current step. On several machines, start each worker "
         "with --workers and --worker-index (docs/scaling.md)."
     )
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="how many, at least 2")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, at least 2")
     restarts = "how often all workers are restarted after one was lost; the run resumes exactly"
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help=restarts)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- train, and its arguments")

@@ -257,13 +257,13 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns a start at `position` with which an order of other clips or batch size continues this order."""
+        """Returns the `EpochStart` for continuing this order at `position` with other clips or another batch size."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch that contains `position`, for an order of the same clips and settings."""
+        """Returns the `EpochStart` of the epoch that contains `position`, for the same clips and batch size."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

@@ -131,8 +131,8 @@ class SpeechDataset:
     ) -> Iterator[WaveBatch]:
         """Iterates over a stage's training batches from `start` until `stop` (None: endless), prefetched to `device`.
 
-        Each worker reads its own rows of a batch. `buffer_size` None is `data.pipeline_buffer_size`. Raises
-        `AudioError` or `OSError` if a recording cannot be read.
+        Each worker reads its own rows of a batch. By default, `data.pipeline_buffer_size` batches are prefetched.
+        Raises `AudioError` or `OSError` if a recording cannot be read.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training

@@ -171,8 +171,8 @@ class PreparedClips:
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
         """Maps the recording paths of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` is the flag of `clips`, for messages. Adds the clips of `also`. Raises `UserError` for missing or stale
-        clips.
+        `of` is the flag of `clips` in messages. Adds the clips of `also`. Raises `UserError` if clips are missing or
+        stale.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:

@@ -176,7 +176,7 @@ class SecondReading:
             self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
-        """Runs C > 0 codes `(C,)` with voice latents `(1, num_latents, width)` and text ids, without start and stop."""
+        """Returns the `Reading` of codes `(C,)`, C > 0, with latents `(1, num_latents, width)` and bare text ids."""
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)
         # The first id is the language token.

@@ -74,7 +74,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine (in `choices.ENGINES`), and function that creates the steps of another one by name."""
+        """Name of the engine (in `choices.ENGINES`), and function that creates another engine's steps by its name."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)

@@ -107,7 +107,7 @@ class Reading:
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """Records a `ClipRefused` in the context as a rejection of clip `name`, on line `line` of the list `path`."""
+        """Converts a `ClipRefused` in the block to a rejection of clip `name`, on line `line` of the list `path`."""
         try:
             yield
         except ClipRefused as refused:

@@ -24,7 +24,7 @@ class CorpusError(UserError):
 
 
 class TextsMissing(CorpusError):
-    """Error for recordings without transcripts, or only with subtitles. `root` is a recording, or the folder of all."""
+    """Error for recordings without transcripts, or only with subtitles. `root` is the file or folder that was given."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
