@@ -228,7 +228,7 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Does the rest of a call after `self.qkv`; returns output `(B, T, width)`, keys, values `(B, heads, T, D)`."""
+        """Completes a call, given `qkv(x)`; returns output `(B, T, width)`, and keys and values `(B, heads, T, D)`."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value

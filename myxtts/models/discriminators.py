@@ -47,7 +47,7 @@ _SLOPE = 0.1
 
 
 class PeriodDiscriminator(Layer):
-    """Discriminator over every `period`-th sample, audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
+    """Discriminator over every `period`-th sample: audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
 
     The last feature map is the score.
 
@@ -73,7 +73,7 @@ class PeriodDiscriminator(Layer):
 
 
 class SpectrumDiscriminator(Layer):
-    """Discriminator over the complex spectrum, audio `(B, S)` to a list of feature maps `(B, T, bins, C)`.
+    """Discriminator over the complex spectrum: audio `(B, S)` to a list of feature maps `(B, T, bins, C)`.
 
     The last feature map is the score.
 

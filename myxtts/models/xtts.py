@@ -102,7 +102,7 @@ class XTTS(keras.Model):
         return myxtts.from_preset(folder, accept_licence)
 
     def save_to_preset(self, folder: str | PathLike) -> None:
-        """Saves the model to a folder for `from_preset`, `myxtts.load`, `myxtts say` or `training.init_from`.
+        """Saves the model to a folder that `from_preset`, `myxtts.load`, `myxtts say` and `training.init_from` accept.
 
         Raises:
             UserError: The model has no `preset`, or the folder is not empty.

@@ -278,9 +278,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds the remaining time of the stage and of the run to the `timing` that later callbacks get in `on_log`.
 
-    The trial's estimates for later stages are multiplied by the ratio of measured to estimated time. They are first
-    added to both times, so that a few short steps change the ratio little. Without a trial, the time of later stages is
-    extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
+    The trial's estimates for later stages are multiplied by the ratio of measured to estimated time in this stage. Both
+    times first get these estimates added, so that a few short steps change the ratio little. Without a trial, the time
+    of later stages is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
