@@ -59,7 +59,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Why the stage cannot continue, other than `needed_by`: text to end a message with. Empty if it can continue."""
+    """Why the stage cannot continue, apart from `needed_by`: text that ends a message. Empty without such a reason."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
