@@ -19,15 +19,15 @@ from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 
 
 def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = False) -> XTTS:
-    """Loads the trained parts of a model, and stores its tokenizer and configuration in its attribute `preset`.
+    """Loads a model from a folder. The model's attribute `preset` holds its tokenizer and its configuration.
 
     Args:
         folder: Folder of a run or of `myxtts convert`.
         which: `best` or `last` checkpoint of GPT and waveform decoder; other parts always load the last one.
-        only_speech: Whether to skip the DVAE if there is a waveform decoder, which makes it unnecessary.
+        only_speech: Whether to leave out the DVAE if the model has a waveform decoder and can speak without a DVAE.
 
     Raises:
-        CheckpointError: A file or a part that speech needs is missing or damaged.
+        CheckpointError: The model lacks a part that it needs to speak, or a file is missing or damaged.
     """
     also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
     folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")
@@ -69,7 +69,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Saves a model with its tokenizer to a folder for `from_preset`, `load`, `myxtts say` and `training.init_from`.
+    """Saves a model and its tokenizer to a folder that `load`, `myxtts say` and `training.init_from` accept as a model.
 
     Raises:
         UserError: The model has no `preset`, or the folder is not empty.

@@ -21,13 +21,13 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""Minimum length of a loop in codes (1.5 s), its minimum number of repetitions, and its maximum period in codes."""
+"""A loop has at least `LOOP_CODES` codes (1.5 s) and `LOOP_TURNS` repetitions, of at most `LONGEST_LOOP` codes each."""
 DOUBT = 0.5
 """Score below which a fault is listed. Without a `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Ratios of duration to usual maximum, or of usual minimum to duration, that score 1 (no fault) and 0.5."""
+"""A duration that is outside the usual range by these factors has a score of 1 (no fault) and 0.5, respectively."""
 LEAST_FOLLOWING = 0.5
 """Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -35,7 +35,7 @@ Listener = Callable[[np.ndarray, int, str, str], float]
 
 
 class Reading(NamedTuple):
-    """Result of a second pass of the GPT over C codes and L text tokens, start and stop token included."""
+    """Result of a second pass of the GPT over C codes and L text tokens. L includes the start and the stop token."""
 
     attention: np.ndarray
     """`(C, L)` attention of each code to the text tokens, in the first head of the block that follows the text most
@@ -155,7 +155,7 @@ def _score(value, full, half):
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Returns the length of the longest part of codes `(C,)` with a pattern repeated `LOOP_TURNS` times, or 0."""
+    """Returns the length in codes of the longest loop in `codes` `(C,)`; 0 if nothing repeats `LOOP_TURNS` times."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])
@@ -176,7 +176,10 @@ class SecondReading:
             self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
-        """Returns the `Reading` of codes `(C,)`, C > 0, with latents `(1, num_latents, width)` and bare text ids."""
+        """Returns the `Reading` of codes `(C,)`, C > 0, given latents `(1, num_latents, width)` and text ids.
+
+        `ids` begin with the language token, and include neither a start nor a stop token.
+        """
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)
         # The first id is the language token.

@@ -98,7 +98,7 @@ class SpokenPiece(Verdict):
     text: str
     start_seconds: float
     end_seconds: float
-    """End in seconds from the start of the speech, without the pause after the piece; `start_seconds` likewise."""
+    """End of the piece, before the pause that follows. Like `start_seconds`, it counts from the start of the speech."""
     codes: np.ndarray = field(repr=False)
     """Audio codes, `(C,)` int32, without the stop code."""
     stopped: bool
@@ -217,7 +217,7 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 
 
 SILENT = 0.05
-"""Fraction of the highest frame RMS below which a frame at either end of a sentence is silent."""
+"""Threshold of the silence before and after a sentence, as a fraction of the RMS of the loudest frame."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Durations of a word boundary and of a pause at punctuation, in units of a phoneme or letter."""
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 REMEMBERED_VOICES = 32
 """Maximum number of encoded voices in the cache of a model that was loaded from a folder."""
 MOST_AHEAD = 64
-"""Maximum number of sentences whose codes `batch` samples in advance; their codes and latents stay in memory."""
+"""Maximum number of sentences that `batch` queues for sampling at a time. Their codes and latents stay in memory."""
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the name of a voice that comes with the model, a `.voice` file, or recordings of one speaker."""
 
@@ -47,10 +47,10 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        compiled: Whether XLA compiles the sampling: True, False, or None for the shapes that `warm_up` compiled.
+        compiled: Whether XLA compiles the sampling. None uses XLA only for batch shapes that `warm_up` has compiled.
         traced: Whether to trace all graphs, which only pays off for several sentences; sampling is always traced.
-        folder: Folder that the model was loaded from, with its voices, speech rates and `Calibration`. None if the
-            weights may change: voices are then encoded again each time.
+        folder: Folder of the model, from which its voices, speech rates and `Calibration` are read. Give None for a
+            model whose weights may change; its voices are then not cached.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine (in `choices.ENGINES`), and function that creates another engine's steps by its name."""
+        """Name of the engine in use, and function that creates the GPT steps of any engine of `choices.ENGINES`."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
@@ -113,8 +113,8 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """Returns a copy that samples with the engine `name` (in `choices.ENGINES`); itself if `name` is None or the
-        engine in use. Raises `UserError` if the engine is unknown or its package is missing."""
+        """Returns a copy that samples with the engine `name` (in `choices.ENGINES`), or the same object if `name` is
+        None or already in use. Raises `UserError` if the engine is unknown or its package is missing."""
         if name in (None, self.engine_name):
             return self
         if name not in self._engines:
@@ -143,7 +143,7 @@ class Synthesizer:
         Args:
             language: Code, such as `fa`; None: the speaker's language, else detected from the text, else `en`.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
-            drawing: Fields of `SamplingConfig`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
+            drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
         voice, language = self._voice_and_language(text, voice, language)
         sampling = (sampling or self.config.sampling).changed(drawing)
@@ -231,7 +231,7 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """Returns an iterator over the audio of `speak`: parts of sentences, or whole sentences from Griffin-Lim.
+        """Speaks like `speak`, but returns an iterator over audio: parts of sentences, or whole ones with Griffin-Lim.
 
         Args:
             text: A text, or the pieces that `text_front.pieces` splits it into.

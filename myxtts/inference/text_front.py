@@ -48,7 +48,7 @@ class TextFront:
     max_tokens: int
     """Maximum number of text ids per piece."""
     longest_texts: Mapping[str, int] = field(default_factory=dict)
-    """Length in characters of the longest training text, by language. A model drops the end of longer texts."""
+    """Length in characters of the longest training text, by language. A model may skip the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into sentences, and long sentences into parts; drops pieces without words."""
@@ -80,7 +80,7 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Returns the length in characters of the longest training text in a language, else in any, else a default."""
+        """Returns the length in characters of the longest training text in a language, estimated if it is not known."""
         language = get_language(language)
         usual = max(self.longest_texts.values(), default=language.char_limit)
         return self.longest_texts.get(language.code, usual)

@@ -81,7 +81,7 @@ class LatentDecoder:
 
 
 class Sentence:
-    """Synthesis of piece `number` of a text: `open` queues it, `more` returns audio, `check` runs the self-check."""
+    """Synthesis of one piece of a text: `open` queues it, `more` returns its audio, `check` runs the self-check."""
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
@@ -145,7 +145,7 @@ class Sentence:
         return samples
 
     def end(self, start: int, end: int) -> None:
-        """Ends the sentence: stores its `start` and `end` in the speech, in samples; warns if it is empty or cut."""
+        """Records the sentence's `start` and `end`, in samples of the speech; warns if it is empty or was cut off."""
         rate, stream = self.synthesizer.sample_rate, self.stream
         self.start_seconds, self.end_seconds = start / rate, end / rate
         stream.states.clear()
@@ -167,7 +167,7 @@ class Sentence:
 
 
 class SpeechStream(Spoken):
-    """Iterator over the audio of a text, `(S,)` float32 each, as soon as it is decoded.
+    """Iterator that yields the audio of a text part by part, as `(S,)` float32, as soon as a part is decoded.
 
     To poll instead of iterating, call `open`, then `more` whenever `ready()` is true until `finished`, and always
     `close`. `pieces` grows with each sentence that is spoken and checked. A sentence is checked after the audio of the
@@ -205,7 +205,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence if the current one has enough codes for its first audio."""
+        """Queues the next sentence once enough codes of the current sentence are sampled to start its audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):

@@ -19,7 +19,7 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum length of a recording, in samples; a shorter last chunk is dropped, as in the released model."""
+"""Minimum number of samples that a voice needs. A last chunk of fewer samples is dropped, as in the released model."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
@@ -28,8 +28,8 @@ class VoiceEncoder:
     """Encodes recordings of one speaker to a `Voice`, in chunks as long as in training.
 
     Args:
-        config: Its settings are read at each call, so they may change.
-        remember: Number of voices to cache by the content of their recordings; only for weights that do not change.
+        config: Settings, which are read at each call and may change between calls.
+        remember: Number of voices to cache, by the content of the recordings. Must be 0 if the weights may change.
         traced: Whether to trace the encoders to graphs.
     """
 

@@ -10,14 +10,14 @@ FIRST_FRAMES = 8
 """Minimum number of frames in the first window of a sentence."""
 LATER_FRAMES = 64
 """Minimum number of frames in the second window, about as many as one engine call yields. Each later window is twice as
-long as the one before, up to `MOST_FRAMES`. Short windows consist mostly of context, which is computed again."""
+long as the one before, up to `MOST_FRAMES`. Long windows save time, because each window decodes its context again."""
 MOST_FRAMES = 172
 FIRST_CODES = 8
 """Number of codes that must be sampled before the first window can be decoded."""
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
-"""Decoder of one sentence, `(codes, latents, ended) -> samples`. It is given all codes and all GPT latents `(n, width)`
-so far (if ended, one latent more than codes), and returns the next samples `(S,)` float32, where S may be 0."""
+"""Decoder of one sentence, `(codes, latents, ended) -> samples`. It receives all codes and GPT latents `(n, width)` so
+far (at the end, one latent more than codes), and returns the next samples `(S,)` float32, where S may be 0."""
 
 
 class WindowShape(NamedTuple):

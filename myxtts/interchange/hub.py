@@ -34,7 +34,7 @@ MODEL = "model.pth"
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
 _RELEASED_FILES = [MODEL, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
-"""Patterns of the files that state the licence. They are downloaded first, so that the user can decide."""
+"""Patterns of the files that state the licence. They are downloaded before the user is asked to accept the licence."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
 """Model folders by hub name, remembered so that a process never mixes two commits of a model."""
@@ -72,7 +72,7 @@ def import_hub() -> Any:
 
 
 def check_model(source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS) -> None:
-    """Raises those errors of `local_folder` that can be detected without a download or a conversion."""
+    """Raises the errors of `local_folder`, as far as they can be found without a download or a conversion."""
     if is_hub_name(source):
         parse_hub_name(source)
     elif not find_release(source):
@@ -197,7 +197,7 @@ def _make_folder(source, snapshot, home):
 
 
 def check_digest(source: str, path: Path):
-    """Checks a file in the hub's cache, which names files by checksum; deletes a damaged one and raises `HubError`."""
+    """Checks a downloaded file against its checksum; deletes the file and raises `HubError` if it is damaged."""
     from huggingface_hub.utils.sha import git_hash, sha_fileobj
 
     blob = Path(os.path.realpath(path))
@@ -290,7 +290,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields each stage's name, steps `(last, best)` (False if not trained here), step of the losses, and losses."""
+    """Yields `(stage, steps, step of the losses, losses)`; steps are `(last, best)`, or False if not trained here."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

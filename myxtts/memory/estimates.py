@@ -1,9 +1,9 @@
 """Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads; each function lists them, with W for the model width. With XLA, the GPT's blocks keep only their inputs, as they
-do on GPUs; in other stages, XLA is assumed to have no effect. The peak of a step is the largest of three: the start of
-the backward pass (all activations), the update (all gradients), the start of the conditioning encoder's backward pass.
+reads; docstrings list them, with W for the model width. XLA is assumed to act as on GPUs: the blocks of the GPT keep
+only their inputs, and other stages save nothing. The peak of a step is the largest of three: the start of the backward
+pass (all activations), the update (all gradients), and the start of the conditioning encoder's backward pass.
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
@@ -36,7 +36,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips, and for each, text tokens and codes (without start and stop) and mel frames."""
+    """Sizes of a padded batch: clips; per clip, text tokens and codes (both without start and stop), and mel frames."""
 
     batch: int
     text: int
@@ -49,7 +49,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns the sizes for a longest clip of `seconds` (None: `data.max_seconds`), cropped as in `settings`."""
+        """Returns the sizes for clips of `seconds` (None: `data.max_seconds`), but at most `settings.crop_seconds`."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
@@ -251,7 +251,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Returns an estimate for numbers of trained and frozen weights; `terms` are the fields not computed from these."""
+    """Returns the estimate for `trained` trained and `others` frozen weights; `terms` are all other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,

@@ -15,15 +15,15 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels. This and the sizes above must be those of `waveform_decoders` and `discriminators`."""
+"""Minimum number of channels of a layer. It and all sizes above are copies of constants in the package `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Number by which the discriminators' channels are divided, by model size; 1 for other sizes."""
 KEPT_MAPS = 1.94
-"""Measured number of copies of the feature maps in memory at the peak, if discriminators run one after another."""
+"""Measured peak memory of feature maps, as a multiple of one set, if the discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
 """Measured number of float32 values that the spectral losses keep per sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Number of frames around a slice on which its audio depends, by decoder type; six more per `istft` block above 4."""
+"""By decoder type: number of frames around a slice that affect its audio. Each `istft` block after the 4th adds six."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
@@ -139,8 +139,8 @@ def _decoder_activations(model, frames, number):
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
     """Estimates the memory of training the decoder; of the optimizations, only precision, accumulation and EMA matter.
 
-    The peak is in the decoder's update, when the feature maps of recordings are in memory, and those of generated audio
-    both before and after the activation.
+    The peak is in the decoder's update. Then the memory holds the feature maps of recordings, and the feature maps of
+    generated audio before and after the activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes

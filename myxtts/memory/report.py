@@ -1,4 +1,4 @@
-"""The report of `myxtts plan`: estimated memory of a stage, and the largest batch, with each optimization."""
+"""The report of `myxtts plan`, which compares optimizations: estimated memory and largest batch size of a stage."""
 
 import shutil
 import textwrap
@@ -26,7 +26,7 @@ ESTIMATES: dict[str, Callable] = {
 }
 """Function that estimates the memory, by stage; all have the arguments of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""Settings that change the memory, and the value that an estimate assumes for `auto`: the one that needs most."""
+"""Settings that change the memory. If a setting is `auto`, estimates assume this value, which needs the most memory."""
 SHOWN: dict[str, dict[str, Any]] = {
     "mixed precision": {"precision": "mixed_bfloat16"},
     "gradient checkpointing": {"gradient_checkpointing": True},
@@ -43,7 +43,7 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the optimizations of a configuration, and by name the values assumed for settings that are `auto`."""
+    """Returns the optimizations of a configuration, and `{name: value}` for the values assumed in place of `auto`."""
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}

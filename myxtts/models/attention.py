@@ -24,7 +24,7 @@ def memory_efficient_attention(
 ) -> Tensor:
     """Computes the same as `attention`, with `O(T + S)` instead of `O(T S)` memory in the forward and backward passes.
 
-    Instead of a mask, it takes a `seed` (see `Dropout`), from which it computes a dropout mask for each chunk.
+    Instead of the dropout mask `keep`, it takes a `seed` (see `Dropout`) and computes a dropout mask for each chunk.
     """
 
     def differentiable(query, key, value):
@@ -228,7 +228,7 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes a call from `qkv` on; returns output `(B, T, width)`, keys and values `(B, heads, T, D)`."""
+        """Completes a call, given `qkv(x)`; returns output `(B, T, width)`, and keys and values `(B, heads, T, D)`."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value

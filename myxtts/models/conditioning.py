@@ -38,7 +38,7 @@ class ConditioningBlock(Layer):
 
 
 class ConditioningEncoder(Layer):
-    """Encoder of a reference mel, a linear projection and attention blocks: `(B, T, num_mels)` to `(B, T, width)`.
+    """Encodes a reference mel with a linear projection and attention blocks: `(B, T, num_mels)` to `(B, T, width)`.
 
     Args:
         blocks: Number of attention blocks (XTTS: 6).

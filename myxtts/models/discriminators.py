@@ -47,7 +47,7 @@ _SLOPE = 0.1
 
 
 class PeriodDiscriminator(Layer):
-    """Convolutions over every `period`-th sample, audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
+    """Discriminator over every `period`-th sample: audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
 
     The last feature map is the score.
 
@@ -73,7 +73,7 @@ class PeriodDiscriminator(Layer):
 
 
 class SpectrumDiscriminator(Layer):
-    """Convolutions over the complex spectrum, audio `(B, S)` to a list of feature maps `(B, T, bins, C)`.
+    """Discriminator over the complex spectrum: audio `(B, S)` to a list of feature maps `(B, T, bins, C)`.
 
     The last feature map is the score.
 
@@ -106,7 +106,9 @@ def _feature_maps(x, convolutions, score):
 
 
 class Discriminators(Layer):
-    """All discriminators: audio `(B, S)` to a list of feature maps for each. S must be static and a multiple of 512.
+    """All discriminators: audio `(B, S)` to one list of feature maps per discriminator.
+
+    S must be static and a multiple of 512.
 
     Args:
         divisor: Divides the papers' channel numbers to save time, as discriminators take most of a training step.

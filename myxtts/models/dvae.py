@@ -49,7 +49,7 @@ class VectorQuantizer(Layer):
             mask: `(B, N)`, 0 for padding.
 
         Returns:
-            `count`, the number of vectors of each code, `(num_codes,)`, and `sum`, their sum, `(num_codes, width)`.
+            Number and sum of the vectors of each code: `count` `(num_codes,)` and `sum` `(num_codes, width)`.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))

@@ -81,7 +81,7 @@ def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
 
 
 class AdaptableDense(keras.layers.Dense):
-    """`Dense` layer with dropout on the input of its LoRA adapters (Hu et al. 2022, appendix D), if it has any.
+    """`Dense` layer that can have LoRA adapters, with dropout on their input (Hu et al. 2022, appendix D).
 
     Call arguments: `inputs` `(..., C)`; `seed` for the dropout of the adapters, as in `Dropout`.
     """

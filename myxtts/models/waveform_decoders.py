@@ -24,8 +24,8 @@ from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, dense, 
 class WaveformDecoder(Layer):
     """Base class of decoders: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
 
-    Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Latents of
-    padding are decoded too: the audio of the first `n` latents is that of the first `num_frames(n)` frames.
+    Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Padding is
+    decoded, too. The audio of a sentence with n latents is in the first `num_frames(n)` frames of the result.
 
     Args:
         code_stride: Number of samples at `MODEL_SAMPLE_RATE` that a latent stands for.

@@ -102,7 +102,7 @@ class XTTS(keras.Model):
         return myxtts.from_preset(folder, accept_licence)
 
     def save_to_preset(self, folder: str | PathLike) -> None:
-        """Saves the model to a folder for `from_preset`, `myxtts.load`, `myxtts say` or `training.init_from`.
+        """Saves the model to a folder that `from_preset`, `myxtts.load`, `myxtts say` and `training.init_from` accept.
 
         Raises:
             UserError: The model has no `preset`, or the folder is not empty.
@@ -134,9 +134,10 @@ class XTTS(keras.Model):
 
 
 def named_weights(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras.Variable]:
-    """Returns all variables of a layer by name (`prefix`, names of sublayers, own name), always in the same order.
+    """Returns all variables of a layer by name, in a fixed order.
 
-    Unlike `keras.Variable.path`, a name does not depend on the name of `layer` or on where it was created.
+    A name is `prefix`, the names of the sublayers, and the variable's own name. Unlike `keras.Variable.path`, it does
+    not depend on the name of `layer` or on where `layer` was created.
     """
     found = {}
     for variable in (*layer._trainable_variables, *layer._non_trainable_variables):

@@ -34,12 +34,12 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Number of first steps of a stage that are not timed, because they trace, and of timed steps before an estimate."""
+"""Number of steps at the start of a stage that are not timed, and number of timed steps before the first estimate."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""Minimum number of steps, and maximum memory in bytes, of the runs whose time is estimated by a trial."""
+"""Limits of the runs whose time is estimated by trial steps: minimum number of steps, and maximum memory in bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Time to open and trace a stage, as a number of eager steps on one clip; CPU seconds of one validation; and CPU
-seconds of the speech at the end of a stage. All are fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
+"""Costs besides the steps: to open a stage, in units of an eager step on one clip; of one validation, in CPU seconds;
+of the speech at the end of a stage, in CPU seconds. Fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000
 """For training on a CPU: memory of TensorFlow itself after tracing, of kernels relative to the activations, and of data
 preparation per second of audio in a batch. Fitted to eleven runs (docs/benchmarks.md)."""
@@ -59,7 +59,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Reason why the stage cannot continue, other than `needed_by`, as the end of a sentence; empty for none."""
+    """Why the stage cannot continue, apart from `needed_by`: text that ends a message. Empty without such a reason."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
@@ -92,7 +92,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Two parts of a message: that the stages in `needed_by` were trained on this one, and how to start it over."""
+        """Why `needed_by` keeps the stage from continuing, and how to start the stage over: two parts of a message."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -116,10 +116,10 @@ def listed(names: Sequence[str]) -> str:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Returns the work on each stage, or only on `training.stage`. Renames damaged checkpoints.
+    """Returns the work on each stage, or only on `training.stage`. Damaged checkpoints are renamed, not used.
 
     `reset` are stages to start over, `taken` finished stages that the run will copy from `training.init_from`. Raises
-    `UserError` if training the stage in `training.stage` would make stages that depend on it unusable.
+    `UserError` if further training of `training.stage` would make the stages that depend on it unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -193,7 +193,7 @@ def _stays(training, stage, states, stores):
 
 
 class Needs(NamedTuple):
-    """Bytes of memory and disk that a run needs at most, and that are free. `memory_in_all` is the installed memory."""
+    """Bytes of memory and disk: what a run needs at most, what is free, and the installed memory (`memory_in_all`)."""
 
     memory: int
     memory_free: int
@@ -209,7 +209,8 @@ class Needs(NamedTuple):
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """Estimates memory and disk for the stages to train; None if there are none. `UserError`: there is too little."""
+    """Estimates memory and disk for the stages to train; None without such stages. Raises `UserError` if a run does
+    not fit into the free disk space or the installed memory."""
     memory, more, disk, largest, training, plan = 0, 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
@@ -255,7 +256,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps; empty for short, large and GPU runs."""
+    """Runs trial steps to estimate `{stage: (seconds per step, seconds in all)}`; {} for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
@@ -277,9 +278,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds the remaining time of the stage and of the run to the `timing` that later callbacks get in `on_log`.
 
-    The time of a later stage is the trial's estimate, times the ratio of measured to estimated time of this stage. In
-    that ratio, later stages count as measured, so that it is near 1 after a few short steps. Without a trial, it is
-    extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
+    The trial's estimates for later stages are multiplied by the ratio of measured to estimated time in this stage. Both
+    times first get these estimates added, so that a few short steps change the ratio little. Without a trial, the time
+    of later stages is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -1,4 +1,4 @@
-"""Report of `myxtts doctor` on machine, TensorFlow, automatic settings and training speed, or on a run's workers."""
+"""Report of `myxtts doctor`: on the machine, TensorFlow, `auto` settings and training speed, or on several workers."""
 
 import os
 import platform
@@ -29,11 +29,11 @@ CLIP_SECONDS = 6.0
 """Clip length in seconds for timing training steps; about the mean of read-speech corpora."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
-"""Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB, 100 s of audio, per second."""
+"""Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB (100 s of audio) per second."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 """Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of timed messages."""
 TEXT_TOKENS = 5000
-"""Vocabulary size of the models whose gradients are estimated."""
+"""Vocabulary size that is assumed to compute the size of each GPT's gradients."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns the choices of `--precision auto` and, if `measures`, `--attention auto`, and the largest batch size."""
+    """Returns the largest batch sizes, and what `auto` selects as precision and, with `measures`, as attention."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -207,7 +207,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Yields lines with the measured time of all-reduces, and the time for the gradients of each model size."""
+    """Yields report lines: measured times of all-reduces, and estimated times to sum the gradients of each GPT size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

@@ -67,15 +67,15 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name and the arguments of each `RunListener` event. Up to `on_trial`,
-            no file has been moved or written.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. No file is moved or
+            written before or during the events up to `on_trial`.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and the work on each stage.
 
     Raises:
-        UserError: The folder has a different run, a part is missing in --init-from, the recordings are unusable, or the
-            request would make existing stages unusable. No file was moved or written.
+        UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
+            or the request would make existing stages unusable. Then, no file has been moved or written.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -133,7 +133,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage, and callbacks that write logs and samples (none if this is not the chief)."""
+    """Returns the trainer of a stage, and the callbacks that write logs and samples, which only the chief has."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)
@@ -165,7 +165,7 @@ class StageAlone:
 
     Args:
         config: Settings with `data.train_data`.
-        model: Model to train, whose shape and vocabulary the run then has; None if the trainer creates one.
+        model: Model to train, which determines the shape and vocabulary of the run; None to create a new model.
 
     Raises:
         ConfigError: There are no recordings, the model does not fit them, or a setting works only in a whole run.
@@ -202,7 +202,7 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If one is missing, all are untrained until `train_missing`."""
+        """Models that the stage depends on, by stage; untrained before `train_missing` if one must first be trained."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:
@@ -213,7 +213,7 @@ class StageAlone:
                 self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
 
     def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
-        """Trains the stages that are missing and loads them into `foundations`. Returns False if it was stopped."""
+        """Trains the missing stages and loads them into `foundations`. Returns False if the training was stopped."""
         config, device = self.dataset.config, self._plan.data_device
         write_settings(self.dataset)
         for name in self._missing:
@@ -239,6 +239,6 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Attaches tokenizer, settings and folder to the given model, because `save_to_preset` needs them."""
+        """Stores tokenizer, settings and folder in the model that the constructor received, for `save_to_preset`."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

@@ -37,7 +37,7 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Fills in the settings that define a run's origin, as requested for a new run, else as in the existing run.
+    """Fills in the settings that define a run's origin: those of the existing run, or for a new run those requested.
 
     Returns the configuration, and the settings of the existing run (None for a new run). Raises `UserError` if the
     request differs from the origin of the existing run, or if a needed part is missing in `training.init_from`.
@@ -73,7 +73,7 @@ def run_in(folder: Path) -> XTTSConfig | None:
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the parts that `reset_training` starts over: all, or `training.stage` and the parts after it."""
+    """Returns the parts to start over: none without `reset_training`, else `training.stage` and the parts after it."""
     if not training.reset_training:
         return []
     kept = [] if training.stage == "all" else list(STAGES)[: list(STAGES).index(training.stage)]
@@ -135,7 +135,7 @@ def copy_speaker_clips(source: Path, home: Path) -> None:
 
 
 def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
-    """Extends the embedding and output layer in a stage's weights, if it has them, to `num_text_tokens` text tokens.
+    """Extends a stage's text embedding and text output layer, if it has these, to `num_text_tokens` text tokens.
 
     The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, the new
     weights are zero and the new biases equal the lowest old one, so that new tokens start out improbable. Raises
@@ -178,9 +178,9 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Fills in model shape, sampling settings and, by default, the vocabulary of the model `training.init_from`.
+    """Fills in settings from the model `training.init_from`: shape, sampling and, unless another is set, vocabulary.
 
-    Raises `CheckpointError` if that model lacks a needed part, and `ConfigError` if the settings do not fit it.
+    Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
@@ -214,9 +214,9 @@ def _source(config):
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Fills in model and sampling settings from `stored`, and lowers default clip lengths to the model's limits.
+    """Returns `config` with the model and sampling settings of `stored`, and clip lengths that the model permits.
 
-    Clip lengths that the user has set are not changed; `XTTSConfig` raises an error if the model does not permit them.
+    Only default clip lengths are lowered. `XTTSConfig` raises an error if the user set one above the model's limit.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.

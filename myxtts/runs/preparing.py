@@ -88,7 +88,7 @@ def prepare(
 
 
 def _make_alone(numbers, make, lock, tell):
-    """Calls `make` for each shard that no other process is encoding, then for the others as soon as they are free."""
+    """Calls `make` for each shard number. If another process is encoding a shard, its turn comes last, after a wait."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
@@ -102,7 +102,7 @@ def _make_alone(numbers, make, lock, tell):
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields id, codes `(C,)` and samples `(S,)` int16 of each clip. The GPT stage would compute the same codes."""
+    """Yields id, codes `(C,)` (as the GPT stage would compute them) and samples `(S,)` int16 of each clip."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))

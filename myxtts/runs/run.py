@@ -108,7 +108,7 @@ class Run:
 
     @property
     def pictures(self) -> dict[str, "Picture"]:
-        """Pictures of the loss curves (`curves`) and of samples, which notebooks display, by file name."""
+        """Pictures to display in notebooks, by file name without suffix: loss curves (`curves`) and samples."""
         from myxtts.runs.samples import Picture
 
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
@@ -300,7 +300,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """Adds a handler to the package's logger, at level INFO or lower, during a `with` block, then closes it."""
+    """During a `with` block, logs the package's messages from level INFO on to `handler`; closes it at the end."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

@@ -46,7 +46,7 @@ class CoquiFiles:
     """File with the weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """Weights of the DVAE. If None, those in `model` are used, which checkpoints of Coqui's trainer may have."""
+    """Weights of the DVAE. If None, those in `model` are used, if any: checkpoints of Coqui's trainer can have them."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
@@ -137,7 +137,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns each tensor as a `Stored`, by its name in current coqui-tts; names of DVAE tensors start with `dvae.`."""
+    """Returns `{name: Stored}` for all tensors, with names as in current coqui-tts, and `dvae.` before the DVAE's."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -171,7 +171,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` or `reason` of each `Stored`; raises `CheckpointError` for missing, misshapen and unknown ones."""
+    """Sets each `Stored.weight` or `reason`; raises `CheckpointError` if a tensor is missing, misshapen or unknown."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -233,7 +233,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns `(latents, speaker vector)` by voice name; identifies the two by their order, as coqui-tts does."""
+    """Returns `{voice name: (latents, speaker vector)}`; relies on the order of the two arrays, as coqui-tts does."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -254,7 +254,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     DVAE or voices, `dvae.pth` and `speakers_xtts.pth`, all in one folder.
 
     Args:
-        folder: A model of `import_coqui`, or a run that has a GPT, a speaker encoder and a waveform decoder.
+        folder: Folder that `import_coqui` wrote, or a run with a GPT, a speaker encoder and a waveform decoder.
         output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
@@ -263,7 +263,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written. In this case the model file, which comes last, does not exist.
+        OSError: A file could not be written. The model file does not exist then, because it is put in place last.
     """
     folder, output = Path(folder), Path(output) if Path(output).suffix == ".pth" else Path(output, "model.pth")
     config, vocabulary = read_config(folder), vocabulary_path(folder)
@@ -327,7 +327,7 @@ def speaker_front_end() -> dict[str, np.ndarray]:
 
 
 def _read_part(folder, part, which):
-    """Returns the weights of a part by name, with `mel_stats` if stored there; {} if the part has no checkpoint."""
+    """Returns the weights in a part's checkpoint by name, including `mel_stats` if present; {} without a checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}

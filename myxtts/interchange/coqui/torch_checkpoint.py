@@ -33,7 +33,7 @@ DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") fo
 MAX_PICKLE_BYTES = 64 * 2**20
 _MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
 """Limits of one pickle: opcodes, values added to containers, nesting depth, dictionary keys that are not text, and axes
-of a tensor. Tensor data do not count. XTTS v2's pickle reaches a hundredth of most of these limits."""
+of a tensor. Tensor data do not count. The pickle of XTTS v2 uses about a hundredth of most limits."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -43,7 +43,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""By opcode: which of its operands become dictionary keys or set items, and therefore are hashed."""
+"""By opcode: the operands that are hashed, because they become dictionary keys or set items."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -135,7 +135,7 @@ class Unpickler:
                 self.combine(name, taken.pop(0) if grows else None, taken)
 
     def combine(self, name, whole, parts):
-        """Pushes the result of the opcode `name`: `whole` with `parts` added, or a new value if `whole` is None."""
+        """Pushes the result of the opcode `name`: `whole` extended by `parts`, or a new value if `whole` is None."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -241,7 +241,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is a `kind`, else raises `TypeError`; other types could evade the limits of a pickle."""
+    """Returns `value` if its type is `kind`, else raises `TypeError`; other types could bypass the pickle limits."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
@@ -254,7 +254,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     of the memory-mapped file, so they need little memory. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
-        The saved object: usually a dictionary of arrays by name, or a dictionary whose value `"model"` is one.
+        The saved object: usually a dictionary of arrays by name, or a dictionary with arrays by name under `"model"`.
         Objects of other classes become `StubObject`s.
 
     Raises:

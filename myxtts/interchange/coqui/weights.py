@@ -26,11 +26,11 @@ _SKIPPED = {
     r"torch_mel_spectrogram_(style_encoder|dvae)\..+": _FRONT_END,
     r"discrete_loss\..+": "state of a loss that is never used",
 }
-"""Why a released tensor is not converted, by pattern of its name."""
+"""Patterns of the names of released tensors that are not converted, with the reason."""
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and the released tensors for it: one, or gain and direction if the weight is normalized."""
+    """A MyXTTS weight and the released tensors for it: one tensor, or with weight normalization gain and direction."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -116,12 +116,12 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Tensors of each kind of layer: suffix of the released name, suffix of the MyXTTS name, layout, and for a bias the
-kernel axis of the same length, else None. Kernels of GPT-2 and of transposed convolutions have inputs first."""
+"""Tensors of each kind of layer: suffix of the released name, suffix of the MyXTTS name, layout, and axis. For a bias,
+`axis` is the kernel's axis of outputs, else None. Kernels of GPT-2 and transposed convolutions have inputs first."""
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of rows `("kind released_name our_name", *shape)`; `theirs` and `ours` are name prefixes."""
+    """Yields the `Tensor`s of layers `("kind released_name our_name", *shape)`; `theirs`, `ours` are name prefixes."""
     for row, *shape in rows:
         kind, name, weight = row.split()
         for ends, our_end, layout, axis in _KINDS[kind]:
@@ -133,7 +133,7 @@ def _tensors(part, theirs, ours, rows):
 
 
 def _numbered(count, *rows):
-    """Repeats rows for `_tensors` `count` times, with 0, 1, … in place of `#`."""
+    """Returns `count` copies of rows for `_tensors`, with the number of the copy (0, 1, …) in place of `#`."""
     return [(row.replace("#", str(i)), *shape) for i in range(count) for row, *shape in rows]
 
 

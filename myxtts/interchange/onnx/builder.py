@@ -17,10 +17,10 @@ FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
 """Number formats for the matrices of linear layers."""
 BLOCK = 32
-"""Number of int8 weights that share a scale; they are rounded by at most 0.4 % of the largest one."""
+"""Number of int8 weights that share a scale. Rounding changes a weight by at most 0.4 % of the largest of these."""
 
 LARGE_BYTES = 4096
-"""Arrays of this size or more are passed to a session in memory; smaller ones stay in the graph, to be optimized."""
+"""Size from which arrays are passed to ONNX Runtime separately; smaller ones are in the graph, which it optimizes."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -30,7 +30,7 @@ def import_package(name: str) -> ModuleType:
 
 
 class Tensor:
-    """Output of a graph node. Operators and methods add nodes; other operands may be numbers, arrays or variables."""
+    """Output of a graph node. Methods and operators (`x + y`) add nodes; `y` may be a number, array or variable."""
 
     def __init__(self, graph: "Builder", name: str):
         self.graph, self.name = graph, name
@@ -166,7 +166,7 @@ class Builder:
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the graph to a file, and its weights to a second one in the folder if a file would exceed 2 GB."""
+        """Writes the graph to a file. If this would exceed 2 GB, the weights go to a second file in the same folder."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")

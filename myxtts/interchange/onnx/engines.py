@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_engine(weight_bytes: int) -> str:
-    """Returns `onnx-float32` on CPUs, if it is installed and twice the weights fit in memory, else `tensorflow`."""
+    """Returns `onnx-float32` if ONNX is installed, memory has room for it, and no GPU is used, else `tensorflow`."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
     # ONNX Runtime copies the weights; as much memory again must remain for everything else.
     fits = 2 * weight_bytes < read_memory().usable
@@ -65,7 +65,7 @@ class OnnxSteps:
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Runs the GPT on prompts: latents `(B, N, width)`, text `(B, L)` with mask `(B, L)` bool, the start code."""
+        """Returns the state after a prompt: latents `(B, N, width)`, text `(B, L)` with bool mask, and start code."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers

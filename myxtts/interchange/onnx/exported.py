@@ -48,7 +48,7 @@ class ExportedModel:
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """Condition on which the server waits for new codes; never notified here, as no other thread samples codes."""
+        """Condition on which the server waits for new codes. Nothing notifies it, as no other thread samples codes."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Language code of each stored voice, by name; None if unknown."""
 
@@ -78,7 +78,7 @@ class ExportedModel:
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads the graphs that speak, unless `which` is `none`; `check` is ignored."""
+        """Loads the graphs that synthesis needs, unless `which` is `none`; `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
 
@@ -87,7 +87,7 @@ class ExportedModel:
         return ExportedStream(self, text, Manner(*manner))
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
-        """Returns the decoder of a sentence, which works in windows, or at once if `config.json` has no `windows`."""
+        """Returns the decoder of a sentence. Without `windows` in `config.json`, it decodes the sentence as a whole."""
         exported = self.exported
         if self._windows is None:
             whole = lambda latents: exported.sound(latents, voice.speaker[0], speed)
@@ -133,7 +133,7 @@ class ExportedStream:
         return not self.finished
 
     def more(self) -> np.ndarray:
-        """Samples a few codes and returns the next audio `(S,)` float32, possibly none; a piece ends with its pause."""
+        """Samples a few codes; returns the next samples `(S,)` float32 (S may be 0), with the pause after a piece."""
         if self._draw is None:
             self.open()
         before = len(self._drawn)

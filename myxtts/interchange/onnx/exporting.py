@@ -1,4 +1,4 @@
-"""Exports a model as ONNX graphs with a script or web page that speaks without MyXTTS, and tests the graphs."""
+"""Exports a model for use without MyXTTS: ONNX graphs, which are tested, and a script or a web page that runs them."""
 
 import logging
 import shutil
@@ -39,15 +39,15 @@ MODEL_NUMBERS = (
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Encoders can amplify rounding errors, which differ between processors. So their outputs may differ by `ROUNDINGS`
-times the effect of noise on the audio samples that has the relative size `ROUNDING`."""
+"""Encoders can amplify rounding errors, which differ between processors. So the output of an encoder may differ by
+`ROUNDINGS` times the change that noise in the audio causes, where `ROUNDING` is the relative size of the noise."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Largest allowed fraction of codes that differ. In float32, they differ only where two codes have equal scores."""
+"""Largest allowed fraction of codes that differ from the model's. In float32, this needs two codes of equal score."""
 LONG_TEXTS, LACKING = 2.2, 0.4
 """Length of the long test text, as a multiple of the longest text that the model speaks at once, and the largest
-allowed fraction of missing audio."""
+fraction by which the exported model's audio may be shorter than the original's."""
 
 
 class Finding(NamedTuple):
@@ -180,7 +180,7 @@ def _normal(random, *shape):
 
 
 def _other_graphs(speaker, synthesizer, random):
-    """Yields a `Finding` for each encoder and for the waveform decoder, all on random input."""
+    """Yields `Finding`s that compare the exported encoders and waveform decoder with the model, on random input."""
     model, wav = synthesizer.model, 0.1 * _normal(random, 1, 44_100)
     noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
     to_latents = lambda mel: model.gpt.mel_to_latents(model.normalize_mel(mel))
@@ -203,7 +203,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Yields `Finding`s for token ids, and, with teacher forcing, for GPT states and codes, half of them greedy."""
+    """Yields `Finding`s for token ids, GPT states and codes of random sentences, half of which are sampled greedily."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference, ids_differ, streams = Tokenizer.from_str(tokenizer.to_json()), [], []

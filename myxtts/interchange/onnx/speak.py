@@ -126,7 +126,7 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Returns voice and language, with defaults for None; prefers voices of the training data to bundled ones."""
+        """Returns voice and language. None becomes a voice that fits the language, preferably of a training speaker."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
         fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
@@ -177,7 +177,7 @@ class Speaker:
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
         """Samples a sentence code by code; yields the GPT state `(1, width)` that predicts a code, and the code.
 
-        The last code is the stop code, or None after `max_codes` codes, by default (0) the model's maximum.
+        The last code is the stop code, or None if `max_codes` codes (0: the model's maximum) were sampled without one.
         """
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
@@ -197,7 +197,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns the settings `sampling`, and the model's defaults for the others, as inputs of the graph `draw`."""
+        """Returns all sampling settings as inputs of the graph `draw`: `sampling`, else the defaults of the model."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
@@ -256,7 +256,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and a code; returns logits `(1, V)` and its state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and a code; returns logits `(1, V)` and GPT state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
