@@ -108,7 +108,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Functions that rewrite an error message of argparse as a sentence, by regular expression."""
+"""Regular expressions for messages of argparse, and functions that make a sentence from the matched groups."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

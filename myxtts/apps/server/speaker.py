@@ -95,7 +95,7 @@ class SpeechJob:
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Passes samples `(S,)` float32 to `next`, and at the end of the audio None, or an error. Thread-safe."""
+        """Sends `item` to `next`: samples `(S,)` float32, None at the end of the audio, or an error. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
