@@ -107,7 +107,7 @@ def _pooled(filters):
 class MelSpectrogram:
     """Computes log-mel spectrograms in float32, eagerly or in a graph.
 
-    Zero padding of a waveform changes only the frames whose window extends beyond its end.
+    Zero padding of a waveform changes only the frames whose window extends beyond the end of the waveform.
     """
 
     def __init__(self, spec: MelSpec):

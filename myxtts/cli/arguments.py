@@ -155,7 +155,7 @@ def _options(flag):
 
 
 def _value(rule, parse):
-    """Returns a `type` for `add_argument` that calls `parse`, and names the `rule` in its error message."""
+    """Returns a function for `add_argument(type=…)` that calls `parse`. The message of its error has the `rule`."""
 
     def value(text):
         try:

@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is the error's `exit_code` or 2; after Ctrl-C, 130. In distributed training, `end_process` ends with it.
+    The code is the error's `exit_code` or 2; after Ctrl-C, 130. In distributed training, `end_process` exits with it.
     """
 
     @functools.wraps(main)

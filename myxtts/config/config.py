@@ -162,7 +162,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
 
 
 def _mapping(values, where):
-    """Returns a mapping of settings with printable names. Raises `ConfigError` if `values` is not a mapping."""
+    """Returns `values` with printable names of settings. Raises `ConfigError` if `values` is not a mapping."""
     if not isinstance(values, dict):
         raise ConfigError(f"{where} must be a mapping of settings. Received: {brief(values)}.")
     return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}

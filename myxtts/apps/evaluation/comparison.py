@@ -223,7 +223,7 @@ class Comparison:
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Estimates a metric of `second` minus that of `first`, on their common sentences. Returns None without any."""
+        """Estimates a metric of `second` minus that of `first`, on their common sentences; None if they have none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))

@@ -60,7 +60,7 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak and its state in the queue. The event loop that submits it receives the audio with `next`."""
+    """A text to speak and its state in the queue. The event loop that submits a job receives its audio with `next`."""
 
     pieces: list[Piece]
     """Sentences of the text, or parts of long ones; empty if there is nothing to speak."""

@@ -18,7 +18,7 @@ from myxtts.storage.base_model import BASE_NAME
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
-"""Folders next to those of the runs. They begin with an underscore, because the name of a run cannot."""
+"""Folders next to those of the runs. They begin with an underscore, with which no run name can begin."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")

@@ -66,8 +66,8 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: boo
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
     """Adds buttons that run and cancel a command, a line for its state (elapsed time, last printed line) and its log.
 
-    Returns a function `connect(page, start, inputs, outputs, end)`, which makes the button call the generator
-    `start(*inputs)`, which runs the command as `task` of `Tasks` and yields the output. After the command,
+    Returns a function `connect(page, start, inputs, outputs, end)`, which makes the button call
+    `start(*inputs)`, a generator that runs the command as `task` of `Tasks` and yields the output. After the command,
     `end(folder, *inputs)` returns the final state and the values of `outputs`; `folder` is the command's `--output`,
     None if no command ran. A newly opened page shows the command that is running, or the last one.
     """

@@ -85,8 +85,8 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set from uploaded files. If there are subtitles or a recognizer, `myxtts make-dataset` cuts the
-        recordings; yields the output of this command. If the command fails, restores the previous files."""
+        """Makes a data set from uploaded files. With subtitles or a recognizer, runs `myxtts make-dataset` to cut the
+        recordings, and yields the output of the command. If the command fails, restores the previous files."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
             raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
@@ -128,7 +128,7 @@ class Studio:
         return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
 
     def speakers(self, language: str, *names: str) -> list[str]:
-        """Returns the voices of all models `names`, those of `language` first, with trained speakers before others."""
+        """Returns the voices that all models `names` have: those of `language`, then others; trained speakers first."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))

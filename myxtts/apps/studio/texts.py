@@ -15,7 +15,7 @@ of its help text is `max_steps_help`. In English, the page shows the help of the
 
 
 class PageError(UserError):
-    """Error with a translated message, the text `key` with `values` filled in. `str` returns the English message."""
+    """Error whose message is the text `key` of `TEXTS`, with `values` filled in. `str` returns the English message."""
 
     def __init__(self, key: str, *values: object):
         self.key, self.values = key, values
