@@ -51,7 +51,7 @@ class LongAudio:
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
         """Yields the samples of each span `[start, end)`, `(S,)` float32. The spans must be sorted by start.
 
-        A `channel` of None means the mean of all channels. Spans that reach beyond the end of the file are cut.
+        A `channel` of None means the mean of all. Spans that reach beyond the end of the file are shortened.
 
         Raises:
             AudioError: A span starts after the end of the file, or the file is damaged.

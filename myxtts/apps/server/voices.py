@@ -52,8 +52,8 @@ class VoiceBook:
         model: Loads and encodes voices.
         speakers: Language of each voice that is stored with the model, by name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
-        aliases: Voice for each additional name; "" is the default. Without an alias, a name of OpenAI's selects a voice
-            of the text's language, a name of Kokoro's one of the language in that name; if possible of the same sex.
+        aliases: Voice for each additional name; "" is the default. OpenAI's names without an alias select a voice of
+            the text's language; Kokoro's names select one of the language in the name. The sex is kept if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
