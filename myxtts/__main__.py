@@ -51,7 +51,7 @@ OTHER_NAMES = {
 """Names that other programs use for a subcommand; the error about an unknown command suggests ours."""
 
 END_SECONDS = 1.0
-"""Interval in seconds at which SIGTERM is raised again until the process ends."""
+"""Seconds after which a process that is still running after SIGTERM raises the signal again."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises SystemExit on SIGTERM, so that incomplete files are removed; repeats this each second until the end."""
+    """Raises SystemExit on SIGTERM, so that incomplete files are removed; repeats the signal until the process ends."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)

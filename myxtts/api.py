@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
 Configuration = XTTSConfig | str | os.PathLike | None
-"""Settings, or the path of a YAML file or name of a recipe; None means the defaults."""
+"""Settings, the path of a YAML file, or the name of a recipe; None means the defaults."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 MOST_SECONDS = 3600
 PLANNED_STAGE = "gpt"
-"""Stage that `plan` reports for `--stage all`, because it needs the most memory."""
+"""Stage whose memory `plan` reports if all stages are to be trained: the GPT needs the most memory."""
 
 
 def configure(config: Configuration = None, **named) -> XTTSConfig:
@@ -84,9 +84,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Adds a note to a `UserError` from a `with` block that names the Python argument for each flag in the message.
+    """Adds a note to a `UserError` raised in the block: the Python argument for each flag in the error message.
 
-    `parser` returns the argument parser with the flags; None means the flags of `myxtts train` and their settings.
+    `parser` returns the parser of these flags. None means those of `myxtts train`; the note also names their settings.
     """
     try:
         yield
@@ -140,7 +140,7 @@ def plan(
         config: As in `train`.
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
-        gpu_memory: Memory sizes of GPUs in GB, for each of which the report has the largest batch.
+        gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
         named: Other options of `train`.
 
     Returns:
@@ -236,9 +236,9 @@ def _require_sense(named, config, start):
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the --init-from model `source`; None for a model of the hub.
+    """Returns the settings of the model `source`, the value of --init-from; None for a model on the hub.
 
-    Raises `ConfigError` if the model has another size than `requested`, unless that is None.
+    Raises `ConfigError` if a size is `requested` that the model does not have.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

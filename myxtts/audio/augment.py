@@ -13,12 +13,12 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Maximum natural logarithm of the speed factor; a change of speed also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum change of the level: an offset of the log power (3 dB), in `disturb` of the log amplitude (6 dB)."""
+"""Maximum change of level: 3 dB in `draw_change` (added to the log power), 6 dB in `disturb` (to the log amplitude)."""
 EQUALIZER_NEPERS = 0.25
-"""Maximum amplitude of each cosine over the mel bands in `draw_change`, as an offset of the log power: 1.1 dB."""
+"""Maximum amplitude of each cosine in the random equalizer of `draw_change`: 1.1 dB (added to the log power)."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""Maximum amplitude of each cosine over the spectrum in `disturb`, as an offset of the log amplitude: 3.5 dB."""
+"""Maximum amplitude of each cosine in the random equalizers of `disturb`: 3.5 dB (added to the log amplitude)."""
 NOISE_DECIBELS = (5.0, 40.0)
 """Range of the signal-to-noise ratio in dB."""
 
@@ -27,8 +27,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of random numbers that do not depend on how the batch is split among workers.
 
     Args:
-        draw: Stateless random function, called as `draw(shape, *arguments)` for the whole batch, because rounding
-            depends on the shape, and the logarithm of silence amplifies the difference.
+        draw: Stateless random function, called as `draw(shape, *arguments)`. The shape is that of the whole batch,
+            because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
         shape: Shape of this worker's part; the first dimension is the rows.
         share: Index of this worker's part, and the number of equal parts.
     """
@@ -61,7 +61,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Increases speed factors `(B,)` so that clips of `lengths` `(B,)` samples then have at most `room` samples."""
+    """Increases speed factors `(B,)` so that clips of `lengths` `(B,)` samples become at most `room` samples long."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 
@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of clips `(B, S)` by factors `(B,)`. Longer results are cut, shorter ones repeat the start."""
+    """Changes the speed of clips `(B, S)` by factors `(B,)`; cuts slower clips to S, loops faster ones."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

@@ -91,7 +91,7 @@ class SoundEncoder:
             self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`; returns the bytes that are ready. `end` sets `last`."""
+        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`; returns the new bytes. Only `end` sets `last`."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:

@@ -89,7 +89,7 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Maximum number of frames per chunk if `in_chunks`: 5 MB with their spectra. Smaller chunks are slower."""
+"""Maximum number of frames per chunk with `in_chunks`; they take 5 MB with their spectra. Fewer would be slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
@@ -98,7 +98,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns a slice of the bins in which any of the filters `(bins, bands)` is not zero, and the filters there."""
+    """Returns the slice of the bins in which `filters` `(bins, bands)` are not all zero, and `filters[slice]`."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -107,7 +107,7 @@ def _pooled(filters):
 class MelSpectrogram:
     """Computes log-mel spectrograms in float32, eagerly or in a graph.
 
-    Zero padding of a waveform changes only the frames whose window extends beyond its end.
+    Zero padding of a waveform changes only the frames whose window extends beyond the end of the waveform.
     """
 
     def __init__(self, spec: MelSpec):

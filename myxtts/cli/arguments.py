@@ -108,7 +108,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Functions that rewrite an error message of argparse as a sentence, by regular expression."""
+"""Regular expressions for messages of argparse, and functions that make a sentence from the matched groups."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -155,7 +155,7 @@ def _options(flag):
 
 
 def _value(rule, parse):
-    """Returns a `type` for `add_argument` that calls `parse`, and names the `rule` in its error message."""
+    """Returns a function for `add_argument(type=…)` that calls `parse`. The message of its error has the `rule`."""
 
     def value(text):
         try:

@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that are rejected, by the kind of check."""
+"""Options that a check does not use and rejects, by the subject of the check (with a verb, for the message)."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,9 +17,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main`: prints errors that a user can fix, and returns 2 or the error's `exit_code`.
+    """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    Ctrl-C returns 130. In distributed training, calls `end_process` with the code instead of returning it.
+    The code is the error's `exit_code` or 2; after Ctrl-C, 130. In distributed training, `end_process` exits with it.
     """
 
     @functools.wraps(main)

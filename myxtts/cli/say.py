@@ -33,10 +33,10 @@ from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Maximum length, in characters, of texts that are spoken without tracing all graphs, which would take longer."""
+"""Length in characters up to which a text is spoken without tracing all graphs, because tracing would take longer."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
-"""File in the output folder with a digest of the text, voice and settings of each audio file, by its id."""
+"""File in the output folder that tells which audio files are up to date: digests of text, voice and settings by id."""
 BATCH_SIZE = 16
 """Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
@@ -107,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)`, or `(None, lines)` for --batch; sets language, g2p and sampling in `arguments`."""
+    """Returns what to speak, `(text, None)` or, for --batch, `(None, lines)`; adds derived values to `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -311,7 +311,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Fills in the language of lines without one from their speaker, if it differs from `arguments.language`."""
+    """Returns the lines; those without a language get their speaker's, if it differs from `arguments.language`."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]

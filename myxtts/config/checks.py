@@ -50,7 +50,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in the block to `error`. `hint` names the package, or has `{}` in place of its name."""
+    """Converts an `ImportError` in the block to `error`, with message `hint` if that names the package or has `{}`."""
     try:
         yield
     except ImportError as fault:

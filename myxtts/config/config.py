@@ -74,7 +74,7 @@ class XTTSConfig(Settings):
 
     @property
     def max_samples(self) -> int:
-        """Maximum clip length in samples at 22 050 Hz, by `data.max_seconds` and `data.max_mel_frames`."""
+        """Maximum clip length in samples at 22 050 Hz, the lower of `data.max_seconds` and `data.max_mel_frames`."""
         longest = int(self.data.max_seconds * MODEL_SAMPLE_RATE)
         frames = self.data.max_mel_frames
         return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // MEL_FRAMES_PER_CODE)
@@ -124,9 +124,9 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file; this and the limits above are a hundred times what recipes need."""
+"""Maximum number of values in a YAML file. Recipes need only a hundredth of this limit and of the two before it."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""Errors of an unreadable YAML file; PyYAML raises all of them for values that do not fit their tag (`!!int ""`)."""
+"""Errors of an unreadable YAML file. PyYAML raises any of them for a value that does not fit its tag, as `!!int ""`."""
 
 
 def recipe_names() -> list[str]:
@@ -135,7 +135,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns the path for a value of `--config`: a recipe for `NAME` or `configs/NAME` if there is no such file."""
+    """Returns the path for a value of `--config`: that of a file or, if there is none, of the recipe with this name."""
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
     return RECIPES / path.name if is_recipe and not path.exists() else path
@@ -162,7 +162,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
 
 
 def _mapping(values, where):
-    """Returns a mapping of settings with printable names. Raises `ConfigError` if `values` is not a mapping."""
+    """Returns `values` with printable names of settings. Raises `ConfigError` if `values` is not a mapping."""
     if not isinstance(values, dict):
         raise ConfigError(f"{where} must be a mapping of settings. Received: {brief(values)}.")
     return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Alignment of texts with speech: subtitles by their cue times and lengths, transcripts by recognized words.
+"""Alignment of texts with speech: subtitles by the times of their cues, transcripts by the recognized words.
 
 Cue times are off by a few tenths of a second, and the times of recognized words by up to a second. Where the boundary
 between two texts is uncertain, both texts and their segments of speech are merged into one group, an `Atom`.
@@ -88,7 +88,7 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the result of `align` is plausible: texts and speech match in length much better than in a wrong order.
+    """Whether the result of `align` is plausible: texts suit the length of their speech far better than if reordered.
 
     `starts` and `ends` are the times of the segments, `(N,)` seconds. True if there are too few texts to decide.
     """
@@ -114,7 +114,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns the pieces spoken in each segment, `{segment: (first, last)}`, and overlapping (segment, piece) pairs."""
+    """Returns each segment's pieces, `{segment: (first, last)}`, and (segment, piece) pairs that overlap in time."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -139,8 +139,8 @@ def find_sentences(
 ) -> list[Piece]:
     """Locates the sentences of a transcript in a recording with a recognizer; returns them with start and end times.
 
-    A sentence that was not recognized gets the time between its neighbors and a `fault`. If the recognizer returns no
-    word times, they are estimated in windows of a few seconds. `segments` are start and end frames of speech, `(N, 2)`.
+    A sentence that was not recognized gets a `fault`, and as its time the gap between its neighbors. Word times
+    that the recognizer does not return are estimated. `segments` are start and end frames of speech, `(N, 2)`.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -168,8 +168,8 @@ def find_sentences(
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
     """Returns the sentences with their times, corrected so that no sentence starts before the previous one ends.
 
-    `times` has the start and end of each sentence in seconds, or None if it was not recognized; it then gets a `fault`
-    and the time between its neighbors. `seconds` is the duration of the recording.
+    `times` has the start and end of each sentence in seconds, or None for a sentence that was not recognized. Such a
+    sentence gets a `fault`, and as its time the gap between its neighbors. `seconds` is the duration of the recording.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -218,7 +218,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Estimates the times of words by spreading them over spans `(start, end)` of speech in proportion to length."""
+    """Returns `words` with estimated times: divides the speech `spans` (start, end) in proportion to word length."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -233,7 +233,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Interpolates the times of unrecognized sentences, in gaps of plausible length with at most `most` letters."""
+    """Returns `times` with each None interpolated, if the text between suits the gap and has at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -56,7 +56,7 @@ class ClipFacts:
         characters_per_second: Letters and digits per second of speech.
         dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
         voice_change: Speaker similarity of the two most different parts of the clip; None if it was not measured.
-        word_probability: Probability of the least probable word, from the recognizer; 1 if that reports none.
+        word_probability: The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities.
     """
 
     speech_seconds: float
@@ -149,7 +149,7 @@ def _rate_deviations(clips):
 
 
 def _level_and_noise(survey, start, end):
-    """Returns the levels of speech and noise in dBFS; noise is the level in pauses, else the 5th percentile."""
+    """Returns the levels of speech and noise in dBFS. Without pauses, the noise is the 5th percentile of all levels."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0
@@ -208,8 +208,8 @@ def listen(
 ) -> None:
     """Runs the checks that need a neural network on the clips and their WAV files, and drops the clips that fail.
 
-    With `needs_text`, the recognizer provides the texts of the clips, otherwise it checks them. `options` come from
-    `command.open_options`; models that are None there are skipped. `tell` gets progress messages for the user.
+    With `needs_text`, the recognizer provides the texts of the clips, otherwise it checks them. `options`, made by
+    `command.open_options`, hold the models; a check whose model is None is skipped. `tell` gets progress messages.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return

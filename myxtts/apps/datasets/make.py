@@ -177,7 +177,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Sorts the segments, fills the gaps with pauses, and shortens dropped segments that overlap the previous one."""
+    """Returns all segments by time: `clips`, dropped ones `left` (cut if they overlap the previous one), and pauses."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

@@ -51,7 +51,7 @@ class LongAudio:
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
         """Yields the samples of each span `[start, end)`, `(S,)` float32. The spans must be sorted by start.
 
-        Reads one channel, or the mean of all if it is None. Spans that reach beyond the end of the file are shortened.
+        A `channel` of None means the mean of all. Spans that reach beyond the end of the file are shortened.
 
         Raises:
             AudioError: A span starts after the end of the file, or the file is damaged.
@@ -66,7 +66,7 @@ class LongAudio:
             yield held[first - start : last - start]
 
     def channel_blocks(self) -> Iterator[np.ndarray]:
-        """Yields the recording in float32 blocks `(S, C)`, each a whole number of 10 ms frames except the last one.
+        """Yields the recording in float32 blocks `(S, C)`. All blocks but the last one consist of whole 10 ms frames.
 
         Raises:
             AudioError: The file is damaged or has values that are not finite.
@@ -131,7 +131,7 @@ class Survey:
         sample_rate: Sample rate in Hz.
         num_samples: Number of samples per channel.
         frame_samples: Number of samples per frame.
-        levels_db: Level of each frame above 120 Hz, with K-weighting, `(F,)` dBFS, at least `SILENCE_DB`.
+        levels_db: K-weighted level of each frame, without frequencies below 120 Hz, `(F,)` dBFS, at least `SILENCE_DB`.
         peaks: Maximum magnitude of each frame, `(F,)`.
         speech: Whether each frame contains speech, `(F,)` bool.
         loudness: Integrated loudness in LUFS; -inf for silence.
@@ -153,7 +153,7 @@ class Survey:
 
 
 def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
-    """Analyzes the mean of all channels of a recording, or the loudest one if they cancel each other out.
+    """Returns levels and voice activity of a recording mixed to mono; uses the loudest channel if the mix cancels out.
 
     Raises:
         AudioError: The recording is damaged or shorter than a frame.
@@ -169,8 +169,8 @@ def _to_mono(block, channel):
 
 
 def _survey_channel(audio, model, channel):
-    """Analyzes one channel, or for None the mean of all. Returns the analysis, and the mean power of each channel and,
-    last, of the analyzed signal, `(C + 1,)`."""
+    """Returns the `Survey` of one channel, or for None of the mean of all channels, and mean powers `(C + 1,)`: that of
+    each channel, followed by that of the analyzed signal."""
     rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
     size = rate // FRAMES_PER_SECOND
     filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 
 SILENCE_DB = -90.0
-"""Level in dBFS that stands for silence, about the last bit of 16-bit audio. Lower levels are raised to it."""
+"""Level of silence in dBFS, about the amplitude of one step in 16-bit audio. Lower levels are raised to this value."""
 MIN_PAUSE_SECONDS = 0.2
-"""Minimum length of a pause. Shorter silences are ignored, because plosives begin with one."""
+"""Minimum length of a pause. Shorter silences are ignored, because there is one at the start of every plosive."""
 MIN_SPEECH_SECONDS = 0.08
 """Minimum length of a segment of speech. Shorter sounds are considered clicks."""
 
@@ -53,9 +53,10 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Frames where N segments of speech start and end, and where clips around them may begin and finish, `(N,)` each.
+    """Boundaries of N segments of speech, in frames `(N,)`, and the frames at which clips can be cut.
 
-    `pauses` are the seconds before, between and after the segments, `(N + 1,)`; the first and last are infinite.
+    The speech is in `[starts, ends)`. A clip is cut at `begins` of its first segment and at `finishes` of its last one.
+    `pauses`, `(N + 1,)` seconds, are before, between and after the segments; the first and the last are infinite.
     """
 
     starts: np.ndarray
@@ -68,9 +69,11 @@ class Edges(NamedTuple):
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
     """Returns which frames contain speech, `(F,)` bool. `levels_db` and `probabilities` (optional) are `(F,)` too.
 
-    Speech begins 12 dB (less at low SNR) above the noise floor, the 10th percentile of the 30 s around a frame, and
-    ends at most 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that noise after digital
-    silence is not detected. If `probabilities` are given, they detect the speech, and the levels find its edges.
+    Speech is a run of frames that all exceed a low threshold, and of which at least one exceeds a high threshold. The
+    high threshold is 12 dB (less at low SNR) above the noise floor, which is the 10th percentile of the levels in the
+    30 s around a frame; but it is at most 38 dB below the 95th percentile, so that noise after digital silence is not
+    detected. The low threshold is at most 4 dB below the high one. `probabilities` of speech, from a network, exclude
+    frames that are not near probable speech.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
@@ -108,7 +111,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds the quietest cuts around segments `(N, 2)` of speech: one per pause, or two if the pause is long."""
+    """Returns where segments `(N, 2)` of speech can be cut: at the quietest frame of a pause, at two if it is long."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []

@@ -192,8 +192,8 @@ def synchronize(
 ) -> tuple[list[Piece], str]:
     """Corrects offset and drift of subtitles; `starts` and `ends` are the times of speech segments, `(N,)` seconds.
 
-    Four-minute windows of cues are correlated with the speech, and a robust line is fitted through the peaks. The line
-    is then refined so that cues start with segments. Reversed cues show how many would match by chance.
+    Four-minute windows of cues are correlated with the speech, and a robust line is fitted to the best offsets. It is
+    then refined so that cues start with segments. The same fit to time-reversed cues shows how many match by chance.
 
     Returns:
         The cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s).
@@ -222,7 +222,7 @@ def synchronize(
 def _fit(times, starts, ends):
     """Fits the times of cues to speech; returns the offset in seconds, the drift, and the share of cues that match.
 
-    Fits one line per frame-rate ratio, through most of the peaks, and returns the line that matches most cues.
+    Subtitles may be timed for another frame rate, so a line is fitted for each usual ratio, and the best one is chosen.
     """
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
@@ -243,7 +243,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Converts segments to two signals, `(T,)` at `_RATE` Hz: zero-mean speech activity, and smoothed starts."""
+    """Returns two signals to correlate, `(T,)` at `_RATE` Hz: zero-mean speech activity, and pulses at onsets."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -254,7 +254,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Correlates windows of cues with the speech; yields (center, offset, score) of the best peaks in seconds."""
+    """Yields the best offsets for each window of cues: (center of the window in s, offset in s, score)."""
     count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
@@ -274,7 +274,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift so that cues start with speech; returns the two and the share of cues that match."""
+    """Refines offset and drift so that cues start with speech; returns offset, drift and the share of matching cues."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):

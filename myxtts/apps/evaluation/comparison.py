@@ -30,7 +30,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report. Its value is `scale` times the sum of all numerators over the sum of all denominators."""
+    """A metric of the report: `scale` times a ratio of sums. Each sentence adds to numerator and denominator."""
 
     name: str
     title: str
@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model, on a scale from 0 (different speakers) to 1 (the same speaker)."""
+"""Speaker similarity that a model needs to be the best: 0 is that of different speakers, 1 that of the recordings."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 
@@ -117,9 +117,9 @@ def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     """Estimates a proportion with Wilson's confidence interval, which is also valid near 0 and 1.
 
-    `hits` and `totals` are the numbers of positive samples and of all samples of each sentence, `(N,)`. The number of
-    trials is Kish's effective sample size, from the variance between sentences. If all sentences have the same
-    proportion, the result is a Clopper-Pearson interval with one trial per sentence.
+    `hits` and `totals` count for each sentence the samples that have the property, and all samples, `(N,)`. The number
+    of trials in Wilson's formula is Kish's effective sample size, from the variance between sentences. If all sentences
+    have the same proportion, the interval is Clopper and Pearson's, with one trial per sentence.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -137,7 +137,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second proportion minus the first, both (hits, totals), with Newcombe's interval (1998)."""
+    """Estimates the second proportion minus the first, each as (hits, totals), with Newcombe's interval (1998)."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -181,7 +181,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's worst sentences: flagged ones first, then by CER or distortion. Empty for other rows."""
+        """Returns a model's worst sentences: flagged ones first, then by CER or distortion. Empty if not a model."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -210,20 +210,20 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """Estimates by group of sentences (`all` and the keys of `groups()`): for each row, a dict by metric name."""
+        """All estimates, `{group: [{metric: estimate} for each row]}`; the groups are `all` and those of `groups()`."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """For each compared row except the first, how its metrics differ from those of the first, by metric name."""
+        """Differences of every other compared row from the first one, `[{metric: estimate} for each row]`."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Estimates a metric of `second` minus that of `first` on sentences that both have; None if there are none."""
+        """Estimates a metric of `second` minus that of `first`, on their common sentences; None if they have none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -251,7 +251,7 @@ class Comparison:
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
     def not_judged(self) -> str | None:
-        """Returns a message if the recognizer is too inaccurate to trust CER and WER; None if accurate or untested."""
+        """Returns a message if the recognizer is too inaccurate on recordings to trust CER and WER, otherwise None."""
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None
@@ -263,15 +263,15 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Groups sentence ids by whether the speaker was seen in training. Returns an empty dict unless both occur."""
+        """Groups sentence ids by whether the speaker was seen in training; {} if all are seen, or all unseen."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.
 
-        Candidates are the rows that finish their sentences and match the voice, or all rows if none does. Each metric
-        of `DECIDING` in turn removes the candidates that are significantly worse than the best one; the rest tie.
+        Candidates are the rows that finish their sentences in the right voice; if there is none, all rows. Each metric
+        of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
         """
         if len(self.compared) < 2:
             return None
@@ -296,7 +296,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row ends its sentences properly and resembles the voice. An unknown similarity counts as enough."""
+        """Whether a row ends its sentences properly and in the right voice, if the speaker similarity is known."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")

@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Numbers of sentences with audio on the page: those that are played for all rows, and the worst of each model."""
+"""Maximum numbers of sentences with audio on the page: sentences with the audio of all rows, and the worst by model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -87,7 +87,7 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """A line of a results table: a metric, and its text and estimate in each column."""
+    """A line of a results table: a metric, and for each column the text of the cell and the estimate."""
 
     metric: Metric
     cells: list[str]
@@ -200,7 +200,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _figures(comparison):
-    """Yields `{group: {metric: figure}}` for each row, where a figure has a value, its bounds and `sentences`."""
+    """Yields for each row `{group: {metric: figure}}`. A figure is a dict of `value`, `low`, `high` and `sentences`."""
     groups = {"all": None} | comparison.groups()
     for place, row in enumerate(comparison.rows):
         yield {
@@ -222,7 +222,7 @@ def _spoken(row, one, sound):
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Formats the results as CSV with one metric of one row per line."""
+    """Formats the results as CSV, with a line for each metric in each group of sentences of each `Row`."""
     unjudged, lines = comparison.unjudged(), [COLUMNS]
     for row, figures in zip(comparison.rows, _figures(comparison)):
         for group, found in figures.items():

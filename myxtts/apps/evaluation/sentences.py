@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""Minimum overlap of the clips of a run and of a data set, relative to the smaller list, to treat them as the same."""
+"""A run is assumed to have used a data set if at least this share of the smaller clip list is in both lists."""
 
 
 def choose_sentences(
@@ -54,7 +54,7 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of texts and of clips without one (default: the runs' language, else English for texts).
+        language: Language of `texts`, and of clips without a label (default: as in the runs, else English for `texts`).
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of clips that a run was trained on, and of those it rejected. Empty if it used other data."""
+    """Returns the ids of clips that a run was trained on or rejected, as two sets; both empty if it used other data."""
     data, ids, rejects = read_config(run).data, {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(data.val_data) and not is_here(data.train_data) else "train"
@@ -174,7 +174,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Assigns the voices to the sentences in turn. Removes their recordings, because those have other voices."""
+    """Returns the sentences with `voices` assigned in turn, and without their recordings, which have other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -234,7 +234,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its codes. Its quality is an upper bound for speech whose codes the GPT generates.
+    """Resynthesizes a recording from its own codes. Speech from codes that the GPT generates cannot sound better.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.
@@ -254,7 +254,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
-    """Creates a `Source` that reads audio files of a folder, which are matched to sentences by name or else by text."""
+    """Creates a `Source` that reads the audio of each sentence from a folder; finds the file by name, else by text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

@@ -24,7 +24,7 @@ from myxtts.apps.server.voices import VoiceBook
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """Builds the FastAPI application. It starts `speaker` if that is not running yet, and stops it at shutdown."""
+    """Builds the FastAPI application, which starts `speaker` if necessary, and stops it at shutdown."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

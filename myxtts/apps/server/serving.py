@@ -30,7 +30,7 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Limits of the texts that an exported model speaks in turns: their number, and the bytes of their caches."""
+"""Limits for an exported model, which speaks texts in turns: number of texts, and bytes of the caches of all texts."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses together."""
 
@@ -53,7 +53,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Loads an exported model; returns it, `{voice: language}`, names of trained speakers, and `Speaker` options."""
+    """Returns an exported model, its voices `{name: language}`, names of trained speakers, and `Speaker` options."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")
@@ -110,7 +110,7 @@ def log_as_json() -> None:
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     """Returns a uvicorn protocol class that limits connections; slow clients are disconnected after `HEAD_SECONDS`.
 
-    If an address has `max_of_address` connections (0: no limit), or the server `MOST_CONNECTIONS`, a new connection
+    A new connection above `max_of_address` per address (0: no limit), or above `MOST_CONNECTIONS` in total,
     replaces the oldest one that is not waiting for a response. If all are waiting, the new connection is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first

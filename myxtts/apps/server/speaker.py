@@ -60,7 +60,7 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak and its state in the queue. The event loop that submits it receives the audio with `next`."""
+    """A text to speak and its state in the queue. The event loop that submits a job receives its audio with `next`."""
 
     pieces: list[Piece]
     """Sentences of the text, or parts of long ones; empty if there is nothing to speak."""
@@ -95,7 +95,7 @@ class SpeechJob:
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Passes samples `(S,)` float32 to `next`, and at the end of the audio None, or an error. Thread-safe."""
+        """Sends `item` to `next`: samples `(S,)` float32, None at the end of the audio, or an error. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 

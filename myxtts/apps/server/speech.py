@@ -167,7 +167,7 @@ def make_job(
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns the language to speak: `requested`, else `usual` if the text's letters fit it, else a detected one."""
+    """Returns the language to speak: `requested`, else `usual` if it suits the text's letters, else a detected one."""
     if requested:
         try:
             return get_language(requested).code

@@ -19,14 +19,14 @@ MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
 """Maximum number of loaded voices in the cache."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
-"""Numbers of files and bytes in the folder of voices at which uploads are refused."""
+"""Limits of the voice folder in files and bytes. When one is reached, uploads are refused."""
 OPENAI_VOICES = {
     **dict.fromkeys(("alloy", "coral", "nova", "sage", "shimmer", "marin"), "f"),
     **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
 }
 """Sex of each of OpenAI's voices by name: female (f) or male (m)."""
 KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
-"""Language of Kokoro's voices by the first letter of their names, such as `af_heart`; the second is `f` or `m`."""
+"""Language of Kokoro's voices by the first letter of their names, such as `af_heart`; the second letter is the sex."""
 _KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
 """Pattern for the end of a voice's name that shows its sex, female (f) or male (m), as in `en_f1`."""
@@ -51,9 +51,9 @@ class VoiceBook:
     Args:
         model: Loads and encodes voices.
         speakers: Language of each voice that is stored with the model, by name.
-        folder: Folder with one file per voice, whose content may change at any time; None without one.
+        folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
         aliases: Voice for each additional name; "" is the default. OpenAI's names without an alias select a voice of
-            the text's language, and Kokoro's a voice of the language in the name, of the same sex if possible.
+            the text's language; Kokoro's names select one of the language in the name. The sex is kept if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.

@@ -1,4 +1,4 @@
-"""The folder that contains all runs, data sets, exports, an evaluation, a trash folder and the votes of the page."""
+"""Files of the page in one home folder: runs, data sets, exports, an evaluation, the trash, and votes on models."""
 
 import csv
 import os
@@ -18,7 +18,7 @@ from myxtts.storage.base_model import BASE_NAME
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
-"""Folders next to those of the runs. They begin with an underscore, because the name of a run cannot."""
+"""Folders next to those of the runs. They begin with an underscore, with which no run name can begin."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
@@ -62,11 +62,11 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str], is_heard: bool = False) -> list[Path]:
-        """Copies uploaded recordings and their texts into a data set; returns the copies that must still be cut.
+        """Copies uploaded audio and texts into a data set; returns the copies if they must still be cut, otherwise [].
 
-        Recordings must be cut if there are subtitles, or if a recognizer transcribes them (`is_heard`); they are copied
-        to `recordings(name)`. Raises `UserError` if there is no recording, a recording has no text, a file is neither
-        audio nor text, or finished clips would be mixed with recordings to cut.
+        Uploads with subtitles, or with `is_heard` (a recognizer transcribes them), must be cut and go to
+        `recordings(name)`; other uploads are finished clips. Raises `UserError` if there is no audio, audio has no
+        text, a file is neither audio nor text, or the data set is of the other kind.
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
@@ -116,7 +116,8 @@ class DataSets:
 
     def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
         """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. Rows are
-        (clip, text). Returns the number of edits; raises `UserError` if an edited text has changed since `loaded`."""
+        (clip, text), `loaded` before and `texts` after the edit. Returns the number of edits; raises `UserError` if the
+        text of an edited clip was changed elsewhere, too."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -177,7 +178,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves a `removable` item (a data set with its long recordings) to the trash folder; returns its new path."""
+    """Moves an item of `kept_in`, and the long recordings of a data set, to the trash folder; returns the new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:

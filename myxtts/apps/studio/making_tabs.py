@@ -21,7 +21,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, which creates and checks data sets. Sets `choices.data` to its folder and language inputs."""
+    """Fills the tab Data, which creates and checks data sets. `choices.data` gets the folder and language inputs."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -68,7 +68,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 def _checked(studio, texts, page_language, chosen):
     """Adds components that check a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the
-    inputs for folder and language. Returns a function that makes an event run the check."""
+    inputs for folder and language. Returns a function that connects an event to the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -198,7 +198,7 @@ def _sources(studio, texts):
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
-    """Updates the form when the run name, the model to start from or the recipe changes."""
+    """Connects events, so that another run name, model to start from or recipe updates the form."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
     def shown(run, source, recipe=None):
@@ -286,7 +286,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, texts, tab):
-    """Adds the list of runs, data sets and exports, with a button to move one to the trash and one to confirm."""
+    """Adds the list of runs, data sets and exports, with buttons to move an item to the trash and to confirm that."""
 
     def rows():
         found = kept_in(studio.home)

@@ -24,10 +24,10 @@ def state_line(elem_id: str) -> gr.Markdown:
 
 
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
-    """Makes an event of a component call the function or generator `run`; returns Gradio's dependency.
+    """Connects an event of a component to the function or generator `run`; returns Gradio's dependency.
 
-    An error is shown in `line`, which may be one of the outputs, until the next call. Messages that exist in English
-    only are introduced in the language of the page. Events chained by `success` do not run after an error.
+    An error is shown in `line`, which may be one of the outputs, until the next call. A message that exists
+    only in English is preceded by a note in the page's language. Events chained by `success` do not run after an error.
     """
 
     def generated(*given):
@@ -57,18 +57,19 @@ def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
 
 
 def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
-    """Creates a drop-down of languages. `automatic` adds a choice with the value "", which detects it from the text."""
+    """Creates a drop-down of languages. `automatic` adds the option to detect the language (value "")."""
     names = [(texts["automatic"], "")] * automatic
     names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
-    """Adds buttons to run and to cancel a command, a status line (elapsed time, last printed line) and a log.
+    """Adds buttons that run and cancel a command, a line for its state (elapsed time, last printed line) and its log.
 
-    Returns a function `connect(page, start, inputs, outputs, end)`. `start(*inputs)` runs the command under the name
-    `task` of `Tasks`. `end` gets the command's `--output` (None if it did not run) and the inputs; it returns the final
-    status line and the values of `outputs`. A newly opened page shows the command that is running, or the last one.
+    Returns a function `connect(page, start, inputs, outputs, end)`, which makes the button call
+    `start(*inputs)`, a generator that runs the command as `task` of `Tasks` and yields the output. After the command,
+    `end(folder, *inputs)` returns the final state and the values of `outputs`; `folder` is the command's `--output`,
+    None if no command ran. A newly opened page shows the command that is running, or the last one.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -102,7 +103,7 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Creates inputs for models and voices whose lists are updated whenever the page or their tab is opened."""
+    """Creates inputs for models and voices. Opening the page, or the tab with the inputs, updates their lists."""
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language
@@ -117,7 +118,7 @@ class Choices:
         return box
 
     def voice(self, name: str, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for the language, a voice that all `models` have, and a recording to use instead of it."""
+        """Creates inputs for the language, for a voice that all `models` have, and for a recording of another voice."""
         spoken = self.studio.language(BASE_NAME, self.language)
         with gr.Row():
             language = language_box(self.texts, f"{name}_language", spoken, automatic=True)

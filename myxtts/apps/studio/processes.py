@@ -30,7 +30,7 @@ ENDING_SECONDS = 60.0
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows, in order."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""Names in `metrics.jsonl` of the loss that the page plots; each stage has one of them."""
+"""Losses in `metrics.jsonl` that the page plots: the main loss of a stage has one of these names."""
 MOST_POINTS = 600
 """Maximum number of points per loss curve; longer curves are thinned out."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -133,7 +133,7 @@ def process_of(folder: Path) -> int | None:
 
 
 def trainer_of(folder: Path) -> int | None:
-    """Returns the id of the process that has locked a folder to train in it, whoever started it; None without one."""
+    """Returns the id of the process that is training in a folder (has locked it), whoever started it, or None."""
     try:  # a training locks its folder, see `storage.run_folder`
         status = folder.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
@@ -186,7 +186,7 @@ def _end_of(path):
 
 
 def _printed(output) -> str:
-    """Returns the end of a command's output as a terminal would show it (progress bars), without `FOREIGN` lines."""
+    """Returns the end of a command's output, with only the last state of progress bars and without `FOREIGN` lines."""
     size = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), MOST_READ_BYTES, max(0, size - MOST_READ_BYTES)).decode(errors="replace")
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if not FOREIGN.match(line)]

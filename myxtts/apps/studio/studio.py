@@ -71,7 +71,7 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the main language of a data set from its metadata, else detected from its texts, else `before`."""
+        """Returns the main language of a data set by its metadata or else its texts; `before` if it is unknown."""
         with suppress(UserError, OSError):
             clips = self.clips(folder, before).values() if folder else ()
             spoken = Counter(clip.language for clip in clips)
@@ -85,8 +85,8 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set from uploaded files. If there are subtitles or a recognizer, `myxtts make-dataset` cuts the
-        recordings, and its output is yielded. If it fails, the previous files of the data set are restored."""
+        """Makes a data set from uploaded files. With subtitles or a recognizer, runs `myxtts make-dataset` to cut the
+        recordings, and yields the output of the command. If the command fails, restores the previous files."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
             raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
@@ -128,13 +128,13 @@ class Studio:
         return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
 
     def speakers(self, language: str, *names: str) -> list[str]:
-        """Returns the voices that all models `names` have. Voices of `language` are first, then trained speakers."""
+        """Returns the voices that all models `names` have: those of `language`, then others; trained speakers first."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of a model's trained speaker, else `before` if a voice has that language, else ""."""
+        """Returns the language of a model's trained speaker, else `before` if a voice speaks `before`, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
@@ -157,7 +157,7 @@ class Studio:
             yield synthesizer.sample_rate, to_int16(samples)
 
     def _opened(self, run, text, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
-        """Loads the `Synthesizer` of a run; returns it and the arguments for its `speak`, starting with the voice."""
+        """Returns the `Synthesizer` of a run, and the arguments of `Synthesizer.speak` that follow the text."""
         if not text.strip():
             raise PageError("no_text")
         if not (recording or speaker):

@@ -1,4 +1,4 @@
-"""Texts of the page in English and Persian, loaded from `texts.yaml`, and errors whose message is one of them."""
+"""Texts of the page in English and Persian, loaded from `texts.yaml`, and errors with a translated message."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ PREFIX = {"en": "/ui", "fa": "/ui-fa"}
 """URL prefix of the page in each language."""
 _READ = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
 TEXTS = {language: {key: texts[language] for key, texts in _READ.items() if language in texts} for language in PREFIX}
-"""Texts by language and key. A setting's label has the name of its flag as key, its help text that name with `_help`.
-There are no help texts in English, because the page shows the help of the flag."""
+"""Texts by language and key. The key of a setting's label is the Python name of the flag, such as `max_steps`; the key
+of its help text is `max_steps_help`. In English, the page shows the help of the flag instead."""
 
 
 class PageError(UserError):
-    """Error with a translated message, the text `key` with `values` filled in. `str` returns the English message."""
+    """Error whose message is the text `key` of `TEXTS`, with `values` filled in. `str` returns the English message."""
 
     def __init__(self, key: str, *values: object):
         self.key, self.values = key, values

@@ -1,5 +1,5 @@
-"""Content of the training form: the settings whose field has `page="main"` or `page="more"`. A recipe, selected by the
-model to start from, sets the initial values. Values that the user changes become flags."""
+"""Content of the training form: the settings whose field has `page="main"` or `page="more"`. The model to start from
+determines a recipe, and the recipe the initial values. Values that the user changes become flags."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -42,7 +42,7 @@ class Preset(NamedTuple):
 
 
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
-    """Returns the initial content of the form for a run in `folder` that starts from `source`, as `--init-from` does.
+    """Returns the initial content of the form for a run in `folder` with `source` as its `--init-from`.
 
     If `recipe` is None, the form has the settings of an existing run, or for a new run those of the usual recipe.
     Raises `UserError` if the source or the run is damaged.
@@ -74,7 +74,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to values of the form. A flag for several settings gets None if they differ."""
+    """Converts a configuration to values of the form. A flag with several settings that differ gets None."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
