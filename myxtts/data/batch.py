@@ -50,7 +50,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros. If `prepared`, it has codes for `num_samples` samples, and `wav` is empty."""
+    """Creates a `WaveBatch` of zeros. If `prepared`, `wav` is empty, and `codes` covers `num_samples` samples."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Length to which all texts are padded (audio: `fixed_samples`). If None, each length bucket has its own."""
+    """Length to which all texts are padded (`fixed_samples`: audio). If None, each length bucket has its own length."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -249,7 +249,7 @@ class BatchOrder:
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns `(epoch, row, start)`: batch `position` is number `row` of the batches of `epoch` after `start`."""
+        """Returns `(epoch, row, start)`: the batch at `position` is batch `row` of `epoch`, counted from `start`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -263,7 +263,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the `EpochStart` of the epoch that contains `position`, for the same clips and batch size."""
+        """Returns the start of the epoch that contains `position`, for an order with the same clips and batch size."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
