@@ -124,7 +124,7 @@ class StageEntry:
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained further even after this stage; resuming it uses their new weights."""
+    """Stages of `builds_on` that may be trained further after this stage, which uses the new weights when resumed."""
 
 
 STAGES: dict[str, StageEntry] = {}
@@ -132,7 +132,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Registers a stage as the last one, for settings, `--stage`, plans and runs, and returns `entry`.
+    """Registers a stage after the existing ones, so that settings, `--stage`, plans and runs have it; returns `entry`.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

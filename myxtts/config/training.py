@@ -31,7 +31,7 @@ PRESETS = {
 }
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results by rounding at most. `balanced`, also called `auto`, lowers
-the precision of matrix products where that is faster and, on a GPU, uses XLA for stages with many steps per shape.
+the precision of matrix products where that is faster, and uses XLA on a GPU for stages with many steps per shape.
 `aggressive` also saves memory, and uses XLA for every stage on a GPU."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
@@ -169,7 +169,7 @@ class TrainingConfig(Settings):
     evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
     """Number of sentences in an evaluation."""
     evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", page="more", metavar="NAME")
-    """Speech recognizer, to transcribe recordings without texts (default: base) and evaluate with --evaluate-every: a
+    """Speech recognizer, to transcribe recordings without texts (default: base) and score speech (--evaluate-every): a
     Whisper size such as `base`, hf://owner/name, a Whisper folder, pocketsphinx, or a command with `{wav}`."""
     best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True, flag="--best-by", page="more")
     """GPT: select the best checkpoint by validation loss (`loss`) or by evaluation score (`evaluation`)."""

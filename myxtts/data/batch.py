@@ -175,7 +175,7 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """Point where a `BatchOrder` starts: the position of its first batch, and the clips already used in that epoch."""
+    """Point where a `BatchOrder` starts: position and epoch of its first batch, and clips already used in the epoch."""
 
     position: int = 0
     epoch: int = 0
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Length to which all texts are padded (`fixed_samples`: audio). If None, each length bucket has its own length."""
+    """Length to which all texts are padded; `None` pads each length bucket separately. `fixed_samples` is for audio."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -243,7 +243,7 @@ class BatchOrder:
         return [batches[i] for i in rng.permutation(len(batches))]
 
     def batch(self, position: int) -> OrderedBatch:
-        """Returns the composition of the batch at `position`, counted from the start of training."""
+        """Returns the clips and the padded lengths of the batch at `position`, counted from the start of training."""
         epoch, row, before = self._place(position)
         indices, bucket = self._epoch_batches(epoch)[row]
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
@@ -293,7 +293,7 @@ class SequentialOrder:
         self.batches_per_epoch = -(-len(self._clips) // batch_size)
 
     def batch(self, position: int) -> OrderedBatch:
-        """Returns the composition of the batch at `position`, from 0."""
+        """Returns the clips and the padded lengths of the batch at `position`, counted from 0."""
         indices = self._clips[position * self.batch_size : (position + 1) * self.batch_size]
         samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
         return OrderedBatch(0, position, indices, samples, int(self._max_tokens))

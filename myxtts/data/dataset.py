@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 CLIPS = "clips"
 """Name, without suffix, of the checkpoint file that records the clips a stage was trained on, see `ClipRecord`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum length in samples of the random silence before a training clip, which varies the borders of code frames."""
+"""Maximum length in samples of the random silence before a training clip, to vary the borders of code frames."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE

@@ -78,7 +78,7 @@ class ConditioningRule:
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, offset and row."""
+    """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, batch and row."""
 
     clips: Sequence[Clip]
     order: BatchOrder | SequentialOrder
@@ -209,7 +209,7 @@ def stream_batches(
     """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
     Errors and the end of the data are kept from TensorFlow, in which a failing eager operation also aborts operations
-    of other threads: the training step would report the error.
+    of other threads, so that the training step would report the error.
     """
     failures = {}
 

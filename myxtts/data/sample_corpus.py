@@ -42,7 +42,7 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class Voice(NamedTuple):
-    """Synthetic speaker: `language` code, and eSpeak NG's name of the language, voice variant and pitch (0 to 100)."""
+    """Synthetic speaker: language code, and the language, voice variant and pitch (0 to 100) in eSpeak NG."""
 
     speaker: str
     language: str

@@ -145,7 +145,7 @@ class PreparedClips:
 
     @classmethod
     def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
-        """Reads manifest and indexes of a folder, or of an address such as `gs://bucket/folder`, and checks file sizes.
+        """Opens a folder or an address like `gs://bucket/folder`: reads manifest and indexes, and checks file sizes.
 
         `flag` is the name of the setting for messages. Raises `UserError` if a file is missing, damaged or incomplete.
         """

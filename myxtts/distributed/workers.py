@@ -216,7 +216,7 @@ def join_workers(
 
 
 def require_free_port(addresses: tuple[str, ...], index: int) -> None:
-    """Checks, before TensorFlow uses it, that this worker's port is free. Raises `UserError` if it is taken."""
+    """Checks that this worker's port is free, before TensorFlow listens on it. Raises `UserError` if it is taken."""
     if addresses and _current.addresses != addresses:
         try:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()

@@ -75,7 +75,7 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends `taken` codes of `(n,)` and latents `(n + 1, width)`; ends the stream at `stop` or `max_codes`."""
+        """Appends the first `taken` codes `(n,)` and their latents `(n + 1, width)`; ends at `stop` or `max_codes`."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)

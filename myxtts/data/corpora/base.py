@@ -95,7 +95,7 @@ class CorpusFormat:
 class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
-    `language` is the user's default for clips without a language, or empty. `formats` also read speakers' subfolders.
+    `language` is the user's default for clips without a language, or empty. `formats` are tried on speakers' folders.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):

@@ -83,7 +83,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads Common Voice (`train.tsv` or `validated.tsv`; `dev.tsv`, `test.tsv`); returns False for other layouts."""
+    """Reads Common Voice: `train.tsv` or `validated.tsv`, and `dev.tsv` if present; returns False for other layouts."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -176,7 +176,7 @@ def _find_lists(reading, place, folder):
 
 
 def read_kaldi(reading: Reading, place: Place) -> bool:
-    """Reads a Kaldi folder (`text`, `utt2spk`, `wav.scp` without its commands); returns False for other layouts."""
+    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`), and runs no commands; returns False for other layouts."""
     path, folder = place.path / "wav.scp", reading.folder
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return False
@@ -233,7 +233,7 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def read_vctk(reading: Reading, place: Place) -> bool:
-    """Reads VCTK: texts in `txt/SPEAKER/`, first microphone in `wav48/SPEAKER/`; returns False for other layouts."""
+    """Reads VCTK: texts in `txt/SPEAKER/`, `mic1` audio in `wav48/SPEAKER/`; returns False for other layouts."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
@@ -251,7 +251,7 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
 
-    `dev-…` folders are for validation, and `test-…` folders are unused. If there are no others, all are for training.
+    `dev-…` folders are for validation, and `test-…` folders are unused. If all folders are such, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

@@ -248,7 +248,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None if missing; adds a note on bad lines."""
+    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None without the file; notes bad lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -292,7 +292,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for two splits of `parts` (`{split: folder}`): the first one in `VALIDATION`, then `training`."""
+    """Calls `read` for two splits of `parts` (`{split: folder}`): the first of `VALIDATION`, if any, and `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
