@@ -110,7 +110,7 @@ class StageEntry:
     settings: type[StageConfig] = StageConfig
     """Class of the stage's settings."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default values that differ from the defaults of the settings class."""
+    """Default values of the stage's settings, where they differ from those of the class `settings`."""
     can_crop: bool = False
     """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False

@@ -117,7 +117,7 @@ class BatchError(ValueError):
 
 
 def check_wave_batch(batch: WaveBatch) -> WaveBatch:
-    """Checks shapes, dtypes and lengths of a batch of NumPy arrays, and returns it. Raises `BatchError` for a fault."""
+    """Checks shapes, dtypes and lengths of a batch of NumPy arrays. Returns the batch, or raises `BatchError`."""
 
     def require(holds, name, rule, received):
         if not holds:
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Length to which all texts are padded; `None` pads each length bucket separately. `fixed_samples` is for audio."""
+    """Length to which all texts are padded (`fixed_samples` is for audio); None pads each length bucket separately."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)

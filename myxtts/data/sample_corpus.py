@@ -53,7 +53,7 @@ class Voice(NamedTuple):
 
 _GRAMMARS = json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8"))
 VOICES = tuple(Voice(name, code, *how) for code, one in _GRAMMARS.items() for name, *how in one["voices"])
-"""Voices of the sample corpus. The bundled model was trained on their voice variants and pitches."""
+"""Voices of the sample corpus. The bundled model was trained on the same voice variants and pitches."""
 SENTENCES = {
     language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
     for language, one in _GRAMMARS.items()

@@ -174,7 +174,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` and returns True if the plan has separate GPUs and TensorFlow is not imported yet."""
+    """In Multi-GPU Mode, sets `CUDA_VISIBLE_DEVICES` and returns True, unless TensorFlow is imported already."""
     # After that import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
