@@ -28,14 +28,14 @@ DECODER_DILATIONS = (1, 3, 5)
 SPEAKER_BLOCKS = (3, 4, 6, 3)
 """Number of residual blocks in each layer of the speaker encoder."""
 DEFAULT_TEXT_TOKENS = 512
-"""Default size of a trained vocabulary, and number of text embeddings of a model without tokenizer."""
+"""Default size of a trained vocabulary; also the number of text embeddings in a model without a tokenizer."""
 SPEAKER_NUM_MELS = 64
 """Number of mel bands in the speaker encoder's input."""
 
 
 @dataclass(init=False)
 class ModelConfig(Settings):
-    """Shapes of the XTTS model. Fields that are not given have the value of the model size `size`.
+    """Shapes of the XTTS model. `size` selects a model size, which sets all fields that are not given.
 
     The defaults below are those of `tiny`; `MODEL_SIZES` lists where the other sizes differ.
     """
@@ -45,7 +45,7 @@ class ModelConfig(Settings):
     size: str = setting("tiny", one_of=MODEL_SIZES, flag="--model-size", page="main")
     """Model size. `big` has the shapes of XTTS v2."""
     num_text_tokens: int = setting(0, at_least=0, at_most=1000000)
-    """Number of text embeddings, the highest token id + 1; set when the tokenizer is known."""
+    """Number of text embeddings (highest text token id + 1). A `SpeechDataset` sets it from the tokenizer."""
     start_text_token: int = 3
     """Token id of `[START]`, which begins the text."""
     stop_text_token: int = 0
@@ -53,11 +53,11 @@ class ModelConfig(Settings):
     max_text_tokens: int = setting(200, at_least=1, at_most=100000)
     """Maximum text length in tokens, including the language tag."""
     max_audio_tokens: int = setting(260, at_least=1, at_most=100000)
-    """Maximum clip length in audio codes, also of generated audio (XTTS v2: 605)."""
+    """Maximum length of clips and generated audio, in codes plus three reserved positions (XTTS v2: 605)."""
     layers: int = setting(6, at_least=1, at_most=1000)
     """Number of transformer blocks in the GPT."""
     width: int = setting(256, at_least=1, at_most=65536)
-    """Hidden size of the GPT, its conditioning latents and the waveform decoder's input."""
+    """Width of the GPT's hidden states and conditioning latents; also the input width of the waveform decoder."""
     heads: int = setting(4, at_least=1)
     """Number of attention heads in the GPT."""
     dropout: float = setting(0.1, at_least=0, below=1, hint="XTTS v2 uses 0.1.")
@@ -85,7 +85,7 @@ class ModelConfig(Settings):
     codebook_width: int = setting(256, at_least=1, at_most=65536)
     """Size of a codebook vector."""
     decoder_type: str = setting("istft", one_of=DECODER_TYPES)
-    """Waveform decoder: `istft`, ten times faster, or `hifigan` as in XTTS v2."""
+    """Waveform decoder: `hifigan` as in XTTS v2, or `istft`, which is ten times as fast."""
     decoder_blocks: int = setting(6, at_least=1, at_most=1000)
     """Number of blocks in the `istft` decoder."""
     decoder_width: int = setting(256, at_least=1, at_most=65536)
@@ -128,5 +128,5 @@ class ModelConfig(Settings):
 
     @property
     def max_codes(self) -> int:
-        """Maximum number of codes in a sequence; three positions are reserved, as in XTTS."""
+        """Maximum number of codes in a sequence: `max_audio_tokens` minus three reserved positions, as in XTTS."""
         return self.max_audio_tokens - 3

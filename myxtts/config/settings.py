@@ -17,11 +17,11 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "data.extend_vocabulary": (True, "A given vocabulary always grows by what the corpus needs. Leave it out."),
     "model.decoder_mel": (False, "Decoders read only latents. Use the version that this model was trained with."),
 }
-"""Removed settings by dotted name: the former default, which is still accepted, and the hint for other values."""
+"""Removed settings: `{dotted name: (former default, which is still accepted; hint for any other value)}`."""
 
 
 def setting(default: Any, **options) -> Any:
-    """Declares a field of a settings class. The docstring below the field is its help text everywhere.
+    """Declares a field of a settings class. The field's docstring is its help text in `--help` and on the web page.
 
     Args:
         default: Default value.
@@ -48,7 +48,7 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 
 
 def _rule_in_words(at_least=None, above=None, at_most=None, below=None):
-    """Formats the rule of a number for an error message, in which it follows "must be"."""
+    """Returns the rule of a number in words that follow "must be" in an error message."""
     upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
     if above is not None:
         return f"above {above}" + (f" and {upper}" if upper else "")
@@ -63,7 +63,8 @@ def plain_type(kind: Any) -> Any:
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Only converts lists to tuples and numbers to floats. Raises `ConfigError`, with the setting's `name`, otherwise.
+    Converts only lists to tuples and numbers to floats. Raises `ConfigError`, which names the setting `name`, if the
+    type is wrong.
     """
     if value is None and NoneType in get_args(kind):
         return None
@@ -134,7 +135,7 @@ class Settings:
         return f"{self.section}.{name}".lstrip(".") + (f" ({flag})" if flag else "")
 
     def check(self, name: str, holds: bool, rule: str, hint: str = "") -> None:
-        """Raises `ConfigError` with the setting `name`, the rule, its value and the fix, unless `holds`."""
+        """Raises `ConfigError` unless `holds`. The message has the setting, its value, the `rule` and a `hint`."""
         require(holds, self.name_of(name), rule, brief(getattr(self, name)), hint)
 
     def check_name(self, name: str) -> None:

@@ -1,6 +1,6 @@
 """Training stages: names, order, settings and defaults.
 
-Classes that train the stages are in `training/stages/classes.py`, estimates of their memory in `memory/`.
+`training/stages/classes.py` has the classes that train the stages; `memory/` estimates the memory of each stage.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ class StageConfig(Settings):
     section = "stage"
 
     max_steps: int | None = setting(None, at_least=1, flag="--max-steps", page="main")
-    """Maximum number of optimizer steps in each stage (default: by --epochs)."""
+    """Maximum number of optimizer steps in each stage (default: as many as --epochs allows)."""
     batch_size: int | None = setting(None, at_least=1, at_most=65536, flag="--batch-size", metavar="N|auto")
     """Clips per batch in this stage; None uses `data.batch_size`."""
     learning_rate: float | None = setting(None, above=0, hint="Leave it out for the default.", flag="--lr", page="more")
     """Peak learning rate (default: by model size)."""
     warmup_steps: int = setting(200, at_least=0)
-    """Steps of linear learning-rate warm-up, at most a tenth of the run."""
+    """Number of steps of linear learning-rate warm-up, capped at a tenth of the stage's steps."""
     final_learning_rate: float = setting(0.05, at_least=0, at_most=1)
     """Learning rate at the end of the cosine decay, as a fraction of the peak."""
     weight_decay: float = setting(0.01, at_least=0)
@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """Maximum length in seconds of the random slice of a clip, in stages that can crop; None trains on whole clips."""
+    """Stages that can crop: maximum length in seconds of a random slice of a clip; None trains on whole clips."""
 
 
 @dataclass
@@ -52,12 +52,12 @@ class GPTConfig(StageConfig):
     label_smoothing: float = setting(0.0, at_least=0, below=1)
     """Label smoothing of the audio-code cross-entropy (XTTS: 0)."""
     alignment_loss_weight: float = setting(0.0, at_least=0)
-    """Weight of the guided attention loss on one attention head (XTTS: 0)."""
+    """Weight of the guided attention loss, which applies to the first head of the middle block (XTTS: 0)."""
     code_masking: float = setting(0.0, at_least=0, below=1)
     """Fraction of the input codes that are replaced by random codes in training, so that the model relies on the text
     (word dropout; Bowman et al. 2016, section 3.2)."""
     lora_rank: int = setting(0, at_least=0, at_most=65536, flag="--lora-rank", page="more", metavar="N")
-    """Rank of LoRA adapters on attention and MLP, with --init-from; 0 trains all weights."""
+    """Rank of the LoRA adapters to train, with --init-from; 0 trains all weights instead of adapters."""
     lora_alpha: float | None = setting(None, above=0, flag="--lora-alpha")
     """LoRA alpha: adapters are scaled by alpha / rank (default: the rank)."""
     lora_targets: tuple[str, ...] = setting(LORA_TARGETS, one_of=LORA_TARGETS, flag="--lora-targets", metavar="NAME,…")
@@ -86,20 +86,20 @@ class DecoderConfig(StageConfig):
     stft_weight: float = setting(45.0, at_least=0)
     """Weight of the multi-resolution STFT loss (Parallel WaveGAN)."""
     adversarial_weight: float = setting(1.0, at_least=0)
-    """Weight of the adversarial loss, summed over the discriminators."""
+    """Weight of the adversarial loss, which is a sum over the discriminators."""
     feature_weight: float = setting(2.0, at_least=0)
-    """Weight of the feature matching loss, summed over the discriminators (HiFi-GAN: 2)."""
+    """Weight of the feature matching loss, which is a sum over the discriminators (HiFi-GAN: 2)."""
     speaker_weight: float = setting(0.0, at_least=0)
-    """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); needs slices of a second or more."""
+    """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); requires `frames` of at least 1 s."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of steps without discriminators, at the start of training from random weights; 1 uses none at all."""
+    """From random weights: fraction of the steps, at the start, without discriminators; 1 never uses discriminators."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
-    """Fraction of the steps, at the start of training with `init_from`, that train only the discriminators."""
+    """With `init_from`: fraction of the steps, at the start, that train only the discriminators."""
 
 
 @dataclass(frozen=True)
 class StageEntry:
-    """Description of a training stage, from which its settings, flags, plans and batches are derived."""
+    """Properties of a training stage, which determine the stage's settings, flags, plans and batches."""
 
     name: str
     """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
@@ -110,7 +110,7 @@ class StageEntry:
     settings: type[StageConfig] = StageConfig
     """Class of the stage's settings."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default values that differ from the defaults of the settings class."""
+    """Default values of the stage's settings, where they differ from those of the class `settings`."""
     can_crop: bool = False
     """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False
@@ -120,11 +120,11 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether the batches can contain codes from `myxtts prepare`, if clips are not augmented."""
+    """Whether batches contain the codes from `myxtts prepare`, provided that clips are prepared and not augmented."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained further; this stage then continues with their newer weights."""
+    """Stages of `builds_on` that may be trained further after this stage, which uses the new weights when resumed."""
 
 
 STAGES: dict[str, StageEntry] = {}
@@ -132,7 +132,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones; settings, `--stage`, plans and runs then include it. Returns `entry`.
+    """Registers a stage after the existing ones, so that settings, `--stage`, plans and runs have it; returns `entry`.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

@@ -1,4 +1,4 @@
-"""`TrainingConfig`: the training loop, its stages, workers, and the optimization switches with their presets."""
+"""`TrainingConfig`, the settings of training: loop, stages, workers, and optimization switches with presets."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ from myxtts.config.stages import STAGES, StageConfig
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 """Keras dtype policies for training."""
 ATTENTIONS = ("standard", "memory-efficient")
-"""Attention implementations; the setting `auto` selects the faster one for the longest sequence."""
+"""Attention implementations; `--attention auto` selects the one that is faster at the model's longest sequence."""
 SWITCHES = {
     "precision": "float32",
     "tf32": "auto",
@@ -30,9 +30,9 @@ PRESETS = {
     "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": "auto"},
 }
 PRESETS["auto"] = PRESETS["balanced"]
-"""Switches of each preset. `conservative` changes results by rounding at most; `balanced`, also called `auto`,
-lowers the precision of matrix products on hardware that gains from it, and compiles long stages with XLA on a GPU;
-`aggressive` also saves memory, and compiles every stage on a GPU."""
+"""Switches of each preset. `conservative` changes results by rounding at most. `balanced`, also called `auto`, lowers
+the precision of matrix products where that is faster, and uses XLA on a GPU for stages with many steps per shape.
+`aggressive` also saves memory, and uses XLA for every stage on a GPU."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
 """First port and number of ports for Slurm workers. The job id selects a port, so that jobs do not conflict."""
@@ -45,9 +45,9 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
-    """Returns all workers' addresses, chief first, and this worker's index from `TF_CONFIG`; None if it is not set.
+    """Returns all workers' addresses (chief first) and this worker's index, as set in `TF_CONFIG`; None without it.
 
-    Kubeflow's TFJob sets the variable. Raises `ConfigError` if it is invalid, or if this process has another role than
+    Kubeflow's TFJob sets `TF_CONFIG`. Raises `ConfigError` if it is invalid, or if this process has another role than
     chief or worker.
     """
     try:
@@ -106,7 +106,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
-    """Stages that `stage: all` does not start. If they already have a checkpoint, their training continues."""
+    """Stages that `stage: all` does not start; but a stage that already has a checkpoint is resumed."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class TrainingConfig(Settings):
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
     """Batches per optimizer step."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")
-    """Preset of the switches below, which override it, see docs/optimizations.md."""
+    """Preset of the switches below; a switch that is given overrides the preset. See docs/optimizations.md."""
     precision: str | None = _switch(one_of=(*PRECISIONS, "auto"), flag="--precision")
     """Keras dtype policy; `auto` selects one for the hardware (default: by preset)."""
     tf32: bool | None = _switch(flag="--tf32")
@@ -124,7 +124,7 @@ class TrainingConfig(Settings):
     attention: str | None = _switch(one_of=(*ATTENTIONS, "auto"), flag="--attention")
     """GPT: attention implementation; `auto` measures both and selects the faster one (default: by preset)."""
     xla: bool | None = _switch(flag="--xla")
-    """Compile the train step with XLA, once per batch shape; on a GPU, only blocks of the GPT (default: by preset)."""
+    """Compile the train step (GPT on a GPU: only its blocks) with XLA, once per batch shape (default: by preset)."""
     ema: float | None = _switch(
         at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=0.999
     )
@@ -151,7 +151,7 @@ class TrainingConfig(Settings):
     """Start from pretrained weights: `base` (the bundled model), the folder of a run or of `myxtts convert`, or
     `hf://owner/name[@revision]`."""
     tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", page="more", metavar="NAME,…")
-    """Stages to fine-tune, with --init-from (default: gpt, or decoder with --stage decoder; from base all three)."""
+    """Stages to fine-tune, with --init-from (default: the one in --stage, else gpt, or all three if from base)."""
     accept_licence: bool = setting(False, of_run=True, flag="--accept-licence", page="more")
     """Accept the licence of a Hugging Face model without a prompt."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)
@@ -169,32 +169,32 @@ class TrainingConfig(Settings):
     evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
     """Number of sentences in an evaluation."""
     evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", page="more", metavar="NAME")
-    """Speech recognizer for recordings without texts (default: base) and for the error rates of --evaluate-every: a
+    """Speech recognizer, to transcribe recordings without texts (default: base) and score speech (--evaluate-every): a
     Whisper size such as `base`, hf://owner/name, a Whisper folder, pocketsphinx, or a command with `{wav}`."""
     best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True, flag="--best-by", page="more")
-    """GPT: metric of the best checkpoint, the validation loss or the evaluation score."""
+    """GPT: select the best checkpoint by validation loss (`loss`) or by evaluation score (`evaluation`)."""
     evaluation_patience: int = setting(0, at_least=0, of_run=True, flag="--evaluation-patience", metavar="N")
     """GPT: stop early after N evaluations in a row without a better score; 0 turns it off."""
     num_samples: int = setting(3, at_least=1, at_most=1000, of_run=True)
-    """Number of sentences per spoken sample."""
+    """Number of sentences to speak each time that samples are generated."""
     closing_texts: tuple[str, ...] = setting((), of_run=True)
     """Sentences to speak at the end of the run (default: texts of validation clips)."""
     max_validation_batches: int = setting(32, at_least=1)
     """Maximum number of validation batches."""
     pipeline_depth: int = setting(3, at_least=3, at_most=1000)
-    """Buffers between data device and model device: one in preparation, one in training, the rest ready."""
+    """Number of batches in the pipeline: one in preparation, one in training, and the others ready in a buffer."""
     max_bad_steps: int = setting(20, at_least=1)
     """Number of steps in a row with a non-finite loss or gradient after which a run counts as diverged."""
     divergence_returns: int = setting(3, at_least=0)
     """Number of times that a diverged run returns to its last good checkpoint with a lower learning rate."""
     divergence_rate: float = setting(0.5, above=0, at_most=1)
-    """Factor of the learning rate at each return of a diverged run."""
+    """Factor that multiplies the learning rate each time that a diverged run returns to a checkpoint."""
     workers: tuple[str, ...] = setting((), of_run=True, flag="--workers", metavar="HOST:PORT,…", group="devices")
     """Addresses of all training processes, or `slurm` for the tasks of a Slurm job step, see docs/scaling.md."""
     worker_index: int = setting(0, at_least=0, of_run=True, flag="--worker-index", metavar="N", group="devices")
     """Index of this process in --workers; worker 0 is the chief, the only one that writes files."""
     worker_timeout_seconds: float = setting(300.0, at_least=10, of_run=True)
-    """Maximum time that workers wait for each other, at the start and in each step but a stage's first."""
+    """Maximum time that workers wait for each other, at the start and in every step except a stage's first one."""
 
     def __init__(self, **values):
         stages = dict(values.pop("stages", {}))
@@ -245,7 +245,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts a stage's settings from a dictionary or another settings class; returns unknown stages unchanged."""
+    """Returns `given` (a mapping, settings or None) as settings of the stage `name`; unchanged for an unknown stage."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

@@ -50,7 +50,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros. If `prepared`, it has codes for `num_samples` samples, and `wav` is empty."""
+    """Creates a `WaveBatch` of zeros. If `prepared`, `wav` is empty, and `codes` covers `num_samples` samples."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -117,7 +117,7 @@ class BatchError(ValueError):
 
 
 def check_wave_batch(batch: WaveBatch) -> WaveBatch:
-    """Checks shapes, dtypes and lengths of a batch of NumPy arrays, and returns it. Raises `BatchError` for a fault."""
+    """Checks shapes, dtypes and lengths of a batch of NumPy arrays. Returns the batch, or raises `BatchError`."""
 
     def require(holds, name, rule, received):
         if not holds:
@@ -175,7 +175,7 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """Point where a `BatchOrder` starts: the position of its first batch, and the clips already used in that epoch."""
+    """Point where a `BatchOrder` starts: position and epoch of its first batch, and clips already used in the epoch."""
 
     position: int = 0
     epoch: int = 0
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Length to which all texts are padded (audio: `fixed_samples`). If None, each length bucket has its own."""
+    """Length to which all texts are padded (`fixed_samples` is for audio); None pads each length bucket separately."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -243,13 +243,13 @@ class BatchOrder:
         return [batches[i] for i in rng.permutation(len(batches))]
 
     def batch(self, position: int) -> OrderedBatch:
-        """Returns the composition of the batch at `position`, counted from the start of training."""
+        """Returns the clips and the padded lengths of the batch at `position`, counted from the start of training."""
         epoch, row, before = self._place(position)
         indices, bucket = self._epoch_batches(epoch)[row]
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns `(epoch, row, start)`: batch `position` is number `row` of the batches of `epoch` after `start`."""
+        """Returns `(epoch, row, start)`: the batch at `position` is batch `row` of `epoch`, counted from `start`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -263,7 +263,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the `EpochStart` of the epoch that contains `position`, for the same clips and batch size."""
+        """Returns the start of the epoch that contains `position`, for an order with the same clips and batch size."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
@@ -293,7 +293,7 @@ class SequentialOrder:
         self.batches_per_epoch = -(-len(self._clips) // batch_size)
 
     def batch(self, position: int) -> OrderedBatch:
-        """Returns the composition of the batch at `position`, from 0."""
+        """Returns the clips and the padded lengths of the batch at `position`, counted from 0."""
         indices = self._clips[position * self.batch_size : (position + 1) * self.batch_size]
         samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
         return OrderedBatch(0, position, indices, samples, int(self._max_tokens))

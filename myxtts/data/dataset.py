@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 CLIPS = "clips"
 """Name, without suffix, of the checkpoint file that records the clips a stage was trained on, see `ClipRecord`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum length of the random silence before a training clip, in samples; it shifts audio against code frames."""
+"""Maximum length in samples of the random silence before a training clip, to vary the borders of code frames."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
-"""Maximum length of a speaker's stored recording, in samples: 12 s, twice the default maximum of conditioning clips."""
+"""Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Preferred clip length in a stored recording, in samples: long clips have pauses, short ones are often one word."""
+"""Preferred length in samples of clips for stored recordings: long clips have pauses, short ones are often one word."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
 """Maximum number of speakers with a stored recording, about 50 MB in total."""
@@ -59,7 +59,7 @@ class SpeechDataset:
     texts: dict[str, str]
     """Transcripts before tokenization, by clip id."""
     prepared: PreparedClips | None = None
-    """Prepared training clips, validation clips or both; None if no clips are prepared."""
+    """Reader of the prepared clips of the training set, the validation set or both; None if neither is prepared."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of each stage's batch order; stages that are not listed start at position 0."""
     speakers: tuple[str, ...] | None = None
@@ -140,7 +140,7 @@ class SpeechDataset:
         return stream_batches(loader, device, start, stop, num_workers, buffer_size)
 
     def what_speaking_needs(self) -> dict[str, bytes]:
-        """Returns the files that inference needs, the vocabulary and the speech rates, as `{file name: content}`."""
+        """Returns `{file name: content}` of the files that inference needs: the vocabulary and the speech rates."""
         texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
         spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
@@ -189,13 +189,13 @@ def _prepared(config, sides):
 
 
 def trained_on(home: Path) -> set[int]:
-    """Returns the `id_hash` of each clip that the stages of a run were trained on, from their newest checkpoints."""
+    """Returns the `id_hash` of each clip that a run was trained on, read from the newest checkpoint of each stage."""
     paths = (CheckpointStore(home / stage).newest_file(f"{CLIPS}.safetensors") for stage in STAGES)
     return {one for path in paths if path is not None for one in StoredTensors(path)["identity"].ravel().tolist()}
 
 
 def _divide(sides, inspection, config):
-    """Returns `(training, validation)` clips: from two data sets, from the data set's own split, or split by hash."""
+    """Returns `(training, validation)` clips: of two data sets, else of the set's own split, else split by hash."""
     trained = set() if config.training.reset_training else trained_on(Path(config.training.checkpoint_dir))
     kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
@@ -207,7 +207,7 @@ def _divide(sides, inspection, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `DataConfig.conditioning_seconds`; if padding repeats clips, at most the 95th percentile of lengths."""
+    """Returns `data.conditioning_seconds`, capped at the 95th percentile of clip lengths if padding repeats clips."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -223,7 +223,7 @@ def _own_vocabulary(config):
 
 
 def _g2p(config):
-    """Returns the codes of languages to convert to phonemes, from the resumed run or else from `data.g2p`."""
+    """Returns the codes of the languages whose texts become phonemes, from the resumed run, else from `data.g2p`."""
     home = Path(config.training.checkpoint_dir)
     try:
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)

@@ -139,7 +139,7 @@ def inspect_corpus(
 def summarize(inspection: Inspection) -> str:
     """Returns a summary of several lines: totals, the count and first clip of each reason, and notes.
 
-    For a reason that rejects more than half of all clips, the line also has the detail of the first clip.
+    The line of a reason that rejects more than half of all clips also has the detail of the first clip.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
@@ -185,7 +185,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     """Splits utterances, or other objects with an `id`, by a hash of the id; returns `(train, validation)`.
 
     Clips stay in the same part when others are added or removed. `share` is the expected proportion of validation
-    clips. Clips whose `id_hash` is in `trained` are for training. At least one other clip, if any, is for validation.
+    clips. Clips whose `id_hash` is in `trained` are for training. Of the rest, at least one clip is for validation.
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
@@ -226,7 +226,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns the cached results as `{audio path: _Verdict}`; empty if the file is damaged or has another `key`."""
+    """Returns `{audio path: _Verdict}` from the cache file; empty if that is damaged or has other limits than `key`."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()

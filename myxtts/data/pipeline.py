@@ -29,7 +29,7 @@ class Clip:
 
 
 class SampleCache:
-    """Cache of recordings as 16-bit samples, up to a memory budget. Clips in `prepared` are read from their shards."""
+    """Cache of recordings as 16-bit samples, up to `budget_mb` of memory. Recordings in `prepared` come from shards."""
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
@@ -37,7 +37,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns samples `(S,)` float32 at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
+        """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the sample rate of the source."""
 
         def read():
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
@@ -73,12 +73,12 @@ class ConditioningRule:
     padding: str
     """How a shorter conditioning clip is padded to `max_samples`: `repeat` or `zeros`."""
     grid: int = 1
-    """Granularity in samples: a clip's start, and its length if below `max_samples`, are rounded down to multiples."""
+    """Conditioning clips start at multiples of `grid`. Lengths below `max_samples` are rounded down to multiples."""
 
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, offset and row."""
+    """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, batch and row."""
 
     clips: Sequence[Clip]
     order: BatchOrder | SequentialOrder
@@ -86,7 +86,7 @@ class BatchLoader:
     seed: int
     conditioning: ConditioningRule | None = None
     crop_samples: int | None = None
-    """Maximum length in samples of the slice that is loaded of each clip; None loads whole clips."""
+    """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
     """Maximum length of the random silence before a training clip, in samples."""
     training: bool = True
@@ -134,7 +134,7 @@ class BatchLoader:
         return check_wave_batch(batch)
 
     def _fill_wav(self, batch, row, clip, rng):
-        """Writes a clip into a row (also at 24 000 Hz if `targets`); returns its samples and their start in the row."""
+        """Writes a clip into a row, also at 24 000 Hz if `targets`; returns the samples and their offset in the row."""
         (samples, _), start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
         if self.crop_samples is not None:
             start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
@@ -154,7 +154,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes a row's conditioning clip. `samples` is the row's own clip (None if prepared), placed at `shift`."""
+        """Writes a row's conditioning clip. The training clip is `samples` (None if prepared), at offset `shift`."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
@@ -208,8 +208,8 @@ def stream_batches(
 ) -> Iterator[WaveBatch]:
     """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
-    TensorFlow does not see these errors or the end of the data, because a failing eager operation also aborts
-    operations in other threads, and the training step would report the error.
+    Errors and the end of the data are kept from TensorFlow, in which a failing eager operation also aborts operations
+    of other threads, so that the training step would report the error.
     """
     failures = {}
 
@@ -236,5 +236,5 @@ def stream_batches(
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
-    """Returns the dataset with `buffer_size` elements prefetched to `device`. It must be the last transformation."""
+    """Returns the dataset with `buffer_size` elements prefetched to `device`. No other transformation may follow."""
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))

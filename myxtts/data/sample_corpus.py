@@ -31,7 +31,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Every 13th sentence of a grammar is held out. 13 is prime, so every word also occurs in the other sentences."""
+"""Distance between held-out sentences in a grammar; prime, so that the other sentences contain every word, too."""
 MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
@@ -42,7 +42,7 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class Voice(NamedTuple):
-    """Synthetic speaker: eSpeak NG language, voice variant and pitch (0 to 100). `language` is the tokenizer's code."""
+    """Synthetic speaker: language code, and the language, voice variant and pitch (0 to 100) in eSpeak NG."""
 
     speaker: str
     language: str
@@ -53,7 +53,7 @@ class Voice(NamedTuple):
 
 _GRAMMARS = json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8"))
 VOICES = tuple(Voice(name, code, *how) for code, one in _GRAMMARS.items() for name, *how in one["voices"])
-"""Voices of the sample corpus. The bundled model was trained on their voice variants and pitches."""
+"""Voices of the sample corpus. The bundled model was trained on the same voice variants and pitches."""
 SENTENCES = {
     language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
     for language, one in _GRAMMARS.items()
@@ -158,7 +158,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Returns `(digest of the plan, {file name: digest})`, both empty if the manifest is missing or damaged."""
+    """Returns `(digest of planned clips, {file name: digest})`, both empty if the manifest is missing or damaged."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]

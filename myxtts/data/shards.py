@@ -73,7 +73,7 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
         left_out: Id and reason of each clip that cannot be used.
-        audio: Digest of each audio file by clip id, including `left_out`; if one changes, the shard is out of date.
+        audio: Digests of the audio files by clip id, also of `left_out`; if a digest changes, the shard is out of date.
     """
     name, index, offset = shard_name(number, shards), [], 0
     for suffix in (".tfrecord", ".json"):
@@ -134,7 +134,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """Reader of prepared clips in a folder of shards. After `adopt`, clips are found by the path of their recording.
+    """Reader of the prepared clips in a folder of shards, by the paths of the recordings that were passed to `adopt`.
 
     `name` is used in messages; `dvae` is the digest of the DVAE weights that computed the codes.
     """
@@ -145,7 +145,7 @@ class PreparedClips:
 
     @classmethod
     def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
-        """Reads manifest and indexes of a folder, or of an address such as `gs://bucket/folder`, and checks file sizes.
+        """Opens a folder or an address like `gs://bucket/folder`: reads manifest and indexes, and checks file sizes.
 
         `flag` is the name of the setting for messages. Raises `UserError` if a file is missing, damaged or incomplete.
         """
@@ -169,10 +169,10 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
-        """Maps the recording paths of `clips` to the prepared clips with the same ids, and returns itself.
+        """Makes the prepared clips with the ids of `clips` readable by recording path, and returns this reader.
 
-        `of` is the flag of `clips` in messages. Adds the clips of `also`. Raises `UserError` if clips are missing or
-        stale.
+        `of` is the flag of `clips` in messages. The clips of another reader, `also`, are added. Raises `UserError` if
+        clips are missing or stale.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
@@ -236,7 +236,7 @@ def _read_bytes(path, offset=0, length=-1):
 
 @contextmanager
 def _os_errors(path) -> Iterator[None]:
-    """Converts TensorFlow errors in the block to `OSError`, or to `UserError` if the storage is not supported."""
+    """Turns TensorFlow errors in a `with` block into `OSError`, or `UserError` if the storage is not supported."""
     try:
         yield
     except tf.errors.UnimplementedError as error:

@@ -22,7 +22,7 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the plan for these GPUs, and applies it with `early_gpu_configuration` unless it was applied before.
+    """Returns the plan for the given GPUs. Calls `early_gpu_configuration` first, unless the plan was applied before.
 
     Without arguments, returns the plan that was applied before. If there is none, returns a plan for one device, the
     first GPU or the CPU, and configures nothing.
@@ -55,7 +55,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 
 def _request(data_gpu, model_gpu, virtual_devices=None, **options):
-    """Creates a `DeviceRequest`; environment variables are the defaults of virtual devices and accelerator."""
+    """Creates a `DeviceRequest`. Defaults of `virtual_devices` and `accelerator` come from environment variables."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
@@ -68,8 +68,8 @@ def _request(data_gpu, model_gpu, virtual_devices=None, **options):
 def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> DevicePlan:
     """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
-    The arguments are the fields of `DeviceRequest`. The environment variables `MYXTTS_VIRTUAL_DEVICES` and
-    `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`) set the defaults of two of them. Repeated calls return the same plan.
+    The arguments are the fields of `DeviceRequest`. `virtual_devices` defaults to `MYXTTS_VIRTUAL_DEVICES` in the
+    environment, `accelerator` to `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`). Repeated calls return the same plan.
 
     Raises:
         DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.
@@ -174,7 +174,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` to a pair of GPUs; returns False without a pair or if TensorFlow is imported."""
+    """In Multi-GPU Mode, sets `CUDA_VISIBLE_DEVICES` and returns True, unless TensorFlow is imported already."""
     # After that import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
@@ -195,7 +195,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes the plan's GPUs visible, with memory growth or limits. `narrowed`: other GPUs are hidden already."""
+    """Makes the plan's GPUs visible, with memory growth or limits. If `narrowed`, other GPUs are hidden already."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:

@@ -1,4 +1,4 @@
-"""The device plan, which says which device prepares data and which devices train; made without TensorFlow."""
+"""The device plan: which device prepares data, and which devices train. Making a plan does not need TensorFlow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class DevicePlan:
     model_devices: tuple[str, ...]
     """TensorFlow names of the devices that train, one per replica."""
     data_gpu: int | None = None
-    """Index of the data GPU among the GPUs visible to this process, or of its virtual device; None without GPUs."""
+    """Index of the GPU (or virtual device) for data among those visible to this process; None without GPUs."""
     model_gpus: tuple[int, ...] = ()
     """Indices of the model GPUs or virtual devices, in the order of `model_devices`."""
     visible: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role of each GPU in `visible_ids`, `data` or `model`, for `GPUReport.figures`."""
+        """Role (`data` or `model`) of each GPU in `visible_ids`, for `GPUReport.figures`."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:
@@ -176,7 +176,10 @@ def _check_request(request):
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
-    """Raises `DeviceError` if an index is not below `count`, or two are equal but must differ; `noun` is for errors."""
+    """Raises `DeviceError` if an index is not below `count`, or if the data GPU also trains without `isolation`.
+
+    `noun` is the word for a device in the messages.
+    """
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
     needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 SPARED = ("jax", "sklearn", "matplotlib")
-"""Optional packages that TensorFlow and Keras import if installed, which takes a third of the import time."""
+"""Optional packages that TensorFlow and Keras import if installed; they take a third of the import time."""
 GPU_DRIVER_PLACES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 """Device files of GPU drivers, by which a machine with a GPU is recognized without TensorFlow."""
 NOISE = (
@@ -31,7 +31,7 @@ logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing"
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow for a command, without optional packages and without its messages on standard error."""
+    """Imports TensorFlow for a command, without optional packages, and removes `NOISE` from standard error."""
     filter_native_errors()
     import_sparingly()
 
@@ -70,7 +70,7 @@ def import_sparingly() -> None:
 
 
 def filter_native_errors() -> None:
-    """Removes `NOISE` from standard error until the process ends, unless it is redirected (notebook, test)."""
+    """Removes `NOISE` from standard error until the process ends, unless `sys.stderr` is replaced (notebook, test)."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -82,8 +82,8 @@ def filter_native_errors() -> None:
 def _relay(output):
     """Redirects file descriptor 2 to a `grep` process, which copies all but `NOISE` to the descriptor `output`.
 
-    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. It is not a thread, which
-    would end when TensorFlow aborts, before it has copied the reason.
+    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. If TensorFlow aborts, a
+    thread instead of a process would end before the reason is copied.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

@@ -60,7 +60,7 @@ class Cluster:
             raise ConnectionError(error.message) from error
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
-        """Waits for a value and returns it, or None after `seconds` (0: no limit); raises `ConnectionError`."""
+        """Waits for a key's value; returns None after `seconds` (0: no limit). Raises `ConnectionError` on failure."""
         try:
             return context().get_config_key_value(key, int(1000 * seconds))
         except tf.errors.DeadlineExceededError:

@@ -69,7 +69,7 @@ class Workers:
         return f"worker {index} ({self.addresses[index]})"
 
     def gather(self, value: Any = None) -> list:
-        """Collects a JSON value from each worker; returns all, in worker order, on each. Every worker must call it."""
+        """Returns the JSON values that the workers passed, in worker order. Every worker must call `gather`."""
         if self.count == 1:
             return [value]
         if self._closed.is_set():
@@ -98,17 +98,17 @@ class Workers:
         return json.loads(content)
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Calls a function on the chief, and returns its result, a JSON value, on all workers; all must call `ask`."""
+        """Calls `call` on the chief only, and returns its result (JSON) on all workers, which must all call `ask`."""
         return self.gather(call() if self.is_chief else None)[0]
 
     def agree(self, event: threading.Event) -> bool:
-        """Sets `event` on all workers if it is set on any of them; returns whether it was. All workers must call it."""
+        """Sets `event` on all workers, and returns True, if it is set on any of them. All workers must call `agree`."""
         if is_set := any(self.gather(event.is_set())):
             event.set()
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers if a JSON value differs; the message has its name `what` and a `hint`."""
+        """Raises `UserError` on all workers unless they pass the same JSON `value`, which the message calls `what`."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -119,13 +119,13 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Sets a time limit of `seconds` from now, after which all workers end as if one was lost; None removes it."""
+        """Sets a deadline in `seconds`, at which all workers end as if one had been lost; None removes the deadline."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
         """Raises `WorkerLost` for the error of a collective, unless this process trains alone.
 
-        It waits first: if a worker is gone, the health check ends this process with a message that names the worker.
+        Waits before raising, so that the health check can end this process with a message that names a lost worker.
         """
         if self.count == 1:
             return
@@ -150,7 +150,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Checks regularly that the chief responds (on the chief: all others), and that `watch` has not timed out."""
+        """Checks regularly that the chief (on the chief: all others) responds and `watch`'s deadline has not passed."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -216,7 +216,7 @@ def join_workers(
 
 
 def require_free_port(addresses: tuple[str, ...], index: int) -> None:
-    """Raises `UserError` if this worker cannot listen on its port, before TensorFlow tries to."""
+    """Checks that this worker's port is free, before TensorFlow listens on it. Raises `UserError` if it is taken."""
     if addresses and _current.addresses != addresses:
         try:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()
@@ -250,7 +250,7 @@ def current_workers() -> Workers:
 
 
 def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
-    """Ends this process without clean-up, which could wait forever for a lock of interrupted code.
+    """Ends this process without clean-up, which could wait forever if interrupted code holds a lock.
 
     Worker 0, which runs the coordination service, first waits for the other workers to end, at most `seconds`.
     """

@@ -219,7 +219,7 @@ class Measurer:
 
     def similarity_of_strangers(self, sentences: Iterable[Sentence]) -> float | None:
         """Returns the mean similarity between reference voices of different speakers, as a baseline for the metric
-        `similarity`. Only sentences measured so far count; None if they have a single speaker."""
+        `similarity`. Covers the voices encoded so far; returns None if these have fewer than two speakers."""
         speakers = {one.voice: one.speaker for one in sentences if one.voice in self._voices}
         pairs = itertools.combinations(speakers, 2)
         found = [float(self._voices[a] @ self._voices[b]) for a, b in pairs if speakers[a] != speakers[b]]
@@ -250,7 +250,7 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 def ends_well(limit: float | None, length: float | None) -> bool:
     """Whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
-    `limit` is the share of sentences that reach the length limit and may be up to 2 %. `length` is the duration
-    relative to recordings and must be at least 75 %. A value of None is unknown and passes.
+    `limit`, the share of sentences that reach the length limit, must be at most 2 %. `length`, the duration relative
+    to recordings, must be at least 75 %. None means unknown, and passes.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -30,7 +30,7 @@ PART_FRAMES = 160
 PART_STEP_FRAMES = 77
 """Distance between the starts of consecutive segments: 0.77 s, so that they overlap by about half."""
 _ROWS, _COLUMNS = 8, 128
-"""Size limits of matrix products in the LSTM. OpenBLAS multithreads larger ones, 80 times slower on a busy machine."""
+"""Size limits of matrix products in the LSTM: on a busy machine, OpenBLAS is 80 times slower with larger ones."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Speaker encoder: function of samples `(S,)` and their rate in Hz that returns a unit-length embedding `(E,)`."""

@@ -144,8 +144,8 @@ class Whisper:
         return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
 
     def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float, str, float]:
-        """Returns the text, the lowest probability of a segment (geometric mean over its tokens), the least probable
-        word, and the probability of that word."""
+        """Returns the text, the probability of the least probable segment (geometric mean over tokens), the least
+        probable word, and the probability of that word."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         text = " ".join(segment.text.strip() for segment in found)
         words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
@@ -195,8 +195,8 @@ class Pocketsphinx:
 
 
 class Command:
-    """Recognizer that runs a program and takes the text that it prints. In the program's arguments, `{wav}` stands for
-    the path of a 16 kHz WAV file and `{language}` for the language code."""
+    """Recognizer that runs a program, whose output is the recognized text. In the program's arguments, `{wav}` stands
+    for the path of a 16 kHz WAV file and `{language}` for the language code."""
 
     def __init__(self, command: str):
         try:

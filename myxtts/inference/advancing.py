@@ -1,4 +1,4 @@
-"""GPT inference steps of `CodeEngine` in TensorFlow: runs prompts, samples codes, selects and joins batch rows."""
+"""TensorFlow version of the GPT steps of `CodeEngine`: reading prompts, sampling codes, changing the batch."""
 
 import functools
 from collections.abc import Callable
@@ -51,9 +51,9 @@ class Request(NamedTuple):
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function that, called without arguments, returns the concrete graph of `function`, traced once.
+    """Returns a function without arguments that returns the concrete graph of `function`; the first call traces it.
 
-    This avoids the lookup of a `tf.function` at each call, which takes as long as a step of a small model.
+    Calling the graph avoids the lookup of a `tf.function`, which takes as long as a step of a small model.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
@@ -124,7 +124,7 @@ class TensorflowSteps:
             self._read = tf.function(self._read_prompts, input_signature=prompt, autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Returns the state after prompts of latents `(B, N, width)`, text `(B, L)` with bool mask, and start code."""
+        """Returns the state after prompts of latents `(B, N, width)`, text `(B, L)` with its mask, and a start code."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 

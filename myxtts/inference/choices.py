@@ -1,4 +1,4 @@
-"""Command-line options of the commands that synthesize speech; imports no TensorFlow, to report errors at once."""
+"""Command-line options for speech synthesis; imports no TensorFlow, so that wrong options are reported at once."""
 
 import argparse
 

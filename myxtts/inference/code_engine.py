@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call until every sentence with `hurry` has `FIRST_CODES` codes, so that its audio starts early."""
+"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes, so that the audio starts early."""
 IDLE_SECONDS = 0.2
 """Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
@@ -75,7 +75,7 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends the first `taken` codes `(n,)` and latents `(n + 1, width)`, up to the `stop` code or the limit."""
+        """Appends the first `taken` codes `(n,)` and their latents `(n + 1, width)`; ends at `stop` or `max_codes`."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -108,7 +108,7 @@ class CodeEngine:
         self._clear()
 
     def open(self, *wish, **options) -> CodeStream:
-        """Queues a sentence and returns its stream. The arguments are the fields of `CodeStream` up to `hurry`."""
+        """Queues a sentence and returns its stream. The arguments are the fields `ids` to `hurry` of `CodeStream`."""
         stream, limit = CodeStream(*wish, **options), self.config.max_codes
         stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
@@ -125,7 +125,7 @@ class CodeEngine:
             self.changed.wait_for(ready)
 
     def finish(self, streams: Sequence[CodeStream]) -> None:
-        """Waits until all `streams` end. Raises the engine's error, if any; an interruption cancels all streams."""
+        """Waits until all `streams` end. Raises any error of the engine's thread. Ctrl-C cancels all `streams`."""
         try:
             self.wait(lambda: not any(stream.active for stream in streams))
         finally:
@@ -211,7 +211,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch, aligned at their last positions."""
+        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch, in which all parts end together."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

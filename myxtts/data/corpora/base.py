@@ -14,7 +14,7 @@ from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusF
 class Utterance:
     """One clip with its transcript.
 
-    `id` is unique within the corpus. `line` is its line number in the list, None without a list. `validation` is True
+    `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True
     for clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read.
     """
 
@@ -72,7 +72,7 @@ class Place(NamedTuple):
     language: str = ""
 
     def below(self, path: Path, **changes) -> Self:
-        """Returns the `Place` of the subfolder `path`: adds its relative path to `prefix`, and applies `changes`."""
+        """Returns the `Place` of the subfolder `path`, which is appended to `prefix`, with the given `changes`."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
@@ -86,7 +86,7 @@ class CorpusFormat:
     hint: str
     """Description of the layout in error messages, which follows the words "a folder with"."""
     read: Callable[["Reading", Place], bool]
-    """Function that reads a place. It returns False for other layouts; otherwise, it adds clips or rejections and
+    """Function that reads a `Place`. It returns False if this has another layout; else it adds clips or rejections and
     returns True. Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
@@ -95,7 +95,7 @@ class CorpusFormat:
 class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
-    `language` is the user's language for clips without one, or empty. `formats` are tried in the folders of speakers.
+    `language` is the user's default for clips without a language, or empty. `formats` are tried on speakers' folders.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
@@ -107,7 +107,7 @@ class Reading:
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """Converts a `ClipRefused` in the block to a rejection of clip `name`, on line `line` of the list `path`."""
+        """Turns `ClipRefused` in a `with` block into a rejection of clip `name`, on line `line` of the list `path`."""
         try:
             yield
         except ClipRefused as refused:

@@ -24,7 +24,7 @@ class CorpusError(UserError):
 
 
 class TextsMissing(CorpusError):
-    """Error for recordings without transcripts, or only with subtitles. `root` is the file or folder that was given."""
+    """Error for recordings that have no transcripts, or only subtitles. `root` is the file or folder that was given."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
@@ -33,7 +33,7 @@ class TextsMissing(CorpusError):
 
 @dataclass(eq=False)
 class ClipRefused(Exception):
-    """Raised to reject one clip. `path` is the file with the problem, or None if it is the list."""
+    """Raised to reject one clip. `path` is the file with the problem; None means the list of clips."""
 
     reason: str
     detail: str
@@ -53,7 +53,7 @@ class CorpusFolder:
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """Folders with audio outside the data set, found through links or paths in lists instead of `audio_roots`."""
+        """Folders with audio outside the data set that the user did not name: links or paths in lists led to them."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
@@ -65,7 +65,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the folder outside the data set that has at least half of the clips `names`, if the user owns it."""
+        """Allows a folder outside the data set if at least half of the clip `names` lead there and the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -101,7 +101,7 @@ class CorpusFolder:
 
     @cached_property
     def _below(self):
-        """Maps each file or folder name to the subfolders of the user's audio roots that contain it."""
+        """`{name: subfolders}`: the subfolders of the user's audio roots with a file or folder of this name."""
         found: dict[str, list[Path]] = {}
         for folder in (path for root in self.audio_roots if root not in self.linked for path in self.walk(root, 1)):
             for one in (*self.files(folder), *self.subfolders(folder)):
@@ -134,8 +134,8 @@ class CorpusFolder:
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """Returns a clip's audio file, searched in `places`, in `audio_roots`, then in the subfolders of `audio_roots`.
 
-        `parts` are the components of its path, with or without extension. Raises `ClipRefused` if no file is found, if
-        several subfolders have one, or if it is a link to another user's file outside the data set.
+        `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
+        missing, is in several subfolders, or is a link to another user's file outside the data set.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
@@ -161,14 +161,14 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether `find_audio` finds the audio file of a clip by its `name` in a list."""
+        """Returns whether `find_audio` finds the audio file of the clip that a list of clips calls `name`."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused as refused:
             return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits a clip's name in a list into path components relative to the data set. For a path in one of
+        """Splits the path that a list gives for a clip into components relative to the data set. For a path in one of
         `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid."""
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -269,6 +269,6 @@ def is_name(text: str) -> bool:
 
 
 def _file_key(name):
-    """Normalizes a file name (NFC, lower-case extension): macOS decomposes letters, and Windows tools write `.WAV`."""
+    """Normalizes a file name for look-up: NFC, since macOS decomposes letters; lower-case extension, as in `.wav`."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

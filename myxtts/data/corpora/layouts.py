@@ -23,7 +23,7 @@ _ROLES = {
 
 
 def read_datasets(reading: Reading, place: Place) -> bool:
-    """Reads a folder that `save_to_disk` of Hugging Face datasets wrote; returns False for other layouts."""
+    """Reads a Hugging Face `Dataset` or `DatasetDict` that `save_to_disk` wrote; returns False for other layouts."""
     if not {_STATE, _SPLITS} & {*reading.folder.files(place.path)}:
         return False
     if not reading.folder.has(place.path, _SPLITS):
@@ -83,7 +83,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads Common Voice: `train.tsv` or `validated.tsv`, and `dev.tsv` or `test.tsv`. Returns False without them."""
+    """Reads Common Voice: `train.tsv` or `validated.tsv`, and `dev.tsv` if present; returns False for other layouts."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -176,7 +176,7 @@ def _find_lists(reading, place, folder):
 
 
 def read_kaldi(reading: Reading, place: Place) -> bool:
-    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`) without running commands; returns False for other layouts."""
+    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`), and runs no commands; returns False for other layouts."""
     path, folder = place.path / "wav.scp", reading.folder
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return False
@@ -233,7 +233,7 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def read_vctk(reading: Reading, place: Place) -> bool:
-    """Reads VCTK: audio in `wav48/SPEAKER/` (`_mic1`), texts in `txt/SPEAKER/`; returns False for other layouts."""
+    """Reads VCTK: texts in `txt/SPEAKER/`, `mic1` audio in `wav48/SPEAKER/`; returns False for other layouts."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
@@ -251,7 +251,7 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
 
-    In LibriSpeech and LibriTTS, `dev-…` is for validation and `test-…` is unused; without others, all are for training.
+    `dev-…` folders are for validation, and `test-…` folders are unused. If all folders are such, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -290,8 +290,8 @@ def read_mls(reading: Reading, place: Place) -> bool:
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Returns False for other layouts. Books may be directly in the folder only if its path contains `by_book` or the user
-    chose this format.
+    Returns False for other layouts. Books may be directly in the folder only if the folder's path contains `by_book` or
+    the user chose this format.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
@@ -311,7 +311,7 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> bool:
-    """Reads one folder per speaker, each in any format, and notes unreadable folders; returns False without folders."""
+    """Reads a folder's subfolders, one per speaker and of any layout; returns False if the folder has no subfolders."""
     folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
     read = lambda part: any(form.read(reading, part) for form in reading.formats)
     parts = {path.name: path for path in folders}

@@ -1,4 +1,4 @@
-"""Reads lists with one clip per line: finds separator and columns, applies `speakers.csv` and validation lists."""
+"""Reads lists with one clip per line: detects separator and columns, and uses `speakers.csv` and validation lists."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ _NAMES_OF_COLUMN = {
 
 
 class Dialect(NamedTuple):
-    """Separator between the columns of a list. `quoted` is whether double quotes around cells are syntax, as in CSV."""
+    """Syntax of a list: the `separator` of columns, and whether cells can be `quoted` with double quotes as in CSV."""
 
     separator: str
     quoted: bool
@@ -151,10 +151,10 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Finds the columns of a list by their content: the clip column names audio, the text column has the most letters.
+    """Returns the `Table` of a list by the content of columns: one names audio files, the text has the most letters.
 
-    Returns None if no column names audio files in at least half of the lines. Without a header, and with the clips in
-    the first column, returns `plain_table`.
+    Returns None if no column names audio files in at least half of the lines, and the result of `plain_table` if there
+    is no header and the first column names the files.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -218,7 +218,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table`. If `wavs/` and `place` lack the audio of its first clips, subfolders are searched too."""
+    """Creates a `Table` whose audio is in `wavs/` or `place`, and also in subfolders if neither has the first clips."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
@@ -248,7 +248,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None if missing; adds a note on bad lines."""
+    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None without the file; notes bad lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -292,7 +292,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Applies `read` to two folders of `parts` (by split name): the preferred validation split, then `training`."""
+    """Calls `read` for two splits of `parts` (`{split: folder}`): the first of `VALIDATION`, if any, and `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
