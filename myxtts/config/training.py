@@ -151,7 +151,7 @@ class TrainingConfig(Settings):
     """Start from pretrained weights: `base` (the bundled model), the folder of a run or of `myxtts convert`, or
     `hf://owner/name[@revision]`."""
     tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", page="more", metavar="NAME,…")
-    """Stages to fine-tune, with --init-from (default: the one in --stage, else gpt, or all three if from base)."""
+    """Stages to fine-tune, with --init-from (default: gpt, or decoder with --stage decoder; from base all three)."""
     accept_licence: bool = setting(False, of_run=True, flag="--accept-licence", page="more")
     """Accept the licence of a Hugging Face model without a prompt."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)

@@ -83,7 +83,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads Common Voice: `train.tsv` or `validated.tsv`, and `dev.tsv` if present; returns False for other layouts."""
+    """Reads Common Voice: `train.tsv` or `validated.tsv`, `dev.tsv` or `test.tsv` if present; False if not found."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
