@@ -54,7 +54,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that a vocabulary with the characters `known` lacks.
+    """Replaces the characters of a cleaned text that are not among the characters of a vocabulary, `known`.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. All other characters are kept.
     """

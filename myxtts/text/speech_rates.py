@@ -57,7 +57,7 @@ def spoken_length(text: str) -> int:
 
 
 def rule_of_thumb(language: str) -> SpeechRate:
-    """Returns the rate of a language for models without measured rates, with wide limits; pauses may add 1.5 s."""
+    """Returns an approximate rate for models without measured rates, with wide limits and a tolerance for pauses."""
     return SpeechRate(SECONDS_AT_CHAR_LIMIT / get_language(language).char_limit, 0.0, 0.3, 3.0, 1.5)
 
 

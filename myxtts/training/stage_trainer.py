@@ -63,7 +63,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """`data_device` prepares batches, `model_device` is the first that trains, `workers` connects all processes."""
+        """`data_device` prepares batches, `model_device` is the first training device, `workers` connects processes."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
@@ -270,9 +270,9 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Returns a prepared batch of noise as long as the longest training batch, to measure time and memory.
+        """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share). `pick` selects the length: `min`, the shortest.
+        `size` is the number of clips (default: this worker's share). `pick` selects the length, by default the longest.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
