@@ -311,10 +311,10 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 
 
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
-    """Returns clips of one speaker as a voice, usually the longest validation clip in `data.conditioning_seconds`.
+    """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Only validation clips in `language` are considered, if there are any. If all of them are too short, other clips of
-    the same speaker are added to the longest one until their total duration is long enough.
+    This is the longest one within the limits `data.conditioning_seconds`, in `language` if any clip is. If all are too
+    short, other clips of the same speaker are added to the longest one until the minimum duration is reached.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -381,7 +381,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns two lists of `[id, metrics]`: of this worker's speech and, in the first call, of the recordings."""
+        """Returns two lists of `[id, metrics]`: of synthesized speech and, in the first call, of the recordings."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

@@ -91,7 +91,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in `data.train_data`; returns the settings and the device plan.
 
-    If `download` is true, downloads LJSpeech into `data.train_data` unless it is there. `devices` are arguments of
+    If `download` is true, downloads LJSpeech into `data.train_data` if it is missing. `devices` are arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
@@ -208,7 +208,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Times training steps in the process that `measure` starts; prints the median step time, as JSON, last."""
+    """Times training steps in the process that `measure` starts. The last line printed is JSON with the median time."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer

@@ -338,7 +338,7 @@ class CheckpointStore:
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError` and assigns none."""
+    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError`, assigning nothing."""
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:

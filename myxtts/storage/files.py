@@ -134,7 +134,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
     """Removes temporary files and folders that killed processes left. No process may be writing to `folder`.
 
-    Given the `name` of a file, at most 40 characters, removes only the temporary paths of that file.
+    Given the `name` of a file (at most 40 characters), removes only that file's temporary paths.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
         if not leftover.is_symlink():
@@ -247,7 +247,7 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims item `number` of a job that several processes share; yields whether the claim succeeded.
 
     The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. If
-    another process holds the claim, waits until that process has finished if `waits` is true, else yields False.
+    another process holds the claim, waits until that process has finished (if `waits`) or yields False.
     """
     is_ours = True
     with open(path, "ab") as file:

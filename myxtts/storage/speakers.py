@@ -37,7 +37,7 @@ class StoredSpeaker:
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes voices, each as latents `(1, num_latents, width)` and vector `(1, speaker_width)`, to `SPEAKERS_FILE`."""
+    """Writes voices to `SPEAKERS_FILE`: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, {name: one.shape for name, one in arrays.items()}, arrays.values())
 
@@ -79,7 +79,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if there are none."""
+    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if it has none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")

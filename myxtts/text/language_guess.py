@@ -21,9 +21,9 @@ _MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
     """Checks that the letters of texts fit the expected `language`, and corrects it if only one other language fits.
 
-    Languages in `among`, such as those of a model, are preferred to other fitting languages. Returns the code of the
-    language, and a message for users if the letters do not fit `language`, else `""`. A `language` that is not
-    supported is returned unchecked.
+    Languages with a code in `among`, such as those of a model, are preferred to other languages that fit. Returns the
+    code of the language, and a message for users if the letters do not fit `language`, else `""`. A `language` that is
+    not supported is returned unchecked.
     """
     try:
         expected = get_language(language)
@@ -71,9 +71,9 @@ def _identifier():
 def language_to_read(
     text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses the language in which to speak a text: the one `requested`, else the speaker's `own`, else identifies it.
+    """Chooses the language in which to speak a text: `requested`, else `own` (the speaker's), else the identified one.
 
-    If that fails, the language is English. `guess_language` corrects the choice by the letters of the text.
+    If none of these is known, the language is English. `guess_language` corrects the choice by the letters of the text.
     Returns a code, and a message for users about the choice, which names the `speaker`, or "".
     """
     own = None if requested else own

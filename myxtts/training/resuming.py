@@ -120,7 +120,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set, to continue in this state's order; resets `best` if the validation clips changed."""
+        """Returns the data set, ordered to continue from this state; resets `best` if validation clips changed."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -188,7 +188,7 @@ class ClipRecord:
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Creates a record from results of `saved`. Raises `CheckpointError` if they are damaged or of another step."""
+        """Creates a record from the results of `saved`. Raises `CheckpointError` if damaged or of another position."""
         numbers = [state.get(name) for name in ("start", "cut")]
         is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
@@ -347,7 +347,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the step of the newest intact checkpoint with finite losses, else None. Renames the newer ones."""
+    """Returns the step of the newest intact checkpoint with finite losses, else None; renames newer checkpoints."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)
@@ -364,7 +364,7 @@ def last_good_step(store: CheckpointStore) -> int | None:
 
 
 def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the trained models that a stage depends on. They are loaded from the run's folder onto a device.
+    """Loads the models on which a stage depends: reads them from the run's folder, and places them on `device`.
 
     Returns:
         The models, and the digests of their weights, both by the name of the stage that trained the model.

@@ -42,7 +42,7 @@ class StageTrainer:
         plan: Devices that prepare data and train.
         foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
         lineage: Digests of the weights of `foundations`, by stage name. Checkpoints with other digests are rejected.
-        model: Model to train, on the model device, with the part that the stage trains. None creates a model.
+        model: Model to train, on the model device; must have the part that the stage trains. None creates a model.
         resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
             checkpoint of the stage and `training.reset_training` is False.
 
@@ -246,7 +246,7 @@ class StageTrainer:
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline:
-        """Returns a context manager that iterates over batches `start` to `stop - 1`, prepared, on the model device.
+        """Returns an iterator (and context manager) of the prepared batches `start` to `stop - 1`, on the model device.
 
         `watch(phase, call)` wraps the functions of the phases `preprocess` and `transfer`, for example to time them.
         """

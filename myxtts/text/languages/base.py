@@ -38,7 +38,7 @@ class Language:
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words for symbols that are replaced only if the vocabulary lacks them; in Latin letters if `romanize` is set."""
+    """Words for symbols, used only if the vocabulary lacks the symbol; in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
     """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
     romanizes_as_written: bool = False

@@ -27,7 +27,7 @@ SLOWER_BY = 1.05
 """Memory-efficient attention is chosen if its time is at most this multiple of the time of standard attention."""
 STEPS_PER_PROGRAM = 2000
 """Number of steps after which compiling a batch shape with XLA pays off, except in tiny models: on an H100, compiling a
-shape of the GPT took 65 to 100 s, and saved 0.1 s per step, or 0.01 s in the model size nano."""
+shape of the GPT took 65 to 100 s, and saved 0.1 s per step (0.01 s with the model size nano)."""
 RESUMED = "as in the resumed checkpoint"
 REPEATS = 3
 RECOMPUTED = "recomputed_"

@@ -108,7 +108,7 @@ def timing_lines(timing: dict[str, float]) -> list[str]:
 
 
 def machine_lines(timing: dict[str, float]) -> list[str]:
-    """Returns lines with memory, and the load of data and model GPU, in the format of `utilities/compare_logs.py`."""
+    """Returns lines with memory and GPU utilization, in the format that `utilities/compare_logs.py` reads."""
     lines = [f"Host memory: {timing['host_mb']:.0f}MB"] if "host_mb" in timing else []
     if roles := [role for role in ("data", "model") if f"{role}_gpu_mb" in timing]:
         busy = {role: timing.get(f"{role}_gpu_percent") for role in roles}

@@ -131,7 +131,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise with random texts of typical length. Clips last `seconds` or the model's maximum."""
+    """Creates a batch of noise of `seconds` (limited to the model's maximum), with random texts of typical length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)

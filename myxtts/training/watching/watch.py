@@ -40,7 +40,7 @@ class DivergenceGuard:
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """`rate_scale` is the factor of the learning rate; `returns` counts returns to an earlier checkpoint."""
+        """`rate_scale` multiplies the learning rate; `returns` is the number of returns to earlier checkpoints."""
         self._in_row, self._row = 0, deque(maxlen=limit)
 
     def state(self) -> dict:
@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the bad steps of a diverged run, else []: `step`, `clips` and `not_finite`, the names of losses."""
+        """Returns the bad steps of a diverged run with `step`, `clips`, `not_finite` (names of losses); else []."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -70,8 +70,8 @@ class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
     A validation counts as overtrained if its loss is higher than at the best validation, although the training loss
-    (mean since the previous validation) is lower than it was then. A new best resets the count. `update` warns when
-    this is half of `patience`, and sets `stopped` when it reaches `patience`. With a patience of 0, it only warns.
+    (mean since the previous validation) is lower than it was then. A new best resets the count. `update` warns when the
+    count reaches half of `patience`, and sets `stopped` at `patience`. With a patience of 0, it only warns.
     """
 
     def __init__(self, patience: int):
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file, or to the log if that fails; returns the name of the place, for a message."""
+        """Writes the bad steps to a file, or to the log if that fails; returns which of the two, for a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
